@@ -1,0 +1,3 @@
+"""Multi-task learning with Bayesian heads."""
+
+__version__ = "0.1.0"
