@@ -1,0 +1,63 @@
+"""What can go wrong in an experiment, as types.
+
+Every message names the thing, the value that was met and a remedy; the command line prints it as one line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "CheckpointError",
+    "DataError",
+    "DivergenceError",
+    "ExperimentError",
+    "OutputError",
+    "RunInterrupted",
+    "SettingsError",
+]
+
+
+class ExperimentError(Exception):
+    """Base class of everything that ``experiments`` raises on purpose."""
+
+
+class DataError(ExperimentError):
+    """A data set is missing, damaged or not what it claims to be."""
+
+
+class SettingsError(ExperimentError, ValueError):
+    """A setting has a value that cannot work, or two settings contradict each other."""
+
+
+class OutputError(ExperimentError, OSError):
+    """The output folder cannot be used: not writable, in the way of a file, or holding another run."""
+
+
+class CheckpointError(ExperimentError):
+    """A checkpoint is missing, damaged, or belongs to a run with other settings."""
+
+
+class DivergenceError(ExperimentError, ArithmeticError):
+    """A loss or a validation error stopped being finite."""
+
+
+class RunInterrupted(ExperimentError):
+    """The run was stopped by the user; the last finished epoch is on disk.
+
+    Attributes:
+        epochs_done: Number of epochs that the checkpoint holds.
+        checkpoint: Where it is, or None when no epoch was finished.
+    """
+
+    def __init__(self, epochs_done: int, checkpoint: Path | None) -> None:
+        self.epochs_done = epochs_done
+        self.checkpoint = checkpoint
+        if checkpoint is None:
+            message = "interrupted before the first epoch was finished; there is nothing to resume"
+        else:
+            message = (
+                f"interrupted; {epochs_done} finished epoch(s) are kept in {checkpoint}; "
+                "go on with the same command and --resume"
+            )
+        super().__init__(message)
