@@ -1,0 +1,86 @@
+"""Checkpoints: everything that a run needs to go on as if it had never stopped."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import CheckpointError
+from .files import write_atomically
+
+__all__ = ["load", "matches", "save"]
+
+FORMAT = 1
+
+
+def save(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint; the previous one stays until the new one is complete on the disk."""
+    write_atomically(path, lambda file: torch.save({"format": FORMAT, **state}, file))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU.
+
+    Raises:
+        CheckpointError: There is none, it is damaged, or another version wrote it.
+    """
+    if not path.is_file():
+        raise CheckpointError(
+            f"no checkpoint at {path}: give the --out of a run that was started, "
+            "or leave --resume away to start one"
+        )
+    remedy = "delete it and start anew without --resume, or put an intact copy in its place"
+    try:
+        # torch does not notice a flipped bit; the checksums of the archive do.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"checkpoint {path} is damaged (in {damaged}): {remedy}")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # torch raises about ten kinds for a file it cannot read
+        raise CheckpointError(
+            f"checkpoint {path} is damaged ({type(error).__name__}): {remedy}"
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise CheckpointError(
+            f"checkpoint {path} has format {found}, this version reads {FORMAT}: {remedy}"
+        )
+    return state
+
+
+def matches(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Check that a checkpoint belongs to the run that is to go on.
+
+    Args:
+        path: The checkpoint, for the message.
+        saved: Identity of the run that wrote it, nested mappings of plain values.
+        wanted: Identity of the run at hand.
+
+    Raises:
+        CheckpointError: They differ; the message names every difference.
+    """
+    differences = _differences(saved, wanted)
+    if differences:
+        listed = "; ".join(differences)
+        raise CheckpointError(
+            f"checkpoint {path} belongs to a run with other settings ({listed}): "
+            "repeat the settings it was started with, or choose another --out"
+        )
+
+
+def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], at: str = "") -> list[str]:
+    found = []
+    for key in sorted({*saved, *wanted}):
+        old, new = saved.get(key), wanted.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += _differences(old, new, f"{at}{key}.")
+        elif old != new:
+            found.append(f"{at}{key}: {old!r} there, {new!r} here")
+    return found

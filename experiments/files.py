@@ -1,0 +1,89 @@
+"""Writing files so that a reader, or a power cut, never meets half of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import OutputError
+
+__all__ = ["prepare_folder", "strict", "write_atomically", "write_json"]
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make ``folder`` and prove that files can be written there.
+
+    Raises:
+        OutputError: They cannot; nothing is left behind.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into the output folder {folder} ({error.strerror or error}): "
+            "choose another with --out, or free its name, its permissions or the disk"
+        ) from error
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file under a temporary name, flush it to the disk, and put it in place.
+
+    ``path`` holds the old content or the new one at any moment, whatever interrupts.
+
+    Raises:
+        OutputError: It could not be written; the old content is intact.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path} ({error.strerror or error}): free its permissions or the disk"
+        ) from error
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write ``value`` as strict JSON: numbers that are not finite become null."""
+    text = json.dumps(strict(value), indent=1, allow_nan=False, ensure_ascii=False)
+    write_atomically(path, lambda file: file.write(text.encode() + b"\n"))
+
+
+def strict(value: Any) -> Any:
+    """``value`` with tuples as lists, paths as text and non-finite numbers as None."""
+    if isinstance(value, Mapping):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Sequence):
+        return [strict(item) for item in value]
+    raise TypeError(f"a {type(value).__name__} has no place in a results file: {value!r}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, where the system lets a folder be opened."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,116 @@
+"""What a method for multi-task training is, as the trainer sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+__all__ = ["Level", "Method", "MethodOptions", "Needs", "Scale"]
+
+
+class Scale(Enum):
+    """Whether the update is of the size of the sum of the tasks' gradients or of their mean."""
+
+    SUM = "sum"
+    MEAN = "mean"
+
+
+class Level(Enum):
+    """Where tasks are combined."""
+
+    LOSSES = "losses"
+    PARAMETERS = "shared parameters"
+    REPRESENTATION = "representation"
+
+
+class Needs(Enum):
+    """What a method looks at beyond the losses themselves."""
+
+    GRADIENTS = "gradients"
+    POSTERIOR = "posterior"
+    EPOCHS = "epoch hooks"
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """Options of a method; subclasses add fields with the paper's values as defaults."""
+
+    def check(self, epochs: int) -> None:
+        """Raise a ``SettingsError`` when the options do not fit a run of ``epochs`` epochs."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as plain values, for a results file."""
+        return dataclasses.asdict(self)
+
+
+class Method(ABC):
+    """A backbone, heads and a rule that turns a batch into gradients of their parameters.
+
+    The trainer zeroes gradients, calls :meth:`backward` and steps the optimiser; epochs are
+    counted from 0 and framed by :meth:`start_epoch` and :meth:`end_epoch`.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    scale: ClassVar[Scale]
+    level: ClassVar[Level]
+    needs: ClassVar[frozenset[Needs]] = frozenset()
+    options_type: ClassVar[type[MethodOptions]] = MethodOptions
+
+    backbone: nn.Module
+
+    @abstractmethod
+    def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Add the update of one batch to ``.grad``.
+
+        Returns:
+            The loss of each task before the step, ``{head: [tasks]}``, detached.
+        """
+
+    @abstractmethod
+    def predict(self, inputs: Any) -> dict[str, Tensor]:
+        """Point predictions, ``{head: [B, tasks]}``, in the units of training."""
+
+    @abstractmethod
+    def parameters(self) -> Iterator[Parameter]:
+        """Everything that the optimiser is to train, the backbone's parameters first."""
+
+    @abstractmethod
+    def train(self, mode: bool = True) -> None:
+        """Switch backbone and heads between training and evaluation."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All state, as tensors and plain values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave, bit for bit."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Before the first batch of epoch ``epoch``."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """After the last batch of epoch ``epoch``, before it is evaluated."""
+
+    def phase(self, epoch: int) -> str:
+        """What epoch ``epoch`` is for, in a word."""
+        return "training"
+
+    def effective_tasks(self) -> Tensor | float | None:
+        """Effective number of tasks in the last step; None when the method has no weights."""
+        return None
+
+    def example_weights(self, inputs: Any, targets: dict[str, Tensor]) -> Tensor | None:
+        """Mean weight over dimensions of each task for each example, ``[B, tasks]``.
+
+        None when the method has no such weights (or not yet). Must change no state.
+        """
+        return None

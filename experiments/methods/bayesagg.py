@@ -1,0 +1,134 @@
+"""The paper's method, as the trainer sees it: the library's engine and the order of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import aggregation, priors
+
+from ..errors import SettingsError
+from ..settings import require
+from .base import Level, Method, MethodOptions, Needs, Scale
+
+__all__ = ["BayesAggMethod", "BayesAggOptions"]
+
+
+@dataclass(frozen=True)
+class BayesAggOptions(MethodOptions):
+    """Options of Bayesian aggregation; the defaults are the paper's for QM9.
+
+    Attributes:
+        pretrain: Epochs of linear scalarisation before the first Bayesian one.
+        power: Exponent s of the precision in the weights, 0 (plain mean) to 1.
+        prior_variance: Variance γ of the prior under the full-data posterior.
+        resolution: A weight for each ``"example"`` and dimension (the paper), with the variance
+            averaged over the batch for each ``"dimension"``, or over both for each ``"task"``.
+        scale: Size of the update: ``"mean"`` (the paper; weights sum to 1) or ``"sum"`` (times the
+            number of tasks, the size that the pre-training had).
+    """
+
+    pretrain: int = 50
+    power: float = 0.85
+    prior_variance: float = 1e-3
+    resolution: Literal["example", "dimension", "task"] = "example"
+    scale: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
+        require(0 <= self.power <= 1, "power", self.power, "give a number from 0 to 1")
+        require(
+            0 < self.prior_variance < float("inf"),
+            "prior_variance",
+            self.prior_variance,
+            "give a positive number",
+        )
+        require(
+            self.resolution in ("example", "dimension", "task"),
+            "resolution",
+            self.resolution,
+            "give example, dimension or task",
+        )
+        require(self.scale in ("mean", "sum"), "scale", self.scale, "give mean or sum")
+
+    def check(self, epochs: int) -> None:
+        """There must be at least one Bayesian epoch."""
+        if self.pretrain >= epochs:
+            raise SettingsError(
+                f"pretrain = {self.pretrain} leaves no Bayesian epoch in a run of {epochs}: "
+                "lower --pretrain or raise --epochs"
+            )
+
+
+class BayesAggMethod(Method):
+    """Bayesian aggregation of the tasks' gradients with respect to the features."""
+
+    name: ClassVar[str] = "bayesagg"
+    title: ClassVar[str] = "BayesAgg"
+    scale: ClassVar[Scale] = Scale.MEAN
+    level: ClassVar[Level] = Level.REPRESENTATION
+    needs: ClassVar[frozenset[Needs]] = frozenset({Needs.GRADIENTS, Needs.POSTERIOR, Needs.EPOCHS})
+    options_type: ClassVar[type[MethodOptions]] = BayesAggOptions
+
+    def __init__(
+        self, backbone: nn.Module, heads: Mapping[str, nn.Module], options: BayesAggOptions
+    ) -> None:
+        self.backbone = backbone
+        self.pretrain = options.pretrain
+        self.mtl = ba.BayesAgg(
+            heads=dict(heads),
+            aggregation=aggregation.PrecisionWeighted(
+                power=options.power, resolution=options.resolution
+            ),
+            prior=priors.FullData(variance=options.prior_variance),
+            warmup=True,
+            scale=options.scale,
+        )
+
+    def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One step of the engine, which runs the backbone's backward pass itself."""
+        return {
+            name: loss.detach()
+            for name, loss in self.mtl.backward(self.backbone(inputs), targets).items()
+        }
+
+    def predict(self, inputs: Any) -> dict[str, Tensor]:
+        """The engine's point predictions."""
+        return dict(self.mtl.predict(self.backbone(inputs)))
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Backbone, then heads (which are trained in the pre-training only)."""
+        return chain(self.backbone.parameters(), self.mtl.parameters())
+
+    def train(self, mode: bool = True) -> None:
+        """Switch both between training and evaluation."""
+        self.backbone.train(mode)
+        self.mtl.train(mode)
+
+    def start_epoch(self, epoch: int) -> None:
+        """End the pre-training when its epochs are over."""
+        if epoch == self.pretrain:
+            self.mtl.start_bayes()
+
+    def end_epoch(self, epoch: int) -> None:
+        """Build the next epoch's prior from this one's data."""
+        self.mtl.update_prior()
+
+    def phase(self, epoch: int) -> str:
+        """``"pre-training"`` or ``"Bayesian"``."""
+        return "pre-training" if epoch < self.pretrain else "Bayesian"
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of backbone and engine."""
+        return {"backbone": self.backbone.state_dict(), "mtl": self.mtl.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        self.backbone.load_state_dict(state["backbone"])
+        self.mtl.load_state_dict(state["mtl"])

@@ -1,0 +1,66 @@
+"""Linear scalarisation: the sum of the tasks' losses, the baseline of the literature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from .base import Level, Method, MethodOptions, Scale
+
+__all__ = ["LinearScalarization"]
+
+
+class LinearScalarization(Method):
+    """Descend the plain sum of all tasks' mean losses (LS).
+
+    This is the loop that anybody would write by hand, and nothing more, so that its speed and its
+    result can serve as the reference.
+    """
+
+    name: ClassVar[str] = "ls"
+    title: ClassVar[str] = "LS"
+    scale: ClassVar[Scale] = Scale.SUM
+    level: ClassVar[Level] = Level.LOSSES
+
+    def __init__(
+        self, backbone: nn.Module, heads: Mapping[str, nn.Module], options: MethodOptions
+    ) -> None:
+        self.backbone = backbone
+        self.heads = nn.ModuleDict(heads)
+
+    def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One ordinary forward and backward pass."""
+        features = self.backbone(inputs)
+        losses = {
+            name: head.loss(head(features), targets[name]).mean(0)
+            for name, head in self.heads.items()
+        }
+        sum(loss.sum() for loss in losses.values()).backward()  # type: ignore[union-attr]
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def predict(self, inputs: Any) -> dict[str, Tensor]:
+        """The heads' outputs."""
+        features = self.backbone(inputs)
+        return {name: head(features) for name, head in self.heads.items()}
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Backbone, then heads."""
+        return chain(self.backbone.parameters(), self.heads.parameters())
+
+    def train(self, mode: bool = True) -> None:
+        """Switch both between training and evaluation."""
+        self.backbone.train(mode)
+        self.heads.train(mode)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of backbone and heads."""
+        return {"backbone": self.backbone.state_dict(), "heads": self.heads.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        self.backbone.load_state_dict(state["backbone"])
+        self.heads.load_state_dict(state["heads"])

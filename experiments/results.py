@@ -1,0 +1,117 @@
+"""The results file: everything needed to read a run, and to repeat it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .benchmark import Benchmark
+from .errors import DataError
+from .files import write_json
+
+__all__ = ["by_task", "environment", "load", "save", "score", "timing"]
+
+FORMAT = 1
+_PACKAGES = ("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit")
+
+
+def by_task(benchmark: Benchmark, values: Sequence[float]) -> dict[str, float]:
+    """``{task name: value}``."""
+    return {task.name: value for task, value in zip(benchmark.tasks, values, strict=True)}
+
+
+def score(benchmark: Benchmark, values: Sequence[float]) -> float:
+    """Δm in per cent against the published single-task row; lower is better."""
+    from .metrics import delta_m
+
+    tasks = benchmark.tasks
+    return float(
+        delta_m(
+            list(values),
+            [task.single_task for task in tasks],
+            [task.higher_is_better for task in tasks],
+        )
+    )
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, machine, source revision and command line."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "revision": _revision(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "threads": torch.get_num_threads(),
+        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def timing(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Total seconds, and the median over epochs of the seconds per step in each phase."""
+    phases: dict[str, list[float]] = {}
+    for record in history:
+        phases.setdefault(record["phase"], []).append(record["seconds_per_step"])
+    return {
+        "seconds": sum(record["seconds"] for record in history),
+        "seconds_per_step": {name: statistics.median(times) for name, times in phases.items()},
+    }
+
+
+def save(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a results file."""
+    write_json(path, {"format": FORMAT, **record})
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a results file.
+
+    Raises:
+        DataError: There is none, or it is not one.
+    """
+    import json
+
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"no readable results file at {path} ({error}): finish a run with --out {path.parent}"
+        ) from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise DataError(f"{path} is not a results file of this version (format {FORMAT})")
+    return record
+
+
+def _revision() -> str | None:
+    """The git revision of this source tree, marked when files differ from it; None outside git."""
+    folder = Path(__file__).resolve().parent.parent
+    try:
+        if not (folder / ".git").exists():
+            return None
+        described = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip() or None

@@ -1,0 +1,87 @@
+"""One experiment: a benchmark, a method with its options, and settings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import methods
+from .benchmark import Benchmark
+from .methods import Method, MethodOptions
+from .settings import Settings
+
+__all__ = ["Run", "isolated_random", "seed_of"]
+
+_FREE_ON_RESUME = ("epochs", "device")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run.
+
+    Attributes:
+        benchmark: Data, backbone and heads.
+        method: Name of the method.
+        options: Options of that method.
+        settings: Settings of the trainer.
+
+    Raises:
+        SettingsError: An unknown method, or options that do not fit the method or the epochs.
+    """
+
+    benchmark: Benchmark
+    method: str
+    options: MethodOptions
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        methods.check(self.method, self.options)
+        self.options.check(self.settings.epochs)
+
+    def build(self) -> Method:
+        """The method with fresh weights, drawn from the settings' seed, on the CPU.
+
+        Backbone and heads start the same for every method with the same seed.
+        """
+        torch.manual_seed(seed_of(self.settings.seed, "initial weights"))
+        backbone = self.benchmark.backbone()
+        heads = self.benchmark.heads(self.settings.head_bias)
+        return methods.make(self.method, backbone, heads, self.options)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that was chosen, as plain values."""
+        return {
+            "benchmark": {"name": self.benchmark.name, "options": self.benchmark.options()},
+            "method": {"name": self.method, "options": self.options.to_dict()},
+            "settings": self.settings.to_dict(),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same when a checkpoint is resumed: all but the epochs and the device."""
+        described = self.describe()
+        for name in _FREE_ON_RESUME:
+            del described["settings"][name]
+        described["benchmark"]["options"] = self.benchmark.identity()
+        return described
+
+
+def seed_of(seed: int, *purpose: str | int) -> int:
+    """A seed for one purpose, well apart from those of other purposes and other seeds.
+
+    Every epoch has seeds of its own, so a resumed run needs no generator's state to go on exactly.
+    """
+    text = "/".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+@contextmanager
+def isolated_random(device: torch.device) -> Iterator[None]:
+    """Give torch's global generators back as they were found."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        yield

@@ -1,0 +1,114 @@
+"""How long and how fast to train: the part of an experiment that any benchmark and any method share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .errors import SettingsError
+
+__all__ = ["Settings", "require", "resolve_device"]
+
+
+def require(condition: bool, name: str, value: object, remedy: str) -> None:
+    """Raise a :class:`SettingsError` naming the setting, its value and what would work."""
+    if not condition:
+        raise SettingsError(f"{name} = {value!r} cannot work: {remedy}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the trainer; the defaults are the ones of the QM9 benchmark in the paper.
+
+    Attributes:
+        epochs: Passes over the training set.
+        batch_size: Examples per step; the last batch of an epoch may be smaller.
+        learning_rate: Adam's step size at the start.
+        plateau_factor: The learning rate is multiplied by this when validation Δm stops falling,
+            after ``plateau_patience`` epochs without a new best, down to ``minimum_learning_rate``.
+        plateau_patience: See ``plateau_factor``.
+        minimum_learning_rate: See ``plateau_factor``.
+        seed: Decides the initial weights, the order of the examples and the methods' own samples.
+            Which rows are training rows is the benchmark's setting.
+        device: ``"auto"`` (a GPU when torch sees one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
+        head_bias: Whether heads have a bias; the paper's regression heads have none.
+
+    Raises:
+        SettingsError: A value that cannot work.
+    """
+
+    epochs: int = 300
+    batch_size: int = 120
+    learning_rate: float = 1e-3
+    plateau_factor: float = 0.7
+    plateau_patience: int = 5
+    minimum_learning_rate: float = 1e-5
+    seed: int = 0
+    device: str = "auto"
+    head_bias: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "epochs", self.epochs, "give at least 1")
+        require(self.batch_size >= 1, "batch_size", self.batch_size, "give at least 1")
+        require(
+            math.isfinite(self.learning_rate) and self.learning_rate > 0,
+            "learning_rate",
+            self.learning_rate,
+            "give a positive number, such as 1e-3",
+        )
+        require(
+            0 < self.plateau_factor < 1,
+            "plateau_factor",
+            self.plateau_factor,
+            "give a number between 0 and 1, such as 0.7",
+        )
+        require(
+            self.plateau_patience >= 0,
+            "plateau_patience",
+            self.plateau_patience,
+            "give 0 or more epochs",
+        )
+        require(
+            0 <= self.minimum_learning_rate,
+            "minimum_learning_rate",
+            self.minimum_learning_rate,
+            "give 0 or more, such as 1e-5",
+        )
+        require(
+            0 <= self.seed < 2**31, "seed", self.seed, "give a whole number from 0 to 2147483647"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, for a results file."""
+        return dataclasses.asdict(self)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device called ``name``; ``"auto"`` is a GPU when torch sees one, else the CPU.
+
+    Raises:
+        SettingsError: An unknown device, or one that this machine does not have.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SettingsError(
+            f"device = {name!r} is not a device that torch knows; give auto, cpu, cuda or cuda:1"
+        ) from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        require(
+            (device.index or 0) < count,
+            "device",
+            name,
+            f"torch sees {count} CUDA device(s) here; give cpu or auto",
+        )
+    elif device.type != "cpu":
+        require(False, "device", name, "give auto, cpu, cuda or cuda:1")
+    return device
