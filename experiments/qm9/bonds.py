@@ -1,9 +1,10 @@
 """Which atoms are bonded, and how often: distance rule for the first, SMILES for the second.
 
-Connectivity follows the rule implied by PyTorch Geometric's processed set: two atoms are bonded when they are closer
-than the sum of their radii plus a tolerance. The order of a bond between heavy atoms is then read from the SMILES,
-whose k-th atom is the k-th heavy atom of the geometry; everything else is single. Bonds that the rule finds and the
-SMILES lacks (1,398 long C-C contacts in the whole set) are kept as single and marked.
+Connectivity follows the rule implied by PyTorch Geometric's processed set: two atoms are bonded
+when they are closer than the sum of their radii plus a tolerance. The order of a bond between heavy
+atoms is then read from the SMILES, whose k-th atom is the k-th heavy atom of the geometry;
+everything else is single. Bonds that the rule finds and the SMILES lacks (1,398 long C-C contacts
+in the whole set) are kept as single and marked.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Exceptional(NamedTuple):
     Attributes:
         smiles: The string in the table.
         reason: Why it cannot be used.
-        multiple: (atom, atom, order) of every multiple bond, atoms as in the geometry; order 1 double, 2 triple.
+        multiple: (atom, atom, order) of every multiple bond, atoms as in the geometry; order 1
+            double, 2 triple.
     """
 
     smiles: str
@@ -43,15 +45,14 @@ class Exceptional(NamedTuple):
 _ATOM_ORDER = "atoms are listed in another order than in the SMILES"
 _REARRANGED = "the relaxed geometry has two bonds exchanged (SMILES bonds at 2.1 Angstrom)"
 
-# Keyed by the number of the molecule in GDB-9 (``gdb_23`` and so on, counted from 1). The multiple bonds were perceived
-# from the geometry with RDKit's ``rdDetermineBonds``, which succeeds for all eight.
+# Keyed by the number of the molecule in GDB-9 (``gdb_23`` and so on, counted from 1). The multiple
+# bonds were perceived from the geometry with RDKit's ``rdDetermineBonds``, which succeeds for all
+# eight.
 EXCEPTIONS: Final[dict[int, Exceptional]] = {
     23: Exceptional("C#CC#C", _ATOM_ORDER, ((0, 3, 2), (1, 2, 2))),
     24: Exceptional("C#CC#N", _ATOM_ORDER, ((0, 2, 2), (1, 4, 2))),
     486: Exceptional("N#CC#CC#N", _ATOM_ORDER, ((0, 1, 2), (2, 4, 2), (3, 5, 2))),
-    52466: Exceptional(
-        "CC#CC#CC#CC=O", _ATOM_ORDER, ((0, 1, 1), (3, 4, 2), (5, 6, 2), (7, 8, 2))
-    ),
+    52466: Exceptional("CC#CC#CC#CC=O", _ATOM_ORDER, ((0, 1, 1), (3, 4, 2), (5, 6, 2), (7, 8, 2))),
     59818: Exceptional("CC(C)N=COCC#C", _ATOM_ORDER, ((0, 11, 1), (17, 18, 2))),
     133487: Exceptional("CC#CCCC(F)(F)F", _ATOM_ORDER, ((0, 11, 2),)),
     133857: Exceptional("CC1C2C3C4=CCC13C24", _REARRANGED, ((4, 5, 1),)),
@@ -126,7 +127,8 @@ def find_bonds(
         index: [M] number of each molecule in GDB-9, counted from 1.
 
     Raises:
-        DataError: A SMILES is outside the dialect, or a molecule does not fit its SMILES and is no known exception.
+        DataError: A SMILES is outside the dialect, or a molecule does not fit its SMILES and is no
+            known exception.
     """
     keys = _connected(z, positions, n_atoms)
     order = np.zeros(len(keys), np.uint8)
@@ -179,12 +181,15 @@ def _apply_exception(
     exception = EXCEPTIONS.get(number)
     if exception is None or exception.smiles != text:
         raise DataError(
-            f"molecule gdb_{number}: its geometry does not follow its SMILES {text!r}, and it is none of the "
+            f"molecule gdb_{number}: its geometry does not follow its SMILES {text!r}, and it is "
+            "none of the "
             f"{len(EXCEPTIONS)} known exceptions; the tables are not those of qm9pack 1.0.3"
         )
     for i, j, kind in exception.multiple:
         key = (row * _STRIDE + i) * _STRIDE + j
         position = int(np.searchsorted(keys, key))
         if position == len(keys) or keys[position] != key:
-            raise DataError(f"molecule gdb_{number}: atoms {i} and {j} should be bonded and are not")
+            raise DataError(
+                f"molecule gdb_{number}: atoms {i} and {j} should be bonded and are not"
+            )
         order[position] = kind

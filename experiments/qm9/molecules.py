@@ -15,7 +15,7 @@ from experiments.qm9.targets import BENCHMARK_COLUMNS, ELEMENTS
 __all__ = ["DERIVED_COLUMNS", "Molecules", "node_features"]
 
 DERIVED_COLUMNS: Final = slice(6, 10)
-"""Node columns aromatic, sp, sp2, sp3: always zero in the public processed set, filled by ``chemistry``."""
+"""Node columns aromatic, sp, sp2, sp3: zero in the public set, filled by ``chemistry``."""
 
 _LAYOUT: Final[dict[str, tuple[str, str]]] = {
     # field: (dtype, length)
@@ -46,7 +46,8 @@ class Molecules:
         status: [N] uint8, 1 where bond orders come from the table of exceptions.
         z: [A] uint8 atomic numbers.
         pos: [A, 3] float32 positions in Angstrom.
-        x: [A, 11] uint8: one-hot H, C, N, O, F; atomic number; aromatic, sp, sp2, sp3; hydrogens bonded to the atom.
+        x: [A, 11] uint8: one-hot H, C, N, O, F; atomic number; aromatic, sp, sp2, sp3; hydrogens
+            bonded to the atom.
         bond_i: [B] uint8, lower atom (local number).
         bond_j: [B] uint8, higher atom.
         bond_order: [B] uint8: 0 single, 1 double, 2 triple, 3 aromatic.
@@ -81,7 +82,8 @@ class Molecules:
             shape = (lengths[per], _WIDTH[name]) if name in _WIDTH else (lengths[per],)
             if array.shape != shape or array.dtype != np.dtype(dtype):
                 raise DataError(
-                    f"array {name!r} is {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}"
+                    f"array {name!r} is {array.dtype}{list(array.shape)}, expected "
+                    f"{dtype}{list(shape)}"
                 )
         if len(self.idx) == 0 or self.n_atoms.min() == 0:
             raise DataError("there is no molecule, or a molecule has no atom")
@@ -113,7 +115,9 @@ class Molecules:
         """
         chosen = np.asarray(rows, np.int64)
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
-            raise DataError(f"rows must lie in 0 ... {len(self) - 1}, got {chosen.min()} ... {chosen.max()}")
+            raise DataError(
+                f"rows must lie in 0 ... {len(self) - 1}, got {chosen.min()} ... {chosen.max()}"
+            )
         index = {
             "molecules": chosen,
             "atoms": _ragged(self.n_atoms, chosen),

@@ -1,7 +1,7 @@
 """Read QM9 from the tables of the PyPI package ``qm9pack``.
 
-The package is located, never imported (its import needs modules that current installations lack). All 130,831
-molecules of the benchmark are there, in the order of the public processed set.
+The package is located, never imported (its import needs modules that current installations lack).
+All 130,831 molecules of the benchmark are there, in the order of the public processed set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ REMEDY: Final = (
     "or use PyTorch Geometric's own download (--source pyg)"
 )
 
-_CHUNK: Final = 4096  # molecules handled at once: bounds memory, and gives the progress bar its steps
+_CHUNK: Final = (
+    4096  # molecules handled at once: bounds memory, and gives the progress bar its steps
+)
 _DROP: Final = str.maketrans("", "", "[]', ")
 _KEEP_COMMAS: Final = str.maketrans("", "", "[] ")
 _ATOMIC_NUMBER: Final = np.zeros(256, np.uint8)
@@ -45,10 +47,15 @@ def installed_folder() -> Path:
     """
     spec = importlib.util.find_spec("qm9pack")
     if spec is None or not spec.submodule_search_locations:
-        raise DataError(f"the Python package qm9pack, which holds the molecules, is not installed; {REMEDY}")
+        raise DataError(
+            f"the Python package qm9pack, which holds the molecules, is not installed; {REMEDY}"
+        )
     folder = Path(spec.submodule_search_locations[0]) / "data"
     if not is_folder_of_tables(folder):
-        raise DataError(f"qm9pack is installed, but {folder} lacks {', '.join(TABLES)}; reinstall it, or {REMEDY}")
+        raise DataError(
+            f"qm9pack is installed, but {folder} lacks {', '.join(TABLES)}; reinstall it, or "
+            f"{REMEDY}"
+        )
     return folder
 
 
@@ -82,11 +89,15 @@ def _rows(path: Path) -> Iterator[_Row]:
         header = next(reader, [])
         missing = [name for name in needed if name not in header]
         if missing:
-            raise DataError(f"{path}: no column {', '.join(missing)}; this is not a table of qm9pack")
+            raise DataError(
+                f"{path}: no column {', '.join(missing)}; this is not a table of qm9pack"
+            )
         number, smiles, elements, positions, *raw = (header.index(name) for name in needed)
         for row in reader:
             if len(row) != len(header):
-                raise DataError(f"{path}, line {reader.line_num}: {len(row)} columns instead of {len(header)}")
+                raise DataError(
+                    f"{path}, line {reader.line_num}: {len(row)} columns instead of {len(header)}"
+                )
             yield _Row(
                 row[number], row[smiles], row[elements], row[positions], [row[k] for k in raw]
             )
@@ -99,7 +110,10 @@ def _read_chunk(rows: list[_Row], path: Path) -> _Chunk:
     numbers = [row.positions.translate(_KEEP_COMMAS) for row in rows]
     for row, n, text in zip(rows, n_atoms, numbers, strict=True):
         if text.count(",") + 1 != 3 * n or n == 0 or n > 255:
-            raise DataError(f"{path}: molecule gdb_{row.number} has {n} atoms, but not three times as many coordinates")
+            raise DataError(
+                f"{path}: molecule gdb_{row.number} has {n} atoms, but not three times as many "
+                "coordinates"
+            )
     z = _ATOMIC_NUMBER[np.frombuffer("".join(elements).encode("latin-1", "replace"), np.uint8)]
     if not z.all():
         raise DataError(f"{path}: an element other than H, C, N, O and F near gdb_{rows[0].number}")
@@ -108,7 +122,9 @@ def _read_chunk(rows: list[_Row], path: Path) -> _Chunk:
         positions = np.array(",".join(numbers).split(","), float).reshape(-1, 3)
         raw = np.array([row.raw for row in rows], float)
     except ValueError as error:
-        raise DataError(f"{path}: a number cannot be read near gdb_{rows[0].number}: {error}") from error
+        raise DataError(
+            f"{path}: a number cannot be read near gdb_{rows[0].number}: {error}"
+        ) from error
     bonds = find_bonds(z, positions, n_atoms, [row.smiles for row in rows], index)
     return _Chunk(index, n_atoms, z, positions, raw, bonds)
 
@@ -155,7 +171,9 @@ def build(folder: Path, progress: Progress | None = None) -> Molecules:
     bond_i = np.concatenate([c.bonds.first for c in chunks]).astype(np.uint8)
     bond_j = np.concatenate([c.bonds.second for c in chunks]).astype(np.uint8)
     owner = np.repeat(np.arange(len(n_atoms)), n_atoms)
-    counts = np.stack([np.bincount(owner[z == e], minlength=len(n_atoms)) for e in ELEMENTS], axis=1)
+    counts = np.stack(
+        [np.bincount(owner[z == e], minlength=len(n_atoms)) for e in ELEMENTS], axis=1
+    )
     small = n_atoms.astype(np.uint8)
     positions = np.concatenate([c.positions for c in chunks])
     return Molecules(

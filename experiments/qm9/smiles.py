@@ -1,7 +1,8 @@
 """Heavy atoms and bonds of the SMILES strings that occur in QM9.
 
-QM9's strings are a small dialect: elements C, N, O and F (bare or in brackets with hydrogens and a charge), bonds
-``-``, ``=`` and ``#``, branches, and one-digit ring closures; never an aromatic lower-case letter.
+QM9's strings are a small dialect: elements C, N, O and F (bare or in brackets with hydrogens and a
+charge), bonds ``-``, ``=`` and ``#``, branches, and one-digit ring closures; never an aromatic
+lower-case letter.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def parse(smiles: str) -> HeavyGraph:
     """Read one string.
 
     Raises:
-        ValueError: A character outside the dialect, a ring that is not closed, or unbalanced branches.
+        ValueError: A character outside the dialect, a ring that is not closed, or unbalanced
+            branches.
     """
     elements: list[str] = []
     bonds: list[tuple[int, int, int]] = []

@@ -1,7 +1,8 @@
 """The nineteen QM9 properties, their units, and the eleven that the benchmark learns.
 
-Units and order are those of PyTorch Geometric's ``QM9``; the benchmark's choice of columns is that of Navon et al.
-(2022), *Multi-Task Learning as a Bargaining Game*: atomisation energies instead of total ones.
+Units and order are those of PyTorch Geometric's ``QM9``; the benchmark's choice of columns is that
+of Navon et al. (2022), *Multi-Task Learning as a Bargaining Game*: atomisation energies instead of
+total ones.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ RAW_COLUMNS: Final = (
 
 _TOTAL_ENERGIES = slice(7, 11)
 
-# Energies of the free atoms in Hartree, columns H, C, N, O, F (the QM9 paper's own reference values).
+# Energies of the free atoms in Hartree, columns H, C, N, O, F (the QM9 paper's own reference
+# values).
 _FREE_ATOMS: Final = np.array(
     [
         [-0.500273, -37.846772, -54.583861, -75.064579, -99.718730],  # U at 0 K
@@ -128,8 +130,8 @@ def property_matrix(
 ) -> NDArray[np.float32]:
     """Convert table values to the nineteen properties.
 
-    The value is rounded to float32 before it is multiplied, because the public processed set does so; that makes the
-    result equal to it to the last bit.
+    The value is rounded to float32 before it is multiplied, because the public processed set does
+    so; that makes the result equal to it to the last bit.
 
     Args:
         raw: [N, 15] table values in the order of ``RAW_COLUMNS``; energies in Hartree.

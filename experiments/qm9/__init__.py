@@ -1,0 +1,36 @@
+"""QM9: 130,831 small molecules with eleven properties to learn at once.
+
+>>> data = load()                                             # doctest: +SKIP
+>>> run = prepare(data, seed=0, molecules=6000)               # doctest: +SKIP
+>>> order = torch.Generator().manual_seed(1)                  # doctest: +SKIP
+>>> for graphs, targets in run.batches("train", generator=order):  # doctest: +SKIP
+...     ...
+"""
+
+from experiments.qm9.batching import Batches, PaddedMolecules
+from experiments.qm9.dataset import QM9, WHOLE_SET, Features, Source, load
+from experiments.qm9.molecules import Molecules
+from experiments.qm9.prepared import Part, Prepared, prepare
+from experiments.qm9.splits import Split, Standardiser, split
+from experiments.qm9.targets import BENCHMARK, BENCHMARK_COLUMNS, PROPERTIES, Property
+
+__all__ = [
+    "BENCHMARK",
+    "BENCHMARK_COLUMNS",
+    "PROPERTIES",
+    "QM9",
+    "WHOLE_SET",
+    "Batches",
+    "Features",
+    "Molecules",
+    "PaddedMolecules",
+    "Part",
+    "Prepared",
+    "Property",
+    "Source",
+    "Split",
+    "Standardiser",
+    "load",
+    "prepare",
+    "split",
+]

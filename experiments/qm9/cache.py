@@ -1,0 +1,143 @@
+"""Arrays in a file that is written whole or not at all, and checked when it is read.
+
+The file is a compressed npz with one extra member, ``about``: JSON with the layout's version, the
+SHA-256 of the arrays' content, and whatever the writer wants remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.errors import DataError, OutputError
+from experiments.files import prepare_folder, write_atomically
+
+__all__ = [
+    "FOLDER_VARIABLE",
+    "LAYOUT",
+    "checksum",
+    "default_folder",
+    "read",
+    "require_writable",
+    "write",
+]
+
+LAYOUT: Final = 1
+"""Version of the array layout; a file of another version is refused."""
+
+FOLDER_VARIABLE: Final = "BAYESAGG_DATA"
+"""Environment variable that names the folder for built data sets."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def default_folder() -> Path:
+    """``$BAYESAGG_DATA``, or ``bayesagg_pyro`` in the user's cache folder."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "bayesagg_pyro"
+
+
+def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, independent of the order and of compression."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        digest.update(f"{name} {little.dtype.str} {little.shape};".encode())
+        digest.update(little.data)
+    return digest.hexdigest()
+
+
+def require_writable(folder: Path) -> None:
+    """Make ``folder`` and prove that it can be written, before time is spent on its content.
+
+    Raises:
+        DataError: It cannot.
+    """
+    try:
+        prepare_folder(folder)
+    except OutputError as error:
+        raise DataError(
+            f"the folder for built data, {folder}, cannot be written ({_reason(error)}); "
+            f"name another in the environment variable {FOLDER_VARIABLE}"
+        ) from error
+
+
+def write(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> str:
+    """Write ``arrays`` and return their checksum.
+
+    Several processes may write the same file at once: each prepares its own temporary file, and the
+    last one to finish puts its (equal) content in place.
+
+    Raises:
+        DataError: The file cannot be written; an old one is intact.
+    """
+    total = checksum(arrays)
+    note = json.dumps({**about, "layout": LAYOUT, "sha256": total})
+    try:
+        write_atomically(
+            path, lambda file: np.savez_compressed(file, about=np.array(note), **arrays)
+        )
+    except OutputError as error:
+        raise DataError(
+            f"{path} cannot be written ({_reason(error)}); free the disk, or name another folder "
+            "in the environment "
+            f"variable {FOLDER_VARIABLE}"
+        ) from error
+    return total
+
+
+def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays and the note of a file, after checking that they are what was written.
+
+    Raises:
+        DataError: There is no such file, it is damaged, or its layout is another.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            content: Arrays = {name: archive[name] for name in archive.files}
+        about: dict[str, Any] = json.loads(str(content.pop("about")))
+    except FileNotFoundError as error:
+        raise DataError(f"there is no data file {path}") from error
+    except PermissionError as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; change its permissions"
+        ) from error
+    except (
+        *(AttributeError, TypeError),  # a single array instead of an archive
+        *(OSError, EOFError, ValueError, KeyError, NotImplementedError, MemoryError),
+        *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
+    ) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+    if not isinstance(about, dict):
+        raise _damaged(path, "its note is not a dictionary")
+    if about.get("layout") != LAYOUT:
+        raise DataError(
+            f"{path} has layout {about.get('layout')!r}, this version reads layout {LAYOUT}; "
+            "delete it, and it will be built again"
+        )
+    if checksum(content) != about.get("sha256"):
+        raise _damaged(path, "its checksum does not match its content")
+    return content, about
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"{path} is damaged ({reason}); delete it, and it will be built again")
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__
+    return str(getattr(cause, "strerror", None) or cause or error)
