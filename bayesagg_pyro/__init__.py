@@ -1,3 +1,25 @@
-"""Multi-task learning with Bayesian heads."""
+"""Multi-task learning with Bayesian heads.
+
+Features -> head -> posterior -> gradient distribution -> direction -> backbone: each arrow is a
+subpackage (`heads`, `priors`, `inference`, `gradients`, `aggregation`), and `BayesAgg` strings
+them together.
+"""
+
+from bayesagg_pyro import aggregation, errors, gradients, heads, inference, posteriors, priors
+from bayesagg_pyro.engine import BayesAgg
+from bayesagg_pyro.step import StepInfo
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BayesAgg",
+    "StepInfo",
+    "__version__",
+    "aggregation",
+    "errors",
+    "gradients",
+    "heads",
+    "inference",
+    "posteriors",
+    "priors",
+]

@@ -1,0 +1,127 @@
+"""Checks on what users pass to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from bayesagg_pyro.errors import DtypeError, SettingError, StateError, TaskError
+from bayesagg_pyro.gradients import Estimator
+from bayesagg_pyro.heads import Head
+
+__all__ = ["check_estimators", "check_graph", "check_heads", "check_names", "per_head"]
+
+_T = TypeVar("_T")
+
+
+def check_heads(heads: Mapping[str, Head]) -> None:
+    """Refuse no heads, things that are no heads, one head twice, unusable names, uneven features.
+
+    Raises:
+        TaskError, DtypeError, SettingError: naming the head and the remedy.
+    """
+    if not isinstance(heads, Mapping) or not heads:
+        raise TaskError("heads must be a non-empty {name: head}")
+    seen: dict[int, str] = {}
+    probe = nn.ModuleDict()
+    for name, head in heads.items():
+        if not isinstance(head, Head):
+            raise DtypeError(
+                f"{name!r} must be a head from bayesagg_pyro.heads, not {type(head).__name__}"
+            )
+        if id(head) in seen:
+            raise TaskError(
+                f"one head object is given as {seen[id(head)]!r} and as {name!r}; make two heads, "
+                "or one with more tasks"
+            )
+        seen[id(head)] = name
+        if not isinstance(name, str) or not name or "." in name or hasattr(probe, name):
+            raise TaskError(
+                f"{name!r} cannot name a head: names are non-empty strings without dots, and no "
+                "attribute of torch.nn.ModuleDict ('type', 'keys', ...); rename it, for example "
+                f"to {'head_' + str(name).replace('.', '_')!r}"
+            )
+    sizes = {name: head.in_features for name, head in heads.items()}
+    if len(set(sizes.values())) > 1:
+        raise SettingError(f"all heads share one feature vector, but in_features are {sizes}")
+
+
+def check_names(given: Any, heads: Iterable[str]) -> None:
+    """Refuse names that do not match the heads.
+
+    Raises:
+        TaskError: listing missing and unknown names.
+        DtypeError: if it is no mapping.
+    """
+    if not isinstance(given, Mapping):
+        raise DtypeError(f"{{name: value}} is needed, one per head, not {type(given).__name__}")
+    missing = [name for name in heads if name not in set(given)]
+    unknown = [name for name in given if name not in set(heads)]
+    if missing or unknown:
+        raise TaskError(
+            f"names do not match the heads {list(heads)}: missing {missing}, unknown {unknown}"
+        )
+
+
+def check_graph(features: Tensor) -> None:
+    """Refuse features through which no gradient can flow.
+
+    Raises:
+        DtypeError, StateError: with the remedy.
+    """
+    if not isinstance(features, Tensor):
+        raise DtypeError(f"features must be a tensor, not {type(features).__name__}")
+    if not features.requires_grad:
+        raise StateError(
+            "the features need no gradient: pass the backbone's output itself, not detached and "
+            "not from torch.no_grad(), and leave the backbone's parameters trainable"
+        )
+
+
+def per_head(
+    argument: str,
+    given: _T | Mapping[str, _T] | None,
+    heads: Mapping[str, Head],
+    kind: type,
+    default: _T,
+) -> dict[str, _T]:
+    """Spread one setting over all heads, or check one per head.
+
+    Raises:
+        TaskError: if names do not match.
+        DtypeError: if a setting has the wrong type.
+    """
+    if isinstance(given, Mapping):
+        check_names(given, heads)
+        spread = {name: given[name] for name in heads}
+    else:
+        one = default if given is None else given
+        spread = dict.fromkeys(heads, one)
+    for name, value in spread.items():
+        _check_kind(argument, name, value, kind)
+    return spread
+
+
+def check_estimators(
+    given: Estimator | Mapping[str, Estimator] | None, heads: Mapping[str, Head]
+) -> dict[str, Estimator | None]:
+    """As `per_head`, with None (choose by types) for what is not given."""
+    if isinstance(given, Mapping):
+        unknown = [name for name in given if name not in heads]
+        if unknown:
+            raise TaskError(f"estimators are given for unknown heads {unknown}")
+        spread = {name: given.get(name) for name in heads}
+    else:
+        spread = dict.fromkeys(heads, given)
+    for name, value in spread.items():
+        if value is not None:
+            _check_kind("estimator", name, value, Estimator)
+    return spread
+
+
+def _check_kind(argument: str, name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        hint = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
+        raise DtypeError(f"{argument} of {name!r} must be a {kind.__name__}, not {value!r}{hint}")

@@ -1,0 +1,85 @@
+"""What an aggregation is, and what it tells about its result."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.gradients import GradientDistribution
+
+__all__ = ["Aggregated", "Aggregation", "effective_tasks"]
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """An update direction and how it came about.
+
+    Attributes:
+        direction: [B, d].
+        weights: α, broadcastable to [tasks, B, d]; None for a method without weights. For the full
+            covariance these are the diagonals of the weight matrices.
+        jitter: [], the largest relative jitter that a factorisation took; None if none was made.
+    """
+
+    direction: Tensor
+    weights: Tensor | None = None
+    jitter: Tensor | None = None
+
+    @property
+    def effective_tasks(self) -> Tensor | None:
+        """Mean effective number of tasks, []; None for a method without weights."""
+        return None if self.weights is None else effective_tasks(self.weights).nanmean()
+
+
+class Aggregation(ABC):
+    """Maps a gradient distribution [tasks, B, d] to a direction [B, d].
+
+    Subclasses give `aggregate`; they hold settings only.
+    """
+
+    #: Whether the weights of the tasks sum to one ("mean") or to the number of tasks ("sum").
+    scale: ClassVar[Literal["mean", "sum"]] = "mean"
+
+    @abstractmethod
+    def aggregate(self, grad: GradientDistribution) -> Aggregated:
+        """Direction, weights and diagnostics."""
+
+    def __call__(self, grad: GradientDistribution) -> Tensor:
+        """The direction alone, [B, d]."""
+        return self.aggregate(grad).direction
+
+    def weights(self, grad: GradientDistribution) -> Tensor | None:
+        """The weights α, expanded to [tasks, B, d]; None for a method without weights."""
+        weights = self.aggregate(grad).weights
+        return None if weights is None else weights.expand_as(grad.mean)
+
+
+def effective_tasks(weights: Tensor) -> Tensor:
+    """Effective number of tasks (Σα)² / Σα²: 1 when one task decides, T when all weigh the same.
+
+    Args:
+        weights: [tasks, ...].
+
+    Returns:
+        [...]; NaN where no task has any weight.
+    """
+    return weights.sum(0).square() / weights.square().sum(0)
+
+
+def combine(weights: Tensor, grad: GradientDistribution) -> Tensor:
+    """Σ_t α_t μ_t with each task's loss averaged over its own observed examples, [B, d]."""
+    scale = grad.loss_scale()
+    if scale is not None:
+        weights = weights * scale
+    return torch.einsum("tbd,tbd->bd", weights.expand_as(grad.mean), grad.mean)
+
+
+def observed_weights(weights: Tensor, grad: GradientDistribution) -> Tensor:
+    """Weights set to 0 where a task has no target, [tasks, B or 1, d or 1]."""
+    if grad.observed is None:
+        return weights
+    return torch.where(grad.observed[..., None], weights, 0.0)

@@ -1,0 +1,35 @@
+"""Uniform weights: the posterior-mean gradients averaged or summed, variances ignored."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from bayesagg_pyro.aggregation._aggregation import (
+    Aggregated,
+    Aggregation,
+    combine,
+    observed_weights,
+)
+from bayesagg_pyro.gradients import GradientDistribution
+
+__all__ = ["Mean", "Sum"]
+
+
+class Mean(Aggregation):
+    """Σ_t μ_t / T: the ablation "posterior mean only" (power 0 of `PrecisionWeighted`)."""
+
+    def aggregate(self, grad: GradientDistribution) -> Aggregated:
+        """Uniform weights over the tasks."""
+        share = 1 / grad.tasks if self.scale == "mean" else 1.0
+        weights = grad.mean.new_full((grad.tasks, 1, 1), share)
+        weights = observed_weights(weights, grad)
+        return Aggregated(combine(weights, grad), weights)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class Sum(Mean):
+    """Σ_t μ_t: linear scalarisation with the posterior mean in place of learned weights."""
+
+    scale: ClassVar[Literal["mean", "sum"]] = "sum"

@@ -1,0 +1,185 @@
+"""The paper's rule: tasks weigh by the precision of their gradients (eqs nll_solution_*)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.aggregation._aggregation import (
+    Aggregated,
+    Aggregation,
+    combine,
+    observed_weights,
+)
+from bayesagg_pyro.errors import SettingError, TaskError
+from bayesagg_pyro.gradients import GradientDistribution
+
+__all__ = ["PrecisionWeighted"]
+
+Power: TypeAlias = float | Sequence[float] | Mapping[str, float]
+Resolution: TypeAlias = Literal["example", "dimension", "task"]
+
+
+class PrecisionWeighted(Aggregation):
+    """g = Σ_t α_t μ_t with α_t ∝ λ_t^s, λ_t = 1 / Var[g_t], per example and dimension.
+
+    Weights of one example sum to the share of its tasks that have a target: to 1 when all do.
+    Where a task's variance is 0, the tasks without variance share the weight and the others get
+    none. With one common power the direction scales as the losses do; with powers that differ it
+    depends on the units of the targets, so standardise them.
+
+    Args:
+        power: s in [0, 1]: one for all tasks, one per task, or {head name: s}. 0 weighs uniformly
+            and never looks at the variance.
+        covariance: "diagonal", or "full": g = (Σ Λ_t)⁻¹ Σ Λ_t μ_t with Λ_t = Cov[g_t]⁻¹, whose cost
+            is [tasks, B, d, d].
+        resolution: at what grain the variance is taken: per example and dimension ("example", the
+            paper), averaged over the batch ("dimension"), or over batch and dimensions ("task").
+            Averages keep an example from listening mostly to the task that already fits it.
+
+    Raises:
+        SettingError: if a power is outside [0, 1], or settings do not fit each other.
+    """
+
+    def __init__(
+        self,
+        power: Power = 1.0,
+        *,
+        covariance: Literal["diagonal", "full"] = "diagonal",
+        resolution: Resolution = "example",
+    ) -> None:
+        for owner, value in _named(power):
+            if not 0 <= value <= 1:
+                raise SettingError(f"power{owner} must lie in [0, 1], not {value}")
+        if covariance not in ("diagonal", "full"):
+            raise SettingError(f'covariance must be "diagonal" or "full", not {covariance!r}')
+        if resolution not in get_args(Resolution):
+            raise SettingError(
+                f'resolution must be "example", "dimension" or "task", not {resolution!r}'
+            )
+        if covariance == "full":
+            if any(value != 1 for _, value in _named(power)):
+                raise SettingError("covariance='full' is defined for power=1 only")
+            if resolution == "task":
+                raise SettingError("covariance='full' has no resolution 'task'")
+        self.power = power
+        self.covariance = covariance
+        self.resolution = resolution
+
+    def aggregate(self, grad: GradientDistribution) -> Aggregated:
+        """Direction and weights.
+
+        Raises:
+            TaskError: if the powers do not match the tasks or the names of their heads.
+            NumericalError: if a full covariance cannot be factored.
+        """
+        power = _powers(self.power, grad)
+        if self.covariance == "full":
+            return self._aggregate_full(grad)
+        if not isinstance(power, Tensor) and power == 0:
+            weights = grad.mean.new_full((grad.tasks, 1, 1), 1 / grad.tasks)
+            weights = observed_weights(weights, grad)
+        else:
+            weights = _softmax(self._averaged(grad.variance, grad), power, grad)
+        return Aggregated(combine(weights, grad), weights)
+
+    def _averaged(self, variance: Tensor, grad: GradientDistribution) -> Tensor:
+        """Average [tasks, B, ...] over observed examples, and over dimensions for "task"."""
+        if self.resolution == "example":
+            return variance
+        if grad.observed is None:
+            variance = variance.mean(1, keepdim=True)
+        else:
+            count = grad.observed.sum(1).clamp(min=1)
+            count = count.reshape(-1, *[1] * (variance.ndim - 1))
+            variance = variance.sum(1, keepdim=True) / count  # zero where not observed
+        if self.resolution == "task":
+            variance = variance.mean(2, keepdim=True)
+        return variance
+
+    def _aggregate_full(self, grad: GradientDistribution) -> Aggregated:
+        device, dtype = grad.mean.device, grad.mean.dtype
+        covariance = self._averaged(grad.covariance_matrix, grad).to(linalg.head_dtype(device))
+        eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=device)
+        observed = torch.ones_like(grad.mean[..., 0]) if grad.observed is None else grad.observed
+        observed = observed.to(covariance.dtype)[..., None, None]
+        if grad.observed is not None:  # any factorable matrix will do where nothing is observed
+            covariance = torch.where(observed > 0, covariance, eye)
+        factor, jitter = linalg.cholesky(covariance, what="covariance of a gradient")
+        precision = torch.cholesky_inverse(factor) * observed  # [tasks, B, d, d]
+        total = precision.sum(0)
+        present = observed.sum(0)
+        total = torch.where(present > 0, total, eye)
+        total_factor, total_jitter = linalg.cholesky(total, what="summed precision of gradients")
+        matrices = torch.cholesky_solve(precision, total_factor) * (present / grad.tasks)
+        scale = grad.loss_scale()
+        mean = grad.mean if scale is None else grad.mean * scale
+        direction = torch.einsum("tbde,tbe->bd", matrices, mean.to(matrices.dtype))
+        return Aggregated(
+            direction.to(dtype),
+            matrices.diagonal(dim1=-2, dim2=-1).to(dtype),
+            torch.maximum(jitter.amax(), total_jitter.amax()),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"PrecisionWeighted(power={self.power}, covariance={self.covariance!r}, "
+            f"resolution={self.resolution!r})"
+        )
+
+
+def _softmax(variance: Tensor, power: Tensor | float, grad: GradientDistribution) -> Tensor:
+    """α = softmax over tasks of −s log Var; only logarithms survive variances of 1e±30."""
+    logits = variance.log().mul_(-power)  # +inf where Var = 0
+    if isinstance(power, Tensor):
+        logits = torch.where(power == 0, 0.0, logits)  # not 0 · inf
+    if grad.observed is not None:
+        logits = torch.where(grad.observed[..., None], logits, -torch.inf)
+    # Shifting by the largest logit turns an infinite one into inf − inf; those entries, which are
+    # the tasks without variance, take equal parts of the weight instead.
+    top = logits.amax(0, keepdim=True)
+    weights = torch.where(logits == top, 0.0, logits - top).exp()
+    if grad.observed is None:
+        return weights.div_(weights.sum(0, keepdim=True))
+    weights = torch.where(grad.observed[..., None], weights, 0.0)
+    share = grad.observed.to(weights.dtype).mean(0)[..., None]
+    return weights * (share / weights.sum(0, keepdim=True).clamp(min=1))
+
+
+def _named(power: Power) -> list[tuple[str, float]]:
+    if isinstance(power, Mapping):
+        return [(f" of {name!r}", value) for name, value in power.items()]
+    if isinstance(power, Sequence):
+        return [(f" of task {task}", value) for task, value in enumerate(power)]
+    return [("", power)]
+
+
+def _powers(power: Power, grad: GradientDistribution) -> Tensor | float:
+    """One power, or a tensor [tasks, 1, 1]."""
+    if isinstance(power, Mapping):
+        missing = [name for name in grad.groups if name not in power]
+        extra = [name for name in power if name not in grad.groups]
+        if missing or extra or not grad.groups:
+            raise TaskError(
+                f"powers are given for {sorted(power)}, the gradients belong to "
+                f"{sorted(grad.groups) or 'unnamed tasks'}: missing {missing}, unknown {extra}; "
+                "join heads with gradients.cat({name: grad, ...})"
+            )
+        values = [power[name] for name, rows in grad.groups.items() for _ in _rows(rows)]
+    elif isinstance(power, Sequence):
+        if len(power) != grad.tasks:
+            raise TaskError(f"{len(power)} powers are given for {grad.tasks} tasks")
+        values = list(power)
+    else:
+        return float(power)
+    if len(set(values)) == 1:
+        return float(values[0])
+    return grad.mean.new_tensor(values).reshape(-1, 1, 1)
+
+
+def _rows(rows: slice) -> range:
+    return range(rows.start, rows.stop)

@@ -1,0 +1,393 @@
+"""The engine: strings the four stages together. It holds no formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import gradients
+from bayesagg_pyro._checks import (
+    check_estimators,
+    check_graph,
+    check_heads,
+    check_names,
+    per_head,
+)
+from bayesagg_pyro.aggregation import Aggregated, Aggregation, PrecisionWeighted
+from bayesagg_pyro.errors import DtypeError, NonFiniteError, SettingError, StateError
+from bayesagg_pyro.gradients import Estimator, GradientDistribution
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Conjugate, Scheme
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.priors import FullData, Policy, Tracker
+from bayesagg_pyro.step import StepInfo
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["BayesAgg"]
+
+
+class BayesAgg(nn.Module):
+    """Bayesian heads on a shared backbone, trained through aggregated gradient distributions.
+
+    One epoch of training is `backward` and an optimiser step per batch, then `update_prior()`.
+    Training starts with a warm-up, in which the heads are ordinary linear layers and `backward` is
+    the gradient of the summed losses; `start_bayes()` ends it.
+
+    Scale of the update. The warm-up's gradient is that of a sum of T mean losses. Precision weights
+    sum to 1 over the tasks, so with `scale="mean"` (the paper) the Bayesian update is about T times
+    smaller; Adam's second moments remember the warm-up for a thousand steps, during which its
+    steps shrink as much. `scale="sum"` multiplies by T and keeps the step.
+
+    Args:
+        heads: {name: head}. Names must be usable as names of submodules.
+        aggregation: how gradient distributions become one direction.
+        inference: a scheme for all heads, or {name: scheme}; None picks the exact one.
+        estimator: of the gradients' moments, likewise; None picks by head and posterior types.
+        prior: a policy for all heads, or {name: policy}; the paper's by default.
+        warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
+            before the first Bayesian step: run the first epoch's batches through `collect`.
+        warmup_epochs: call `start_bayes()` on the so many-th `update_prior()` by itself.
+        scale: "mean" or "sum", see above.
+        validate: "now" looks at all values before anything changes (on a GPU this waits for the
+            device); "deferred" turns the update into zeros on the device where values are bad and
+            raises at the next synchronisation point (`update_prior`, `state_dict`,
+            `raise_deferred`); "auto" is "now" on the CPU, else "deferred".
+        generator: randomness of sampled estimators.
+        keep_gradients: keep the last step's gradient distribution and weights in `info`.
+
+    Raises:
+        TaskError: for unusable names or a head given twice.
+        SettingError: for arguments outside their range.
+    """
+
+    def __init__(
+        self,
+        heads: Mapping[str, Head],
+        aggregation: Aggregation | None = None,
+        *,
+        inference: Scheme | Mapping[str, Scheme] | None = None,
+        estimator: Estimator | Mapping[str, Estimator] | None = None,
+        prior: Policy | Mapping[str, Policy] | None = None,
+        warmup: bool = True,
+        warmup_epochs: int | None = None,
+        scale: Literal["mean", "sum"] = "mean",
+        validate: Literal["auto", "now", "deferred"] = "auto",
+        generator: torch.Generator | None = None,
+        keep_gradients: bool = False,
+    ) -> None:
+        super().__init__()
+        check_heads(heads)
+        if scale not in ("mean", "sum"):
+            raise SettingError(f'scale must be "mean" or "sum", not {scale!r}')
+        if validate not in ("auto", "now", "deferred"):
+            raise SettingError(f'validate must be "auto", "now" or "deferred", not {validate!r}')
+        if warmup_epochs is not None and (warmup_epochs < 1 or not warmup):
+            raise SettingError("warmup_epochs must be at least 1 and needs warmup=True")
+        for name, head in heads.items():
+            if head.name is None:
+                head.name = name
+        self.heads = nn.ModuleDict(heads)
+        self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
+        if not isinstance(self.aggregation, Aggregation):
+            raise DtypeError(
+                "aggregation must be an object from bayesagg_pyro.aggregation, "
+                f"not {self.aggregation!r}"
+            )
+        self.schemes = per_head("inference", inference, heads, Scheme, Conjugate())
+        self.estimators = check_estimators(estimator, heads)
+        policies = per_head("prior", prior, heads, Policy, FullData())
+        self._trackers: dict[str, Tracker] = {
+            name: policies[name].start(head, self.schemes[name]) for name, head in heads.items()
+        }
+        self.scale = scale
+        self.validate = validate
+        self.generator = generator
+        self.keep_gradients = keep_gradients
+        self.warmup = warmup
+        self.warmup_epochs = warmup_epochs
+        self._epochs = 0
+        self._bad: Tensor | None = None
+        self.info: StepInfo | None = None
+
+    # -- training --------------------------------------------------------------------------------
+
+    def backward(self, features: Tensor, targets: Mapping[str, RawTargets]) -> dict[str, Tensor]:
+        """Add this batch's update to the `.grad` of the backbone (and of heads that learn).
+
+        Args:
+            features: [B, d], attached to the backbone's graph, which is freed.
+            targets: {name: [B, tasks]}; (values, mask) where targets are missing.
+
+        Returns:
+            {name: [tasks]}: mean of each task's loss over its observed examples, at the weights
+            that `predict` uses, before the update.
+
+        Raises:
+            ShapeError, DtypeError, NonFiniteError, DeviceError, TaskError: for bad input, before
+                any gradient has changed.
+            StateError: if the features carry no graph, or no prior exists yet.
+        """
+        check_graph(features)
+        observed, valid = self._parse(features, targets)
+        if self.warmup:
+            losses = self._backward_warmup(features, observed, valid)
+        else:
+            losses = self._backward_bayes(features, observed, valid)
+        if self.training:
+            self._collect(features, observed, valid)
+        return losses
+
+    def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
+        """Let the priors see a batch without taking a step; arguments as for `backward`."""
+        observed, valid = self._parse(features, targets)
+        self._collect(features, observed, valid)
+
+    def update_prior(self) -> None:
+        """End of an epoch: make each head's next prior from what was collected, and clear that.
+
+        Raises:
+            StateError: if nothing was collected.
+            NonFiniteError: if deferred validation found bad values since the last call.
+        """
+        self.raise_deferred()
+        empty = [name for name, tracker in self._trackers.items() if not tracker.collected]
+        if empty:
+            raise StateError(
+                f"nothing has been collected for {empty} since the last update_prior(); "
+                "only backward() in train mode (mtl.train()) collects"
+            )
+        for tracker in self._trackers.values():
+            tracker.update()
+        self._epochs += 1
+        if self.warmup and self._epochs == self.warmup_epochs:
+            self.start_bayes()
+
+    def start_bayes(self) -> None:
+        """End the warm-up: from now on `backward` aggregates gradient distributions.
+
+        Raises:
+            StateError: if there is no prior yet.
+        """
+        self.priors()
+        self.warmup = False
+
+    def raise_deferred(self) -> None:
+        """Raise what deferred validation found since the last call; waits for the device.
+
+        Raises:
+            NonFiniteError: if features, targets or an update were not finite.
+        """
+        bad, self._bad = self._bad, None
+        if bad is not None and bool(bad):
+            raise NonFiniteError(
+                "a batch since the last check had features, targets or an update that were not "
+                "finite; its update was zero. Make the engine with validate='now' to find it"
+            )
+
+    # -- predictions -----------------------------------------------------------------------------
+
+    def predict(self, features: Tensor) -> dict[str, Tensor]:
+        """Outputs at the point estimate (warm-up, heads that learn), else at the posterior mean.
+
+        Args:
+            features: [B, d].
+
+        Returns:
+            {name: [B, tasks]}, in the features' dtype (float32 for lower precisions).
+        """
+        dtype = _reported(features)
+        return {name: head(features, self._point(name)).to(dtype) for name, head in self._items()}
+
+    def predictive(self, features: Tensor) -> dict[str, Any]:
+        """p(y | h) under each head's full-data posterior: {name: distribution [B, tasks]}.
+
+        Raises:
+            StateError: before the first `update_prior()`.
+        """
+        priors = self.priors()
+        return {name: head.predictive(features, priors[name]) for name, head in self._items()}
+
+    def priors(self) -> dict[str, Posterior]:
+        """The prior in force for each head: {name: distribution}.
+
+        Raises:
+            StateError: if there is none yet.
+        """
+        found = {name: tracker.prior for name, tracker in self._trackers.items()}
+        lacking = [name for name, prior in found.items() if prior is None]
+        if lacking:
+            raise StateError(
+                f"there is no prior yet for {lacking}: run an epoch of backward() in train mode "
+                "and call update_prior() first"
+            )
+        return {name: prior for name, prior in found.items() if prior is not None}
+
+    def forward(self, features: Tensor) -> dict[str, Tensor]:
+        """As `predict`."""
+        return self.predict(features)
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _backward_warmup(
+        self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
+    ) -> dict[str, Tensor]:
+        losses = self._losses(features, observed)
+        total = torch.cat(list(losses.values())).sum()
+        if valid is not None:
+            total = torch.where(valid, total, 0.0)
+        total.backward()
+        losses = {name: loss.detach() for name, loss in losses.items()}
+        self.info = StepInfo(bayesian=False, losses=losses)
+        return losses
+
+    def _backward_bayes(
+        self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
+    ) -> dict[str, Tensor]:
+        priors = self.priors()
+        h = features.detach()
+        with torch.no_grad():
+            posteriors: dict[str, Posterior] = {}
+            grads: dict[str, GradientDistribution] = {}
+            for name, head in self._items():
+                posterior = self.schemes[name].infer(head, h, observed[name], priors[name])
+                posteriors[name] = posterior
+                grads[name] = gradients.distribution(
+                    head,
+                    posterior,
+                    h,
+                    observed[name],
+                    estimator=self.estimators[name],
+                    generator=self.generator,
+                )
+            grad = gradients.cat(grads)
+            result = self.aggregation.aggregate(grad)
+            scale = self._scale(grad.tasks)
+            update = result.direction * (scale / len(h))
+            if valid is not None:
+                valid = valid & update.isfinite().all()
+                self._note(valid)
+                update = torch.where(valid, update, 0.0)
+        learned = [name for name in self.heads if self.schemes[name].needs_point]
+        with torch.enable_grad():
+            losses = self._losses(h, observed)
+            if learned:
+                total = torch.cat([losses[name] for name in learned]).sum()
+                (total if valid is None else torch.where(valid, total, 0.0)).backward()
+        features.backward(update)
+        losses = {name: loss.detach() for name, loss in losses.items()}
+        self.info = self._describe(losses, posteriors, grad, result, scale)
+        return losses
+
+    def _describe(
+        self,
+        losses: dict[str, Tensor],
+        posteriors: dict[str, Posterior],
+        grad: GradientDistribution,
+        result: Aggregated,
+        scale: float,
+    ) -> StepInfo:
+        infos = {name: posterior.info for name, posterior in posteriors.items()}
+        weights = result.weights
+        return StepInfo(
+            bayesian=True,
+            losses=losses,
+            weights=None if weights is None else weights.mean((1, 2)),
+            effective_tasks=result.effective_tasks,
+            jitter={name: info.jitter for name, info in infos.items() if info is not None},
+            condition={name: info.condition for name, info in infos.items() if info is not None},
+            scale=scale,
+            gradients=grad if self.keep_gradients else None,
+            aggregated=result if self.keep_gradients else None,
+        )
+
+    def _losses(self, features: Tensor, observed: dict[str, Targets]) -> dict[str, Tensor]:
+        losses = {}
+        for name, head in self._items():
+            outputs = head(features, self._point(name))
+            target = observed[name]
+            loss = head.loss(outputs, target.values.to(outputs.dtype))
+            losses[name] = target.mean(loss).to(_reported(features))
+        return losses
+
+    def _point(self, name: str) -> Tensor | None:
+        """Weights that predict; None stands for the head's own parameter."""
+        if self.warmup or self.schemes[name].needs_point:
+            return None
+        prior = self._trackers[name].prior
+        return None if prior is None else prior.mean
+
+    def _collect(
+        self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
+    ) -> None:
+        with torch.no_grad():
+            for name, tracker in self._trackers.items():
+                tracker.collect(features.detach(), observed[name], valid)
+
+    def _scale(self, tasks: int) -> float:
+        if self.scale == self.aggregation.scale:
+            return 1.0
+        return float(tasks) if self.scale == "sum" else 1 / tasks
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def _parse(
+        self, features: Tensor, targets: Mapping[str, RawTargets]
+    ) -> tuple[dict[str, Targets], Tensor | None]:
+        """Parsed targets, and for deferred validation a flag on the device."""
+        deferred = self.validate == "deferred" or (
+            self.validate == "auto" and features.device.type != "cpu"
+        )
+        check_names(targets, self.heads)
+        observed: dict[str, Targets] = {}
+        for name, head in self._items():
+            head.check_features(features, values=not deferred)
+            observed[name] = head.parse_targets(targets[name], len(features), validate=not deferred)
+        if not deferred:
+            return observed, None
+        valid = features.detach().isfinite().all()
+        for name, head in self._items():
+            valid = valid & head.valid(observed[name])
+        self._note(valid)
+        return observed, valid
+
+    def _note(self, valid: Tensor) -> None:
+        self._bad = ~valid if self._bad is None else self._bad | ~valid
+
+    def _items(self) -> list[tuple[str, Head]]:
+        return list(self.heads.items())  # type: ignore[arg-type]  # only heads are let in
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Warm-up flag, epochs, priors, sums and generator; part of `state_dict()`."""
+        self.raise_deferred()
+        return {
+            "warmup": self.warmup,
+            "epochs": self._epochs,
+            "generator": None if self.generator is None else self.generator.get_state(),
+            "trackers": {name: tracker.state_dict() for name, tracker in self._trackers.items()},
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_extra_state` saved; part of `load_state_dict()`."""
+        check_names(state["trackers"], self._trackers)
+        for name, tracker in self._trackers.items():
+            tracker.load_state_dict(state["trackers"][name])
+        self.warmup = state["warmup"]
+        self._epochs = state["epochs"]
+        if state["generator"] is not None and self.generator is not None:
+            self.generator.set_state(state["generator"])
+        self._bad = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
+        super()._apply(fn, recurse)
+        for (_, head), tracker in zip(self._items(), self._trackers.values(), strict=True):
+            tracker.to(head.weight.device)
+        return self
+
+
+def _reported(features: Tensor) -> torch.dtype:
+    return torch.promote_types(features.dtype, torch.float32)

@@ -1,0 +1,53 @@
+"""What can go wrong, as types: every message names the task, the value and the remedy.
+
+Each error is also the built-in exception that a caller would expect (`ShapeError` is a
+`ValueError`), so code that does not know this library still catches it.
+"""
+
+__all__ = [
+    "BayesAggError",
+    "DeviceError",
+    "DtypeError",
+    "NonFiniteError",
+    "NumericalError",
+    "SettingError",
+    "ShapeError",
+    "StateError",
+    "TaskError",
+]
+
+
+class BayesAggError(Exception):
+    """Base of every error raised on purpose by this library."""
+
+
+class ShapeError(BayesAggError, ValueError):
+    """A tensor has the wrong number of dimensions or sizes, or a batch is empty."""
+
+
+class DtypeError(BayesAggError, TypeError):
+    """A tensor or argument has the wrong type."""
+
+
+class DeviceError(BayesAggError, ValueError):
+    """Tensors that meet in one computation live on different devices."""
+
+
+class NonFiniteError(BayesAggError, ValueError):
+    """Features or targets hold NaN or infinity."""
+
+
+class TaskError(BayesAggError, ValueError):
+    """Task names are missing, unknown, duplicated or unusable."""
+
+
+class SettingError(BayesAggError, ValueError):
+    """An argument lies outside its range or does not fit another argument."""
+
+
+class StateError(BayesAggError, RuntimeError):
+    """A call came too early or too late: no prior yet, nothing collected, no gradient graph."""
+
+
+class NumericalError(BayesAggError, ArithmeticError):
+    """A matrix that must be positive definite is not, even after the allowed jitter."""

@@ -1,0 +1,68 @@
+"""Joining the gradient distributions of several heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+
+__all__ = ["cat"]
+
+
+def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
+    """Stack the tasks of several heads over the same features; `groups` remembers whose is whose.
+
+    Args:
+        parts: {name: distribution [tasks_name, B, d]}.
+
+    Raises:
+        SettingError: if there is nothing to join.
+        ShapeError: if batch sizes or feature sizes differ.
+    """
+    if not parts:
+        raise SettingError("there is nothing to join: give at least one gradient distribution")
+    first = next(iter(parts.values()))
+    groups: dict[str, slice] = {}
+    start = 0
+    for name, part in parts.items():
+        if part.mean.shape[1:] != first.mean.shape[1:]:
+            raise ShapeError(
+                f"gradients of {name!r} have shape {list(part.mean.shape)}; "
+                f"[tasks, {first.mean.shape[1]}, {first.mean.shape[2]}] is needed"
+            )
+        groups[name] = slice(start, start + part.tasks)
+        start += part.tasks
+    grads = list(parts.values())
+    if len(grads) == 1:
+        return GradientDistribution(
+            first.mean, first.variance, first.observed, groups, first.covariance, first.sampler
+        )
+    observed = None
+    if any(g.observed is not None for g in grads):
+        observed = torch.cat(
+            [
+                g.mean.new_ones(g.mean.shape[:2], dtype=torch.bool)
+                if g.observed is None
+                else g.observed
+                for g in grads
+            ]
+        )
+
+    def covariance() -> Tensor:
+        return torch.cat([g.covariance_matrix for g in grads])
+
+    def sampler(count: int, generator: torch.Generator | None) -> Tensor:
+        return torch.cat([g.sample((count,), generator=generator) for g in grads], 1)
+
+    return GradientDistribution(
+        torch.cat([g.mean for g in grads]),
+        torch.cat([g.variance for g in grads]),
+        observed,
+        groups,
+        covariance if all(g.covariance is not None for g in grads) else None,
+        sampler if all(g.sampler is not None for g in grads) else None,
+    )

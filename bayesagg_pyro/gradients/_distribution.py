@@ -1,0 +1,97 @@
+"""The value that passes from the gradient stage to aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import ShapeError, StateError
+
+__all__ = ["GradientDistribution"]
+
+
+@dataclass(frozen=True)
+class GradientDistribution:
+    """The distribution of ∂ℓ_tb/∂h_b over head weights, for every task t and example b.
+
+    It is of the gradient of a single example's loss, not of a batch mean. Mean and variance are the
+    moments of the exact distribution (or estimates of them); reading it as a Gaussian is the moment
+    matching of the paper.
+
+    Attributes:
+        mean: E[g], [tasks, B, d], in the features' dtype.
+        variance: Var[g], [tasks, B, d], at least 0.
+        observed: [tasks, B] bool, False where a task has no target; None when all are observed.
+            Moments are 0 where not observed.
+        groups: which rows belong to which named head, once several are joined.
+        covariance: makes the full covariance [tasks, B, d, d] when somebody asks for it.
+        sampler: draws [S, tasks, B, d] from the exact distribution.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    observed: Tensor | None = None
+    groups: Mapping[str, slice] = field(default_factory=dict)
+    covariance: Callable[[], Tensor] | None = None
+    sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 3 or self.mean.shape != self.variance.shape:
+            raise ShapeError(
+                "mean and variance must both be [tasks, B, d], not "
+                f"{list(self.mean.shape)} and {list(self.variance.shape)}"
+            )
+        if self.observed is not None and self.observed.shape != self.mean.shape[:2]:
+            raise ShapeError(
+                f"observed must be {list(self.mean.shape[:2])} (tasks, B), "
+                f"not {list(self.observed.shape)}"
+            )
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.mean.shape[0]
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Full covariance, [tasks, B, d, d]; computed at each call, since it is large.
+
+        Raises:
+            StateError: if the estimator kept no way to compute it.
+        """
+        if self.covariance is None:
+            raise StateError(
+                "this gradient distribution has no full covariance; "
+                "it was built from a mean and a variance alone"
+            )
+        return self.covariance()
+
+    def sample(
+        self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw gradients, through draws of the weights: [*sample_shape, tasks, B, d].
+
+        Raises:
+            StateError: if the distribution was built from moments alone.
+        """
+        if self.sampler is None:
+            raise StateError(
+                "this gradient distribution cannot be sampled; "
+                "it was built from a mean and a variance alone"
+            )
+        count = int(torch.Size(sample_shape).numel())
+        return self.sampler(count, generator).reshape(*sample_shape, *self.mean.shape)
+
+    def loss_scale(self) -> Tensor | None:
+        """B / n_t for each task, [tasks, 1, 1]; None when every target is observed.
+
+        A task's loss averages over its own n_t observed examples, the update over all B; the factor
+        makes the two agree. It is 0 for a task without any observation.
+        """
+        if self.observed is None:
+            return None
+        count = self.observed.sum(1, keepdim=True)[..., None].to(self.mean.dtype)
+        return torch.where(count > 0, self.mean.shape[1] / count.clamp(min=1), 0.0)

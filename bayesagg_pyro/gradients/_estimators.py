@@ -1,0 +1,149 @@
+"""Estimators: how the moments of a gradient distribution are found."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._samples import gradient_sampler, sampled_gradients
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Estimator", "Exact", "MonteCarlo"]
+
+#: Entries of the largest temporary of a Monte Carlo chunk: 2²³ doubles are 64 MiB.
+_CHUNK = 2**23
+
+
+class Estimator(ABC):
+    """Turns a posterior over weights into a gradient distribution."""
+
+    @abstractmethod
+    def estimate(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution:
+        """Moments of the gradient; `generator` serves an estimator that has none of its own."""
+
+
+class Exact(Estimator):
+    """The registered closed form for this head and posterior; an error where there is none."""
+
+    def estimate(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution:
+        """Moments by the registered formula.
+
+        Raises:
+            NotImplementedError: naming both types, if none is registered.
+        """
+        from bayesagg_pyro.gradients._dispatch import registered
+
+        formula = registered(head, posterior)
+        if formula is None:
+            raise NotImplementedError(
+                f"no exact gradient moments are registered for {type(head).__name__} heads with "
+                f"{type(posterior).__name__} posteriors; use gradients.MonteCarlo(), or register "
+                "a formula with bayesagg_pyro.gradients.register"
+            )
+        return formula(head, posterior, features, targets)
+
+    def __repr__(self) -> str:
+        return "Exact()"
+
+
+class MonteCarlo(Estimator):
+    """Sample moments over J weight vectors (the paper's eq. moments_mc); any head, any posterior.
+
+    Samples are taken in chunks and merged with centred sums, so memory does not grow with J and the
+    variance loses no digits to E[g²] − E[g]². The variance is the unbiased one.
+
+    Args:
+        samples: J, at least 2. The relative error of a variance is about sqrt(2 / J).
+        generator: source of randomness; the engine's, or torch's global one, if None.
+
+    Raises:
+        SettingError: if J is below 2.
+    """
+
+    def __init__(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> None:
+        if samples < 2:
+            raise SettingError(f"MonteCarlo needs at least 2 samples, not {samples}")
+        self.samples = samples
+        self.generator = generator
+
+    def estimate(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution:
+        """Sample mean and unbiased sample variance of the gradient."""
+        generator = self.generator or generator
+        posterior = posterior.to(dtype=linalg.head_dtype(features.device))
+        batch, d = features.shape
+        tasks = head.tasks
+        chunk = max(1, min(self.samples, _CHUNK // (tasks * batch * d)))
+        moments = _CentredSums()
+        for start in range(0, self.samples, chunk):
+            count = min(chunk, self.samples - start)
+            weight = posterior.sample((count,), generator=generator)
+            moments.add(sampled_gradients(head, weight, features, targets))
+
+        def covariance() -> Tensor:
+            # Fresh draws: the ones behind the moments are not kept.
+            weight = posterior.sample((self.samples,), generator=generator)
+            g = sampled_gradients(head, weight, features, targets)
+            g = g - g.mean(0)
+            return (torch.einsum("stbd,stbe->tbde", g, g) / (self.samples - 1)).to(features.dtype)
+
+        return GradientDistribution(
+            moments.mean.to(features.dtype),
+            (moments.squares / (self.samples - 1)).to(features.dtype),
+            observed=None if targets.mask is None else targets.mask.mT,
+            covariance=covariance,
+            sampler=gradient_sampler(head, posterior, features, targets),
+        )
+
+    def __repr__(self) -> str:
+        return f"MonteCarlo(samples={self.samples})"
+
+
+class _CentredSums:
+    """Mean and sum of squared deviations over chunks, merged pairwise (Chan et al., 1983)."""
+
+    mean: Tensor
+    squares: Tensor
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, chunk: Tensor) -> None:
+        new = chunk.shape[0]
+        mean = chunk.mean(0)
+        squares = (chunk - mean).square().sum(0)
+        if self.count == 0:
+            self.mean, self.squares, self.count = mean, squares, new
+            return
+        total = self.count + new
+        shift = mean - self.mean
+        self.mean = self.mean + shift * (new / total)
+        self.squares = self.squares + squares + shift.square() * (self.count * new / total)
+        self.count = total

@@ -1,0 +1,68 @@
+"""Exact moments for Gaussian heads: the paper's eq. explicit_mom, free of cancellation.
+
+For one task with w ~ N(m, S), r = hᵀm − y, c = S h and v = hᵀ S h, the gradient of (y − hᵀw)² with
+respect to h is g = 2 w (hᵀw − y), and
+
+    E[g]   = 2 (m r + c)
+    Cov[g] = 4 (S (r² + v) + m mᵀ v + r (m cᵀ + c mᵀ) + c cᵀ).
+
+The bias takes part in r, c and v, but is no feature: moments are over the first d weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.gradients._dispatch import register
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._samples import gradient_sampler
+from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["gaussian_moments"]
+
+
+@register(Gaussian, GaussianPosterior)
+def gaussian_moments(
+    head: Gaussian, posterior: GaussianPosterior, features: Tensor, targets: Targets
+) -> GradientDistribution:
+    """Exact mean and variance, O(tasks · B · d) once c is known; the full covariance on request."""
+    design = head.exact(features)  # [B, D]
+    posterior = posterior.to(design.device, design.dtype)
+    d, dtype = head.in_features, features.dtype
+    whitened = design @ posterior.inverse_tril.mT  # rows L⁻¹ h: [T or 1, B, D]
+    v = whitened.square().sum(-1, keepdim=True)  # [T or 1, B, 1]
+    c = (whitened @ posterior.inverse_tril)[..., :d]
+    m = posterior.mean[:, None, :d]
+    s = posterior.variance[: posterior.precision_tril.shape[0], None, :d]  # [T or 1, 1, d]
+    residual = design @ posterior.mean.mT - targets.values.to(design.dtype)
+    r = residual.mT[..., None]  # [T, B, 1]
+
+    mean = torch.addcmul(c, m, r).mul_(2)
+    # S_dd (r² + v) + m_d² v + 2 m_d r c_d + c_d², with the terms in c gathered.
+    variance = torch.addcmul(s * (r.square() + v), m.square(), v)
+    variance = variance.add_((2 * m * r + c).mul_(c)).mul_(4).clamp_(min=0)
+    observed = None
+    if targets.mask is not None:
+        observed = targets.mask.mT
+        mean = torch.where(observed[..., None], mean, 0.0)
+        variance = torch.where(observed[..., None], variance, 0.0)
+
+    def covariance() -> Tensor:
+        S = posterior.covariance_matrix[:, None, :d, :d]
+        mc = m[..., :, None] * c[..., None, :]
+        full = S * (r.square() + v)[..., None] + (m[..., :, None] * m[..., None, :]) * v[..., None]
+        full = full + r[..., None] * (mc + mc.mT) + c[..., :, None] * c[..., None, :]
+        if observed is not None:
+            full = torch.where(observed[..., None, None], full, 0.0)
+        return (4 * full).to(dtype)
+
+    return GradientDistribution(
+        mean.to(dtype),
+        variance.to(dtype),
+        observed=observed,
+        covariance=covariance,
+        sampler=gradient_sampler(head, posterior, features, targets),
+    )

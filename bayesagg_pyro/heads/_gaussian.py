@@ -1,0 +1,89 @@
+"""Regression: y = hᵀ w + ε, ε ~ N(0, τ²)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._head import Head
+
+__all__ = ["Gaussian"]
+
+
+class Gaussian(Head):
+    """T regression tasks with known noise.
+
+    Args:
+        in_features: d, the number of features.
+        tasks: T, the number of tasks.
+        bias: whether each task has an intercept. The paper's regression heads have none.
+        noise_scale: τ, the standard deviation of the noise in units of the targets; one number, or
+            one per task.
+        prior_variance: variance of the default prior of `model`.
+        missing: "nan" reads a NaN target as not observed.
+        name: prefix of the Pyro sites.
+
+    Raises:
+        SettingError: if a noise scale is not positive and finite, or a size is not positive.
+        ShapeError: if there is neither one noise scale nor one per task.
+    """
+
+    noise_scale: Tensor  #: τ, [] or [tasks], float64
+
+    def __init__(
+        self,
+        in_features: int,
+        tasks: int = 1,
+        *,
+        bias: bool = False,
+        noise_scale: float | Sequence[float] | Tensor = 1.0,
+        prior_variance: float = 1.0,
+        missing: Literal["error", "nan"] = "error",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            in_features,
+            tasks,
+            bias=bias,
+            prior_variance=prior_variance,
+            missing=missing,
+            name=name,
+        )
+        scale = torch.as_tensor(noise_scale, dtype=torch.float64).detach().clone()
+        if scale.shape not in ((), (tasks,)):
+            raise ShapeError(
+                f"noise_scale must be one number or one for each of {tasks} tasks, "
+                f"not of shape {list(scale.shape)}"
+            )
+        if not (scale.isfinite() & (scale > 0)).all():
+            raise SettingError(f"noise_scale must be positive and finite, not {noise_scale}")
+        self.register_buffer("noise_scale", scale)
+
+    def likelihood(self, outputs: Tensor) -> Any:
+        """Normal(f, τ), batch shape [..., B, tasks]."""
+        return dist.Normal(outputs, self.noise_scale.to(outputs.dtype))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(y − f)², [..., B, tasks]: the paper's loss, the same for every noise scale."""
+        return (targets - outputs).square()
+
+    def predictive(self, features: Tensor, posterior: Any) -> Any:
+        """Exact predictive N(hᵀm, hᵀSh + τ²), batch shape [B, tasks].
+
+        Raises:
+            NotImplementedError: for a posterior that is not Gaussian.
+        """
+        from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
+
+        if not isinstance(posterior, GaussianPosterior):
+            return super().predictive(features, posterior)
+        design = self.exact(features)
+        epistemic = (posterior.inverse_tril @ design.mT).square().sum(-2).mT  # [B, tasks or 1]
+        scale = (epistemic + self.noise_scale.to(design.dtype).square()).sqrt()
+        mean = design @ posterior.mean.mT
+        return dist.Normal(mean, scale.expand_as(mean))

@@ -1,0 +1,226 @@
+"""The base of all heads: linear outputs, a likelihood, a loss, and the Pyro model they make."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads._input import check_device, check_features, check_finite, parse_targets
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["Head"]
+
+
+class Head(nn.Module, ABC):
+    """T like tasks on shared features: outputs f = W h (+ b), and a likelihood p(y | f).
+
+    To write a head of your own, subclass this and give it a `likelihood`. Inference by sampling,
+    the sampled gradient moments and the engine then work at once; register moments
+    (`bayesagg_pyro.gradients.register`) to make it fast.
+
+    Args:
+        in_features: d, the number of features.
+        tasks: T, the number of tasks held by this head.
+        bias: whether a constant 1 is appended to the features; its weight comes last.
+        prior_variance: variance of the default prior N(0, prior_variance · I) of `model`.
+        missing: "nan" reads a NaN target as not observed; "error" refuses it.
+        name: prefix of the Pyro sites. The engine sets it to the head's key unless given.
+
+    Raises:
+        SettingError: if a size, the variance or `missing` is outside its range.
+    """
+
+    weight: nn.Parameter  #: the point estimate, [tasks, D], bias last
+
+    def __init__(
+        self,
+        in_features: int,
+        tasks: int = 1,
+        *,
+        bias: bool = False,
+        prior_variance: float = 1.0,
+        missing: Literal["error", "nan"] = "error",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        for label, size in (("in_features", in_features), ("tasks", tasks)):
+            if not isinstance(size, int) or size < 1:
+                raise SettingError(f"{label} must be a positive integer, not {size!r}")
+        if not (prior_variance > 0 and math.isfinite(prior_variance)):
+            raise SettingError(f"prior_variance must be positive and finite, not {prior_variance}")
+        if missing not in ("error", "nan"):
+            raise SettingError(f'missing must be "error" or "nan", not {missing!r}')
+        self.in_features = in_features
+        self.tasks = tasks
+        self.bias = bias
+        self.prior_variance = prior_variance
+        self.missing = missing
+        self.name = name
+        self.weight = nn.Parameter(torch.empty(tasks, in_features + bias))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the point estimate as `torch.nn.Linear` does: uniform within 1/sqrt(in_features)."""
+        bound = 1 / math.sqrt(self.in_features)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    # -- what the task is ------------------------------------------------------------------------
+
+    @abstractmethod
+    def likelihood(self, outputs: Tensor) -> Any:
+        """p(y | f): a torch or Pyro distribution of batch shape [..., B, tasks].
+
+        Args:
+            outputs: [..., B, tasks].
+        """
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss per example and task, [..., B, tasks]: the negative log-likelihood.
+
+        This is the function whose gradient is aggregated, whatever estimates its moments.
+
+        Args:
+            outputs: [..., B, tasks].
+            targets: [B, tasks].
+        """
+        log_prob: Tensor = self.likelihood(outputs).log_prob(targets)
+        return -log_prob
+
+    def check_values(self, targets: Targets) -> None:
+        """Refuse target values outside the support of the likelihood; nothing to refuse here."""
+
+    # -- the linear part -------------------------------------------------------------------------
+
+    @property
+    def weight_size(self) -> int:
+        """P, the number of weights of one task."""
+        return self.weight.numel() // self.tasks
+
+    def design(self, features: Tensor) -> Tensor:
+        """Features with the bias' constant appended, [..., B, D]."""
+        if not self.bias:
+            return features
+        return torch.cat([features, features.new_ones((*features.shape[:-1], 1))], -1)
+
+    def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Outputs at the point estimate, or at given weights.
+
+        Args:
+            features: [B, d].
+            weight: [..., tasks, P], for example samples of a posterior.
+
+        Returns:
+            [B, tasks], or [..., B, tasks] for given weights.
+        """
+        if weight is None:
+            weight = self.weight
+        with torch.autocast(features.device.type, enabled=False):  # heads stay exact
+            return self.design(features).to(weight.dtype) @ weight.mT
+
+    # -- the Pyro model --------------------------------------------------------------------------
+
+    @property
+    def site(self) -> str:
+        """Prefix of this head's Pyro sites."""
+        return self.name or "head"
+
+    def model(
+        self, features: Tensor, targets: RawTargets | None = None, *, prior: Any = None
+    ) -> Tensor:
+        """The head as a Pyro model, with sites `<name>.weight` and `<name>.targets`.
+
+        Args:
+            features: [B, d].
+            targets: [B, tasks] (or (values, mask)); None draws them.
+            prior: a distribution over weights of batch shape [tasks]; N(0, prior_variance · I) if
+                None.
+
+        Returns:
+            The targets, [B, tasks].
+        """
+        if prior is None:
+            from bayesagg_pyro import priors  # priors are built from heads: no import at load time
+
+            prior = priors.isotropic(self, self.prior_variance)
+        prior = prior.to(device=features.device, dtype=features.dtype)
+        observed = None if targets is None else self.parse_targets(targets, len(features))
+        task_plate = pyro.plate(f"{self.site}.tasks", self.tasks, dim=-1)
+        with task_plate:
+            weight = pyro.sample(f"{self.site}.weight", prior)
+        if weight.ndim > 2:  # drawn in parallel: [S, 1, tasks, P], the 1 standing for the examples
+            weight = weight.squeeze(-3)
+        likelihood = self.likelihood(self(features, weight))
+        if observed is not None and observed.mask is not None:
+            likelihood = likelihood.mask(observed.mask)
+        with pyro.plate(f"{self.site}.examples", len(features), dim=-2), task_plate:
+            obs = None if observed is None else observed.values.to(features.dtype)
+            drawn: Tensor = pyro.sample(f"{self.site}.targets", likelihood, obs=obs)
+        return drawn
+
+    # -- predictions -----------------------------------------------------------------------------
+
+    def predictive(self, features: Tensor, posterior: Any) -> Any:
+        """p(y | h, posterior) of batch shape [B, tasks]; heads with a closed form override this."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no closed-form predictive; draw from it with "
+            "pyro.infer.Predictive(head.model, {f'{head.site}.weight': posterior.sample(...)})"
+        )
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def check_features(self, features: Tensor, *, values: bool = True) -> None:
+        """Refuse features that are not a finite, floating [B, d] with B of at least 1.
+
+        Args:
+            features: what the user passed.
+            values: whether to look for NaN and infinity, which on a GPU waits for the device.
+
+        Raises:
+            ShapeError, DtypeError, NonFiniteError, DeviceError: naming the head and the remedy.
+        """
+        owner = f"head {self.site!r}"
+        check_features(owner, features, self.in_features, values=values)
+        check_device(owner, "features", features, self.weight.device)
+
+    def valid(self, targets: Targets) -> Tensor:
+        """Whether all target values are usable, as a boolean scalar on their device."""
+        return targets.values.isfinite().all()
+
+    def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Targets:
+        """Bring targets to one form and refuse what is wrong with them.
+
+        Args:
+            targets: [B, tasks], or [B] for one task, or (values, mask) with True for observed.
+            batch: B.
+            validate: whether to look at the values, which on a GPU waits for the device.
+
+        Raises:
+            ShapeError, DtypeError: wrong shape or type of values or mask.
+            NonFiniteError: an observed value is infinite or NaN (NaN is "not observed" for a head
+                made with missing="nan").
+        """
+        if isinstance(targets, Targets):
+            return targets
+        owner = f"head {self.site!r}"
+        check_device(owner, "targets", targets, self.weight.device)
+        parsed = parse_targets(owner, targets, batch, self.tasks, nan_missing=self.missing == "nan")
+        if validate:
+            check_finite(owner, parsed)
+            self.check_values(parsed)
+        return parsed
+
+    def exact(self, features: Tensor) -> Tensor:
+        """Detached design matrix in the precision of head algebra, [B, D]."""
+        features = features.detach()
+        return self.design(features.to(linalg.head_dtype(features.device)))
+
+    def extra_repr(self) -> str:
+        """What `print(head)` shows."""
+        return f"in_features={self.in_features}, tasks={self.tasks}, bias={self.bias}"

@@ -1,0 +1,125 @@
+"""Checks on what users pass to a head, before anything is computed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, ShapeError
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["check_device", "check_features", "check_finite", "parse_targets"]
+
+
+def check_features(owner: str, features: Tensor, size: int, *, values: bool = True) -> None:
+    """Refuse features that are not a floating [B, size] with B of at least 1.
+
+    Args:
+        owner: who speaks in the error.
+        features: what the user passed.
+        size: d.
+        values: whether to refuse NaN and infinity too, which on a GPU waits for the device.
+
+    Raises:
+        ShapeError, DtypeError, NonFiniteError: with the remedy.
+    """
+    if not isinstance(features, Tensor):
+        raise DtypeError(f"{owner}: features must be a tensor, not {type(features).__name__}")
+    if features.ndim != 2 or features.shape[1] != size:
+        raise ShapeError(
+            f"{owner}: features must have shape [examples, {size}], not {list(features.shape)}; "
+            "flatten other dimensions into the examples"
+        )
+    if features.shape[0] == 0:
+        raise ShapeError(f"{owner}: the batch is empty; leave it out")
+    if not features.is_floating_point():
+        raise DtypeError(f"{owner}: features must be floating point, not {features.dtype}")
+    if values:
+        finite = features.isfinite()
+        if not finite.all():
+            example, column = (~finite).nonzero()[0].tolist()
+            raise NonFiniteError(
+                f"{owner}: feature {column} of example {example} is "
+                f"{features[example, column].item()}; the input is bad or the backbone has diverged"
+            )
+
+
+def check_device(owner: str, what: str, tensors: Any, device: torch.device) -> None:
+    """Refuse tensors that do not live where the head does.
+
+    Raises:
+        DeviceError: naming both devices.
+    """
+    for tensor in tensors if isinstance(tensors, tuple) else (tensors,):
+        if isinstance(tensor, Tensor) and tensor.device != device:
+            raise DeviceError(
+                f"{owner}: {what} are on {tensor.device}, the head is on {device}; "
+                f"move one with .to({str(device)!r})"
+            )
+
+
+def parse_targets(
+    owner: str, targets: RawTargets, batch: int, tasks: int, *, nan_missing: bool
+) -> Targets:
+    """Targets as [B, tasks] values with an optional mask; shapes and types are checked.
+
+    Raises:
+        ShapeError, DtypeError: with the remedy.
+    """
+    if isinstance(targets, tuple):
+        if len(targets) != 2:
+            raise ShapeError(f"{owner}: a tuple of targets is (values, mask), not {len(targets)}")
+        values, mask = targets
+    else:
+        values, mask = targets, None
+    values = _columns(owner, values, batch, tasks, "targets")
+    if not values.is_floating_point():
+        raise DtypeError(
+            f"{owner}: targets must be floating point, not {values.dtype}; "
+            "convert them with targets.float()"
+        )
+    if mask is not None:
+        mask = _columns(owner, mask, batch, tasks, "the mask")
+        if mask.dtype != torch.bool:
+            raise DtypeError(f"{owner}: the mask must be bool (True: observed), not {mask.dtype}")
+    if nan_missing:
+        present = ~values.isnan()
+        mask = present if mask is None else mask & present
+    if mask is not None:
+        values = torch.where(mask, values, 0.0)
+    return Targets(values, mask)
+
+
+def check_finite(owner: str, targets: Targets) -> None:
+    """Refuse observed targets that are NaN or infinite.
+
+    Raises:
+        NonFiniteError: naming the first one.
+    """
+    finite = targets.values.isfinite()
+    if finite.all():
+        return
+    example, task = (~finite).nonzero()[0].tolist()
+    bad = targets.values[example, task].item()
+    remedy = (
+        "; if it was not observed, pass (targets, mask) or make the head with missing='nan'"
+        if math.isnan(bad)
+        else ""
+    )
+    raise NonFiniteError(f"{owner}: target of task {task}, example {example}, is {bad}{remedy}")
+
+
+def _columns(owner: str, tensor: object, batch: int, tasks: int, what: str) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise DtypeError(f"{owner}: {what} must be a tensor, not {type(tensor).__name__}")
+    if tensor.ndim == 1 and tasks == 1:
+        tensor = tensor[:, None]
+    if tensor.shape != (batch, tasks):
+        raise ShapeError(
+            f"{owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
+            f"not {list(tensor.shape)}"
+        )
+    return tensor

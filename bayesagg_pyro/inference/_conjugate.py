@@ -1,0 +1,93 @@
+"""Exact inference for Gaussian heads: the conjugate posterior (paper, eq. reg_post)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import DtypeError
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference._scheme import Scheme
+from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, data_terms
+from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["Conjugate"]
+
+
+class Conjugate(Scheme):
+    """Λ = S_p⁻¹ + τ⁻² HᵀH,  m = m_p + τ⁻² Λ⁻¹ Hᵀ(y − H m_p).
+
+    The mean is in innovation form: it corrects the prior mean by what the data say against it, so
+    no large `Λ m_p` is formed and cancelled. Tasks with a common noise, prior precision and set of
+    observed examples share one Λ.
+    """
+
+    def infer(
+        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+    ) -> GaussianPosterior:
+        """The exact posterior.
+
+        Args:
+            head: a Gaussian head.
+            features: [N, d].
+            targets: [N, tasks], or (values, mask).
+            prior: a Gaussian; a posterior serves.
+
+        Raises:
+            DtypeError: if head or prior are not Gaussian.
+            ShapeError, NonFiniteError: for bad features or targets.
+            NumericalError: if Λ cannot be factored.
+        """
+        if not isinstance(targets, Targets):  # parsed targets come with checked features
+            head.check_features(features)
+        head, prior = _gaussians(head, prior)
+        observed = head.parse_targets(targets, len(features))
+        design = head.exact(features)
+        prior = prior.to(design.device, design.dtype)
+        residual = observed.values.to(design.dtype) - design @ prior.mean.mT
+        noise_precision = head.noise_scale.to(design.device, design.dtype).square().reciprocal()
+        precision, shift = data_terms(design, Targets(residual, observed.mask), noise_precision)
+        return _condition(head, prior, precision, shift)
+
+    def statistics(self, head: Head) -> GaussianStatistics:
+        """Empty sums over training batches, from which `infer_from` makes a posterior."""
+        if not isinstance(head, Gaussian):
+            raise DtypeError(_not_gaussian("heads", head))
+        return GaussianStatistics(head)
+
+    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> GaussianPosterior:
+        """The posterior of all examples in `statistics`."""
+        assert isinstance(statistics, GaussianStatistics)
+        head, prior = _gaussians(head, prior)
+        # Σ h (y − hᵀm_p) = Σ h y − (Σ h hᵀ) m_p; with the usual zero mean nothing is subtracted.
+        explained = (statistics.precision @ prior.mean[..., None])[..., 0]
+        return _condition(head, prior, statistics.precision, statistics.shift - explained)
+
+    def __repr__(self) -> str:
+        return "Conjugate()"
+
+
+def _condition(
+    head: Head, prior: GaussianPosterior, precision: Tensor, innovation: Tensor
+) -> GaussianPosterior:
+    total = prior.precision_matrix + precision
+    tril, jitter = linalg.cholesky(total, what=f"posterior precision of head {head.site!r}")
+    mean = prior.mean + linalg.solve(tril, innovation)
+    return GaussianPosterior(mean, total, precision_tril=tril, jitter=jitter)
+
+
+def _gaussians(head: Head, prior: Posterior) -> tuple[Gaussian, GaussianPosterior]:
+    if not isinstance(head, Gaussian):
+        raise DtypeError(_not_gaussian("heads", head))
+    if not isinstance(prior, GaussianPosterior):
+        raise DtypeError(_not_gaussian("priors", prior))
+    return head, prior
+
+
+def _not_gaussian(what: str, thing: object) -> str:
+    return (
+        f"Conjugate inference is exact for Gaussian {what} only, not {type(thing).__name__}; "
+        "choose another scheme from bayesagg_pyro.inference"
+    )

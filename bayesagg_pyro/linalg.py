@@ -1,0 +1,122 @@
+"""The little linear algebra that every stage shares: factors and weighted Gram matrices.
+
+Posteriors are kept as precisions and their Cholesky factors. A precision is a sum of a proper prior
+and of positive semi-definite data terms, so a factorisation fails only when the two differ by more
+than the arithmetic resolves; the jitter that is then added is reported, never hidden.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import NumericalError
+
+__all__ = ["Factor", "cholesky", "gram", "head_dtype", "inverse_tril", "solve"]
+
+#: Relative jitters tried in turn, in units of the matrix' own diagonal and of sqrt(eps).
+_LADDER = (1e-2, 1.0, 1e2)
+
+
+class Factor(NamedTuple):
+    """A Cholesky factor and what it took to get it.
+
+    Attributes:
+        tril: lower triangular, [..., D, D].
+        jitter: [...], the multiple of the diagonal that was added to it (0 when none was needed).
+    """
+
+    tril: Tensor
+    jitter: Tensor
+
+
+def head_dtype(device: torch.device) -> torch.dtype:
+    """The precision of head algebra on `device`: float64 wherever it exists."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def cholesky(matrix: Tensor, *, what: str = "precision matrix") -> Factor:
+    """Factor a symmetric positive definite matrix; add the least jitter that works, and report it.
+
+    Jitter multiplies the diagonal, so that it respects units of very different scale. On the CPU it
+    is tried only after a failure. On an accelerator looking at the outcome would stall the device:
+    one fallback is computed beside the plain factor and selected there, and a matrix that defeats
+    both gives NaN, which the engine's validation finds.
+
+    Args:
+        matrix: [..., D, D].
+        what: how an error names the matrix.
+
+    Raises:
+        NumericalError: on the CPU, if no allowed jitter helps.
+    """
+    tril, failed = torch.linalg.cholesky_ex(matrix)
+    jitter = torch.zeros(failed.shape, dtype=matrix.dtype, device=matrix.device)
+    unit = torch.finfo(matrix.dtype).eps ** 0.5
+    if matrix.device.type == "cpu":
+        if not failed.any():
+            return Factor(tril, jitter)
+        for step in _LADDER:
+            tril, jitter, failed = _retry(matrix, tril, jitter, failed, step * unit)
+            if not failed.any():
+                return Factor(tril, jitter)
+        diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+        raise NumericalError(
+            f"the {what} is not positive definite, even with {_LADDER[-1] * unit:.1e} of its "
+            f"diagonal added (diagonal from {diagonal.min():.3g} to {diagonal.max():.3g}). "
+            "Strengthen the prior, or scale or standardise the features."
+        )
+    tril, jitter, failed = _retry(matrix, tril, jitter, failed, unit)
+    return Factor(torch.where((failed > 0)[..., None, None], torch.nan, tril), jitter)
+
+
+def _retry(
+    matrix: Tensor, tril: Tensor, jitter: Tensor, failed: Tensor, amount: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    bumped = matrix + torch.diag_embed(amount * matrix.diagonal(dim1=-2, dim2=-1))
+    second, still = torch.linalg.cholesky_ex(bumped)
+    bad = failed > 0
+    return (
+        torch.where(bad[..., None, None], second, tril),
+        torch.where(bad, amount, jitter),
+        torch.where(bad, still, failed),
+    )
+
+
+def inverse_tril(tril: Tensor) -> Tensor:
+    """L⁻¹ of a lower triangular L, [..., D, D]; S = L⁻ᵀ L⁻¹ is the covariance of precision L Lᵀ."""
+    eye = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
+    inverse: Tensor = torch.linalg.solve_triangular(tril, eye, upper=False)
+    return inverse
+
+
+def solve(tril: Tensor, columns: Tensor) -> Tensor:
+    """(L Lᵀ)⁻¹ applied to one column per task.
+
+    Args:
+        tril: [T or 1, D, D]; with one factor all tasks are solved as columns of one system.
+        columns: [T, D].
+
+    Returns:
+        [T, D].
+    """
+    if tril.shape[0] == 1:
+        return torch.cholesky_solve(columns.mT, tril[0]).mT
+    return torch.cholesky_solve(columns[..., None], tril)[..., 0]
+
+
+def gram(design: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Weighted Gram matrices Σ_b w_bt h_b h_bᵀ.
+
+    Args:
+        design: [B, D].
+        weight: [B, T], or None for weights of one shared by all tasks.
+
+    Returns:
+        [T, D, D], or [1, D, D] without weights.
+    """
+    if weight is None:
+        return (design.mT @ design)[None]
+    return (design[None] * weight.mT[..., None]).mT @ design

@@ -1,0 +1,11 @@
+"""Distributions over head weights: what inference returns, what gradients and priors take.
+
+All are Pyro distributions with batch shape [tasks] and event shape [P], P being the number of
+weights of one task (P = in_features + bias; times the classes for a Categorical head).
+"""
+
+from bayesagg_pyro.posteriors._empirical import Empirical
+from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._posterior import Info, Posterior
+
+__all__ = ["Empirical", "Gaussian", "Info", "Posterior"]

@@ -1,0 +1,145 @@
+"""A Gaussian over head weights, held as mean, precision and the precision's Cholesky factor."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import ShapeError
+from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
+
+__all__ = ["Gaussian"]
+
+
+class Gaussian(Posterior):
+    """N(m, Λ⁻¹) for each task; tasks that share Λ store it once.
+
+    The precision is what Bayes' rule adds to, so it and its factor are kept; the covariance is
+    derived only when somebody asks for it.
+
+    Args:
+        mean: [tasks, P].
+        precision_matrix: [tasks or 1, P, P], symmetric positive definite.
+        precision_tril: its Cholesky factor, if the caller has it already ...
+        jitter: ... and the jitter, [tasks or 1], that it took (none if left out).
+
+    Raises:
+        ShapeError: if the two do not fit.
+        NumericalError: if the precision is not positive definite.
+    """
+
+    def __init__(
+        self,
+        mean: Tensor,
+        precision_matrix: Tensor,
+        *,
+        precision_tril: Tensor | None = None,
+        jitter: Tensor | None = None,
+    ) -> None:
+        tasks, size = mean.shape
+        if precision_matrix.shape not in ((1, size, size), (tasks, size, size)):
+            raise ShapeError(
+                f"a mean of shape {list(mean.shape)} needs a precision of shape "
+                f"[1 or {tasks}, {size}, {size}], not {list(precision_matrix.shape)}"
+            )
+        super().__init__(tasks, size)
+        if precision_tril is None:
+            precision_tril, jitter = linalg.cholesky(precision_matrix)
+        elif jitter is None:
+            jitter = precision_tril.new_zeros(precision_tril.shape[0])
+        self._mean = mean
+        self.precision_matrix = precision_matrix
+        self.precision_tril = precision_tril
+        diagonal = precision_tril.diagonal(dim1=-2, dim2=-1)
+        self.info: Info = Info(jitter, (diagonal.amax(-1) / diagonal.amin(-1)) ** 2)
+
+    @property
+    def mean(self) -> Tensor:
+        """m, [tasks, P]."""
+        return self._mean
+
+    @cached_property
+    def inverse_tril(self) -> Tensor:
+        """L⁻¹ for Λ = L Lᵀ, [tasks or 1, P, P]: S = L⁻ᵀ L⁻¹, and hᵀ S h = |L⁻¹ h|²."""
+        return linalg.inverse_tril(self.precision_tril)
+
+    @cached_property
+    def covariance_matrix(self) -> Tensor:
+        """S = Λ⁻¹, [tasks or 1, P, P]."""
+        return self.inverse_tril.mT @ self.inverse_tril
+
+    @cached_property
+    def scale_tril(self) -> Tensor:
+        """Lower Cholesky factor of S, [tasks or 1, P, P]."""
+        # The reversed matrix' factor is the upper factor of Λ, whose inverse is lower triangular.
+        upper = linalg.cholesky(self.precision_matrix.flip(-2, -1)).tril.flip(-2, -1).mT
+        return linalg.inverse_tril(upper)
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances S_pp, [tasks, P]."""
+        return self.inverse_tril.square().sum(-2).expand(self._mean.shape)
+
+    def rsample(
+        self,
+        sample_shape: Shape = (),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Weights m + L⁻ᵀ ε, [*sample_shape, tasks, P]."""
+        noise = torch.randn(
+            (*sample_shape, *self._mean.shape),
+            generator=generator,
+            dtype=self._mean.dtype,
+            device=self._mean.device,
+        )
+        return self._mean + torch.einsum("...tk,tkp->...tp", noise, self._expand(self.inverse_tril))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of weights [..., tasks, P], as [..., tasks]."""
+        whitened = torch.einsum(
+            "tpk,...tp->...tk", self._expand(self.precision_tril), value - self._mean
+        )
+        half_log_det = self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        size = self._mean.shape[-1]
+        return half_log_det - 0.5 * (whitened.square().sum(-1) + size * math.log(2 * math.pi))
+
+    def condition_number(self) -> Tensor:
+        """Exact 2-norm condition number of Λ, [tasks or 1]; an eigenvalue problem, not per step."""
+        values: Tensor = torch.linalg.eigvalsh(self.precision_matrix)
+        return values[..., -1] / values[..., 0]
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Gaussian:
+        """The same Gaussian elsewhere or in another precision."""
+        mean = self._mean.to(device=device, dtype=dtype)
+        if mean is self._mean:
+            return self
+        moved = {name: t.to(device=device, dtype=dtype) for name, t in self.tensors().items()}
+        return Gaussian(**moved)
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> Any:
+        """Broadcast to more batch dimensions, as a Pyro MultivariateNormal."""
+        if torch.Size(batch_shape) == self.batch_shape:
+            return self
+        scale_tril = self._expand(self.scale_tril)
+        return dist.MultivariateNormal(self._mean, scale_tril=scale_tril).expand(batch_shape)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Mean, precision, its factor and the jitter in it."""
+        return {
+            "mean": self._mean,
+            "precision_matrix": self.precision_matrix,
+            "precision_tril": self.precision_tril,
+            "jitter": self.info.jitter,
+        }
+
+    def _expand(self, matrix: Tensor) -> Tensor:
+        return matrix.expand(self._mean.shape[0], -1, -1)

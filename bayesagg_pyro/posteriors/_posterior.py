@@ -1,0 +1,107 @@
+"""What every posterior over head weights offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from bayesagg_pyro.errors import StateError
+
+__all__ = ["Info", "Posterior", "Shape"]
+
+#: What torch takes for a shape.
+Shape: TypeAlias = torch.Size | list[int] | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Info:
+    """How a posterior came about. Tensors stay on their device: reading one may synchronise.
+
+    Attributes:
+        jitter: [tasks or 1], multiple of the precision's diagonal added to factor it (0: none).
+        condition: [tasks or 1], a lower bound on the condition number of the precision, read off
+            its factor's diagonal at no cost.
+    """
+
+    jitter: Tensor
+    condition: Tensor
+
+
+class Posterior(TorchDistribution):
+    """A distribution over the weights of a head's tasks: batch shape [tasks], event shape [P].
+
+    The tasks are independent given the features, so nothing couples them. Subclasses give `mean`
+    and `variance` ([tasks, P]), `sample` and, where it exists, `log_prob`.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
+    support = constraints.real_vector
+    has_rsample = True
+    info: Info | None = None
+    _kinds: ClassVar[dict[str, type[Posterior]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Posterior._kinds[cls.__name__] = cls
+
+    def __init__(self, tasks: int, size: int) -> None:
+        super().__init__(torch.Size([tasks]), torch.Size([size]), validate_args=False)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return int(self.batch_shape[0])
+
+    def sample(
+        self,
+        sample_shape: Shape = (),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw weights, [*sample_shape, tasks, P] (torch's global generator if none is given)."""
+        with torch.no_grad():
+            return self.rsample(sample_shape, generator=generator)
+
+    def rsample(
+        self,
+        sample_shape: Shape = (),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """As `sample`, differentiable where the distribution is."""
+        raise NotImplementedError
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Posterior:
+        """The same distribution with its tensors elsewhere or in another precision."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that the constructor takes, by argument name."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `from_state_dict` needs to rebuild this distribution to the bit."""
+        return {"kind": type(self).__name__, **self.tensors()}
+
+    @staticmethod
+    def from_state_dict(state: dict[str, Any], device: torch.device | None = None) -> Posterior:
+        """Rebuild a posterior of any class that has been defined.
+
+        Raises:
+            StateError: if its class is unknown here.
+        """
+        arguments = dict(state)
+        kind = arguments.pop("kind")
+        if kind not in Posterior._kinds:
+            raise StateError(
+                f"the saved posterior is of class {kind!r}, which is not defined here; "
+                "import the module that defines it first"
+            )
+        return Posterior._kinds[kind](**{k: v.to(device) for k, v in arguments.items()})

@@ -1,0 +1,46 @@
+"""Priors as distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Gaussian
+
+__all__ = ["isotropic"]
+
+
+def isotropic(head: Head, variance: float | Sequence[float] | Tensor) -> Gaussian:
+    """N(0, variance · I) over all weights of each task, bias included.
+
+    Args:
+        head: whose weights; the prior lies on the head's device, in float64 where it exists.
+        variance: one number, or one per task.
+
+    Raises:
+        SettingError: if a variance is not positive and finite.
+        ShapeError: if there is neither one variance nor one per task.
+    """
+    device = head.weight.device
+    value = torch.as_tensor(variance, dtype=linalg.head_dtype(device), device=device)
+    if value.shape not in ((), (head.tasks,)):
+        raise ShapeError(
+            f"head {head.site!r}: variance must be one number or one for each of {head.tasks} "
+            f"tasks, not of shape {list(value.shape)}"
+        )
+    if not (value.isfinite() & (value > 0)).all():
+        raise SettingError(
+            f"head {head.site!r}: the prior variance must be positive and finite, not {variance}"
+        )
+    eye = torch.eye(head.weight_size, dtype=value.dtype, device=device)
+    scale = value.reshape(-1, 1, 1)
+    return Gaussian(
+        value.new_zeros(head.tasks, head.weight_size),
+        eye / scale,
+        precision_tril=eye / scale.sqrt(),
+    )
