@@ -1,0 +1,1 @@
+"""The paper's benchmarks, and the tools that compare methods on them."""

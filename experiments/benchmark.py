@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .settings import Settings
+from bayesagg_pyro.heads import Head
+from experiments.settings import Settings
 
 __all__ = ["Batch", "Benchmark", "Data", "Meter", "Split", "Task"]
 
@@ -23,7 +24,7 @@ Targets = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """One batch: whatever the backbone takes, and targets ``{head: [B, tasks]}`` in the same order."""
+    """One batch: what the backbone takes, and targets ``{head: [B, tasks]}`` in the same order."""
 
     inputs: Any
     targets: Targets
@@ -52,7 +53,7 @@ class Meter(Protocol):
         """Take in a batch, both as ``{head: [B, tasks]}`` in the units of training."""
 
     def compute(self) -> list[float]:
-        """The metric of every task, in its reported unit and in the order of the benchmark's tasks."""
+        """The metric of every task, in its reported unit, in the order of the benchmark."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Data:
         test: Split that nothing but the final report looks at.
         constants: Per task, the constant prediction that the training rows suggest, as
             ``{head: [tasks]}`` in the units of training: the reference "predict the mean".
+        meter: Makes a new meter of the benchmark's metric.
         about: Whatever identifies the data in a results file (source, sizes, checksum, ...).
     """
 
@@ -72,6 +74,7 @@ class Data:
     validation: Split
     test: Split
     constants: Targets
+    meter: Callable[[], Meter]
     about: Mapping[str, Any]
 
 
@@ -94,6 +97,7 @@ class Task:
     higher_is_better: bool = False
 
 
+@dataclass(frozen=True)
 class Benchmark(ABC):
     """Data, backbone, heads and default settings; subclasses are frozen dataclasses of options."""
 
@@ -121,17 +125,11 @@ class Benchmark(ABC):
         """A freshly initialised network from inputs to features ``[B, d]``."""
 
     @abstractmethod
-    def heads(self, bias: bool) -> dict[str, nn.Module]:
+    def heads(self, bias: bool) -> dict[str, Head]:
         """Freshly initialised heads, ``{name: head}``, on the backbone's features."""
-
-    @abstractmethod
-    def meter(self, data: Data) -> Meter:
-        """A new meter of the benchmark's metric."""
 
     def options(self) -> dict[str, Any]:
         """The options as plain values, for a results file."""
-        if not dataclasses.is_dataclass(self):
-            raise TypeError(f"{type(self).__name__} must be a dataclass of its options")
         return dataclasses.asdict(self)
 
     def identity(self) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .errors import CheckpointError
-from .files import write_atomically
+from experiments.errors import CheckpointError
+from experiments.files import write_atomically
 
 __all__ = ["load", "matches", "save"]
 

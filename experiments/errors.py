@@ -1,6 +1,7 @@
 """What can go wrong in an experiment, as types.
 
-Every message names the thing, the value that was met and a remedy; the command line prints it as one line.
+Every message names the thing, the value that was met and a remedy; the command line prints it as
+one line.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SettingsError(ExperimentError, ValueError):
 
 
 class OutputError(ExperimentError, OSError):
-    """The output folder cannot be used: not writable, in the way of a file, or holding another run."""
+    """The output folder cannot be used: not writable, or holding another run."""
 
 
 class CheckpointError(ExperimentError):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .benchmark import Benchmark, Data, Split
-from .methods import Method
+from experiments.benchmark import Data, Split
+from experiments.methods import Method
 
 __all__ = ["evaluate", "evaluate_constant"]
 
 
 @torch.no_grad()
-def evaluate(
-    method: Method, benchmark: Benchmark, data: Data, split: Split, batch_size: int
-) -> list[float]:
-    """The benchmark's metric per task; the method is in training mode afterwards."""
-    meter = benchmark.meter(data)
+def evaluate(method: Method, data: Data, split: Split, batch_size: int) -> list[float]:
+    """The metric per task; the method is in training mode afterwards."""
+    meter = data.meter()
     method.train(False)
     try:
         for batch in split.batches(batch_size):
@@ -27,11 +25,9 @@ def evaluate(
 
 
 @torch.no_grad()
-def evaluate_constant(
-    benchmark: Benchmark, data: Data, split: Split, batch_size: int
-) -> list[float]:
+def evaluate_constant(data: Data, split: Split, batch_size: int) -> list[float]:
     """The metric per task of predicting ``data.constants`` for every example."""
-    meter = benchmark.meter(data)
+    meter = data.meter()
     for batch in split.batches(batch_size):
         meter.update(
             {name: _like(data.constants[name], target) for name, target in batch.targets.items()},

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from .errors import OutputError
+from experiments.errors import OutputError
 
 __all__ = ["prepare_folder", "strict", "write_atomically", "write_json"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import statistics
 import subprocess
@@ -14,9 +15,10 @@ from typing import Any
 
 import torch
 
-from .benchmark import Benchmark
-from .errors import DataError
-from .files import write_json
+from experiments.benchmark import Benchmark
+from experiments.errors import DataError
+from experiments.files import write_json
+from experiments.metrics import delta_m
 
 __all__ = ["by_task", "environment", "load", "save", "score", "timing"]
 
@@ -31,8 +33,6 @@ def by_task(benchmark: Benchmark, values: Sequence[float]) -> dict[str, float]:
 
 def score(benchmark: Benchmark, values: Sequence[float]) -> float:
     """Δm in per cent against the published single-task row; lower is better."""
-    from .metrics import delta_m
-
     tasks = benchmark.tasks
     return float(
         delta_m(
@@ -45,7 +45,7 @@ def score(benchmark: Benchmark, values: Sequence[float]) -> float:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, machine, source revision and command line."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -86,8 +86,6 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         DataError: There is none, or it is not one.
     """
-    import json
-
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

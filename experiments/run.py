@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from . import methods
-from .benchmark import Benchmark
-from .methods import Method, MethodOptions
-from .settings import Settings
+from experiments import methods
+from experiments.benchmark import Benchmark
+from experiments.methods import Method, MethodOptions
+from experiments.settings import Settings
 
 __all__ = ["Run", "isolated_random", "seed_of"]
 
@@ -43,14 +43,17 @@ class Run:
         methods.check(self.method, self.options)
         self.options.check(self.settings.epochs)
 
-    def build(self) -> Method:
-        """The method with fresh weights, drawn from the settings' seed, on the CPU.
+    def build(self, device: torch.device) -> Method:
+        """The method with fresh weights, drawn on the CPU from the settings' seed, on ``device``.
 
         Backbone and heads start the same for every method with the same seed.
         """
         torch.manual_seed(seed_of(self.settings.seed, "initial weights"))
-        backbone = self.benchmark.backbone()
-        heads = self.benchmark.heads(self.settings.head_bias)
+        backbone = self.benchmark.backbone().to(device)
+        heads = {
+            name: head.to(device)
+            for name, head in self.benchmark.heads(self.settings.head_bias).items()
+        }
         return methods.make(self.method, backbone, heads, self.options)
 
     def describe(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long and how fast to train: the part of an experiment that any benchmark and any method share."""
+"""How long and how fast to train: what any benchmark and any method share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .errors import SettingsError
+from experiments.errors import SettingsError
 
 __all__ = ["Settings", "require", "resolve_device"]
 
@@ -73,7 +73,7 @@ class Settings:
             "give 0 or more epochs",
         )
         require(
-            0 <= self.minimum_learning_rate,
+            self.minimum_learning_rate >= 0,
             "minimum_learning_rate",
             self.minimum_learning_rate,
             "give 0 or more, such as 1e-5",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from ..errors import SettingsError
-from .base import Level, Method, MethodOptions, Needs, Scale
-from .bayesagg import BayesAggMethod, BayesAggOptions
-from .linear import LinearScalarization
+from bayesagg_pyro.heads import Head
+from experiments.errors import SettingsError
+from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
+from experiments.methods.linear import LinearScalarization
 
 __all__ = [
     "METHODS",
@@ -25,6 +27,7 @@ __all__ = [
     "check",
     "find",
     "make",
+    "options",
 ]
 
 METHODS: dict[str, type[Method]] = {
@@ -57,8 +60,27 @@ def check(name: str, options: MethodOptions) -> type[Method]:
     return kind
 
 
+def options(name: str, given: Mapping[str, Any]) -> MethodOptions:
+    """Options of a method: those that are given, the paper's for the rest.
+
+    Args:
+        name: The method.
+        given: Values by name; None stands for "not given".
+
+    Raises:
+        SettingsError: There is no such method, it has no such option, or the value cannot work.
+    """
+    kind = find(name).options_type
+    chosen = {key: value for key, value in given.items() if value is not None}
+    known = {field.name for field in dataclasses.fields(kind)}
+    for key, value in chosen.items():
+        if key not in known:
+            raise SettingsError(f"{key} = {value!r} has no meaning for method {name}: leave it out")
+    return kind(**chosen)
+
+
 def make(
-    name: str, backbone: nn.Module, heads: Mapping[str, nn.Module], options: MethodOptions
+    name: str, backbone: nn.Module, heads: Mapping[str, Head], options: MethodOptions
 ) -> Method:
     """The method called ``name`` on a backbone and heads.
 

@@ -94,10 +94,10 @@ class Method(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave, bit for bit."""
 
-    def start_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:  # noqa: B027 - most methods do nothing
         """Before the first batch of epoch ``epoch``."""
 
-    def end_epoch(self, epoch: int) -> None:
+    def end_epoch(self, epoch: int) -> None:  # noqa: B027 - as above
         """After the last batch of epoch ``epoch``, before it is evaluated."""
 
     def phase(self, epoch: int) -> str:

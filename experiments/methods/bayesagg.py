@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import aggregation, priors
-
-from ..errors import SettingsError
-from ..settings import require
-from .base import Level, Method, MethodOptions, Needs, Scale
+from bayesagg_pyro import aggregation, gradients, priors
+from bayesagg_pyro.heads import Head
+from experiments.errors import SettingsError
+from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.settings import require
 
 __all__ = ["BayesAggMethod", "BayesAggOptions"]
 
@@ -77,12 +78,13 @@ class BayesAggMethod(Method):
     options_type: ClassVar[type[MethodOptions]] = BayesAggOptions
 
     def __init__(
-        self, backbone: nn.Module, heads: Mapping[str, nn.Module], options: BayesAggOptions
+        self, backbone: nn.Module, heads: Mapping[str, Head], options: BayesAggOptions
     ) -> None:
         self.backbone = backbone
         self.pretrain = options.pretrain
+        self._heads = dict(heads)
         self.mtl = ba.BayesAgg(
-            heads=dict(heads),
+            heads=self._heads,
             aggregation=aggregation.PrecisionWeighted(
                 power=options.power, resolution=options.resolution
             ),
@@ -123,6 +125,26 @@ class BayesAggMethod(Method):
     def phase(self, epoch: int) -> str:
         """``"pre-training"`` or ``"Bayesian"``."""
         return "pre-training" if epoch < self.pretrain else "Bayesian"
+
+    def effective_tasks(self) -> Tensor | None:
+        """Mean over examples and dimensions, in the last step; None in the pre-training."""
+        return None if self.mtl.info is None else self.mtl.info.effective_tasks
+
+    @torch.no_grad()
+    def example_weights(self, inputs: Any, targets: dict[str, Tensor]) -> Tensor | None:
+        """What the engine's aggregation would give these examples, had they been a batch."""
+        if self.mtl.warmup:
+            return None
+        self.backbone.eval()
+        features = self.backbone(inputs)
+        self.backbone.train()
+        parts = {}
+        for name, prior in self.mtl.priors().items():
+            head = self._heads[name]
+            posterior = self.mtl.schemes[name].infer(head, features, targets[name], prior)
+            parts[name] = gradients.distribution(head, posterior, features, targets[name])
+        weights = self.mtl.aggregation.weights(gradients.cat(parts))
+        return None if weights is None else weights.mean(-1).mT
 
     def state_dict(self) -> dict[str, Any]:
         """State of backbone and engine."""

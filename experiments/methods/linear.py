@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from .base import Level, Method, MethodOptions, Scale
+from bayesagg_pyro.heads import Head
+from experiments.methods.base import Level, Method, MethodOptions, Scale
 
 __all__ = ["LinearScalarization"]
 
@@ -27,25 +29,26 @@ class LinearScalarization(Method):
     level: ClassVar[Level] = Level.LOSSES
 
     def __init__(
-        self, backbone: nn.Module, heads: Mapping[str, nn.Module], options: MethodOptions
+        self, backbone: nn.Module, heads: Mapping[str, Head], options: MethodOptions
     ) -> None:
         self.backbone = backbone
         self.heads = nn.ModuleDict(heads)
+        self._by_name = dict(heads)
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One ordinary forward and backward pass."""
         features = self.backbone(inputs)
         losses = {
             name: head.loss(head(features), targets[name]).mean(0)
-            for name, head in self.heads.items()
+            for name, head in self._by_name.items()
         }
-        sum(loss.sum() for loss in losses.values()).backward()  # type: ignore[union-attr]
+        torch.cat(list(losses.values())).sum().backward()
         return {name: loss.detach() for name, loss in losses.items()}
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """The heads' outputs."""
         features = self.backbone(inputs)
-        return {name: head(features) for name, head in self.heads.items()}
+        return {name: head(features) for name, head in self._by_name.items()}
 
     def parameters(self) -> Iterator[Parameter]:
         """Backbone, then heads."""

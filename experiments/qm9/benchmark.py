@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesagg_pyro import heads
-from experiments.benchmark import Batch, Benchmark, Data, Meter, Task
+from experiments import published
+from experiments.benchmark import Batch, Benchmark, Data, Task
+from experiments.errors import SettingsError
 from experiments.meters import MeanAbsoluteError
 from experiments.qm9.dataset import Features, Source, load
 from experiments.qm9.prepared import Part, Prepared, prepare
 from experiments.qm9.targets import BENCHMARK
 from experiments.settings import Settings, require
+from models import MessagePassing, MessagePassingPyG, MissingPackageError
 
 __all__ = ["HEAD", "Qm9"]
 
@@ -42,3 +45,111 @@ class _Split:
         )
         for graphs, targets in batches:
             yield Batch(graphs, {HEAD: targets})
+
+
+@dataclass(frozen=True)
+class Qm9(Benchmark):
+    """Options of the QM9 benchmark; the defaults are those of the published comparison.
+
+    Attributes:
+        molecules: Training molecules; None for all 110,831.
+        validation: Validation molecules; None for all 10,000, or a tenth of ``molecules`` but at
+            least 1,000.
+        test: Test molecules, likewise.
+        split_seed: Which molecules are in which part.
+        features: ``"pyg"``, as published benchmarks (five columns are always zero), or
+            ``"chemistry"``, filled by RDKit.
+        peer_normalisation: Mean and standard deviation of targets from all molecules, test set
+            included, as published code does; otherwise from the training molecules.
+        source: ``"qm9pack"`` or ``"pyg"``.
+        data: A built data file, or the folder to look in; None for the default place.
+        network: ``"factorised"`` (fast) or ``"pyg"`` (the same function through torch-geometric).
+        width: Width of node states and of the features.
+        edge_width: Width of the hidden layer on edges.
+        passes: Rounds of message passing.
+        readout_steps: Steps of the set-to-set readout.
+        groups: A batch is cut into at most so many groups of molecules of similar size.
+    """
+
+    name: ClassVar[str] = "qm9"
+    title: ClassVar[str] = "QM9"
+    metric: ClassVar[str] = "mean absolute error"
+    single_task_source: ClassVar[str] = published.QM9_SOURCE
+    default_settings: ClassVar[Settings] = Settings()
+
+    molecules: int | None = None
+    validation: int | None = None
+    test: int | None = None
+    split_seed: int = 0
+    features: Features = "pyg"
+    peer_normalisation: bool = False
+    source: Source = "qm9pack"
+    data: str | None = None
+    network: str = "factorised"
+    width: int = 64
+    edge_width: int = 128
+    passes: int = 3
+    readout_steps: int = 3
+    groups: int = 4
+
+    def __post_init__(self) -> None:
+        require(self.network in ("factorised", "pyg"), "network", self.network, "factorised or pyg")
+        for name in ("width", "edge_width", "passes", "readout_steps", "groups"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The eleven properties in the order of the published tables."""
+        return tuple(
+            Task(p.name, p.symbol, p.reported_unit, row)
+            for p, row in zip(BENCHMARK, published.QM9_SINGLE_TASK, strict=True)
+        )
+
+    def load(self, device: torch.device) -> Data:
+        """Read the set (built the first time), split it, and keep it on ``device``."""
+        whole = load(self.source, path=self.data, features=self.features)
+        prepared = prepare(
+            whole,
+            seed=self.split_seed,
+            molecules=self.molecules,
+            validation=self.validation,
+            test=self.test,
+            peer_normalisation=self.peer_normalisation,
+            device=device,
+        )
+        return Data(
+            train=_Split(prepared, "train", self.groups),
+            validation=_Split(prepared, "validation", self.groups),
+            test=_Split(prepared, "test", self.groups),
+            constants={HEAD: prepared.targets("train").mean(0)},
+            meter=partial(MeanAbsoluteError, {HEAD: prepared.scale.error_scale}),
+            about=whole.about,
+        )
+
+    def backbone(self) -> nn.Module:
+        """The message-passing network; both forms start from the same weights.
+
+        Raises:
+            SettingsError: ``network="pyg"`` and torch-geometric is not installed.
+        """
+        kind = MessagePassing if self.network == "factorised" else MessagePassingPyG
+        try:
+            return kind(
+                width=self.width,
+                edge_width=self.edge_width,
+                steps=self.passes,
+                set2set_steps=self.readout_steps,
+                out_features=self.width,
+            )
+        except MissingPackageError as error:
+            raise SettingsError(f"network = {self.network!r} cannot work: {error}") from error
+
+    def heads(self, bias: bool) -> dict[str, heads.Head]:
+        """One Gaussian head with eleven tasks."""
+        return {HEAD: heads.Gaussian(self.width, tasks=len(BENCHMARK), bias=bias)}
+
+    def identity(self) -> dict[str, Any]:
+        """All but where the data file lies and how batches are cut."""
+        options = dataclasses.asdict(self)
+        del options["data"], options["groups"]
+        return options

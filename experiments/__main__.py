@@ -1,0 +1,6 @@
+"""``python -m experiments``."""
+
+from experiments.cli import app
+
+if __name__ == "__main__":
+    app(prog_name="python -m experiments")

@@ -1,0 +1,32 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import typer
+
+from experiments.cli import demo, figures, qm9
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Train and compare methods for multi-task learning on the paper's benchmarks.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _add(command: Callable[..., None], epilog: str) -> None:
+    """Add a command; its docstring is the help, one line of it per paragraph."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
+    app.command(help=text, epilog=epilog)(command)
+
+
+_add(demo.demo, demo.EPILOG)
+_add(qm9.qm9, qm9.EPILOG)
+_add(figures.figures, figures.EPILOG)

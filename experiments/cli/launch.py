@@ -1,0 +1,66 @@
+"""From options to a finished run, with errors as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from bayesagg_pyro.errors import BayesAggError
+from experiments import figures, tables
+from experiments.errors import ExperimentError, RunInterrupted
+from experiments.run import Run
+from experiments.terminal import reporter
+from experiments.training import RESULTS, Trainer
+
+__all__ = ["friendly", "launch"]
+
+
+@contextmanager
+def friendly(debug: bool) -> Iterator[Console]:
+    """Print what goes wrong as one line and exit with status 2 (130 after Ctrl-C).
+
+    Args:
+        debug: Let the exception through, with its traceback.
+    """
+    console = Console()
+    errors = Console(stderr=True)
+    try:
+        yield console
+    except RunInterrupted as error:
+        errors.print(str(error), style="yellow", soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(130) from None
+    except (ExperimentError, BayesAggError) as error:
+        if debug:
+            raise
+        errors.print(f"error: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        raise typer.Exit(130) from None
+
+
+def launch(
+    run: Run, out: Path | None, *, resume: bool, overwrite: bool, draw: bool, console: Console
+) -> Mapping[str, Any]:
+    """Train, print the test errors, draw the figures.
+
+    Returns:
+        The results.
+
+    Raises:
+        ExperimentError: Anything that cannot work; see :class:`experiments.training.Trainer`.
+    """
+    folder = out or Path("results") / (f"{run.benchmark.name}-{run.method}-seed{run.settings.seed}")
+    trainer = Trainer(run, folder, resume=resume, overwrite=overwrite, reporter=reporter(console))
+    record = trainer.train()
+    console.print(tables.single(record))
+    console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)
+    if draw:
+        for path in figures.draw([record], folder / "figures"):
+            console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+    return record

@@ -1,0 +1,159 @@
+"""Command-line options that every benchmark has in common, in groups of their own in the help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.methods import METHODS
+
+__all__ = [
+    "BatchSize",
+    "Bias",
+    "Debug",
+    "Device",
+    "Epochs",
+    "Figures",
+    "LearningRate",
+    "MethodName",
+    "Out",
+    "Overwrite",
+    "Power",
+    "Pretrain",
+    "PriorVariance",
+    "Resolution",
+    "Resume",
+    "Scale",
+    "Seed",
+]
+
+_WHAT = "What to train"
+_TRAINING = "Training"
+_BAYES = "Bayesian aggregation (only with --method bayesagg)"
+_OUTPUT = "Output"
+
+MethodName = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(METHODS),
+        help="How tasks are combined: ls sums their losses (the usual baseline); bayesagg weighs "
+        "their gradients by how certain they are (the paper's method).",
+        rich_help_panel=_WHAT,
+    ),
+]
+Epochs = Annotated[
+    int, typer.Option(help="Passes over the training molecules.", rich_help_panel=_WHAT)
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="Decides initial weights, order of examples and, unless --split-seed is given, which "
+        "molecules are in which part.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda|cuda:N",
+        help="Where to compute; auto takes a GPU if there is one.",
+        rich_help_panel=_WHAT,
+    ),
+]
+BatchSize = Annotated[int, typer.Option(help="Examples per step.", rich_help_panel=_TRAINING)]
+LearningRate = Annotated[
+    float,
+    typer.Option(
+        "--lr",
+        help="Adam's learning rate at the start; it is multiplied by 0.7 after 5 epochs without a "
+        "better validation Δm, down to 1e-5.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Bias = Annotated[
+    bool,
+    typer.Option(
+        "--bias/--no-bias",
+        help="Give heads a bias; the paper's have none.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Pretrain = Annotated[
+    int | None,
+    typer.Option(
+        help="Epochs of ls before the first Bayesian one.",
+        show_default="50",
+        rich_help_panel=_BAYES,
+    ),
+]
+Power = Annotated[
+    float | None,
+    typer.Option(
+        help="Exponent of the precision in the weights: 0 weighs all tasks alike, 1 fully by "
+        "certainty.",
+        show_default="0.85",
+        rich_help_panel=_BAYES,
+    ),
+]
+PriorVariance = Annotated[
+    float | None,
+    typer.Option(
+        help="Variance of the prior over head weights. The default suits the whole data set; a "
+        "few thousand molecules want 1.",
+        show_default="0.001",
+        rich_help_panel=_BAYES,
+    ),
+]
+Resolution = Annotated[
+    str | None,
+    typer.Option(
+        metavar="example|dimension|task",
+        help="What gets a weight of its own: each example and dimension (the paper), each "
+        "dimension of a task, or each task.",
+        show_default="example",
+        rich_help_panel=_BAYES,
+    ),
+]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        metavar="mean|sum",
+        help="Size of the update: mean (the paper), or sum, which keeps the size that the "
+        "pre-training had.",
+        show_default="mean",
+        rich_help_panel=_BAYES,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder for checkpoint, results and figures; made if missing.",
+        show_default="results/BENCHMARK-METHOD-seedS",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on from the checkpoint in --out. Give the same settings; more --epochs and "
+        "another --device are fine.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Start anew even if --out holds a run.", rich_help_panel=_OUTPUT
+    ),
+]
+Figures = Annotated[
+    bool, typer.Option("--figures/--no-figures", help="Draw figures.", rich_help_panel=_OUTPUT)
+]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Show the full traceback of an error.", rich_help_panel=_OUTPUT),
+]

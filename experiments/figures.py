@@ -1,0 +1,160 @@
+"""Figures of one or several runs, drawn from their results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+from experiments import weight_figure
+from experiments.files import prepare_folder, write_atomically
+
+__all__ = ["delta_m", "draw", "errors"]
+
+Record = Mapping[str, Any]
+
+# Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by line style.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")
+_STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 200,
+}
+
+
+def draw(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Draw every figure that the records allow, as PNG and PDF.
+
+    Args:
+        records: Results of runs of one benchmark.
+        folder: Where to put them; made if missing.
+
+    Returns:
+        The PNG files.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    prepare_folder(folder)
+    figures: dict[str, Callable[[], Figure]] = {
+        "delta_m": lambda: delta_m(records),
+        "errors": lambda: errors(records),
+    }
+    for record in records:
+        if record["weights"]:
+            name = f"weights_{record['method']['name']}"
+            figures[name] = lambda record=record: weight_figure.weights(record)  # type: ignore[misc]
+    return [_write(make, folder / name) for name, make in figures.items()]
+
+
+def delta_m(records: Sequence[Record]) -> Figure:
+    """Validation Δm over the epochs."""
+    figure = Figure(figsize=(4.2, 2.9), layout="constrained")
+    axes = figure.add_subplot()
+    curves = [[epoch["delta_m"] for epoch in record["history"]] for record in records]
+    _curves(axes, records, curves, labels=True)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("validation Δm (%), lower is better")
+    if min(map(min, curves)) > 0:
+        _log(axes)
+    axes.legend()
+    return figure
+
+
+def errors(records: Sequence[Record]) -> Figure:
+    """Validation Δm and the validation metric of every task over the epochs."""
+    tasks = records[0]["tasks"]
+    columns = 4
+    rows = -(-(len(tasks) + 1) // columns)
+    figure = Figure(figsize=(7.5, 0.4 + 1.6 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    curves = [[epoch["delta_m"] for epoch in record["history"]] for record in records]
+    _curves(grid[0], records, curves, labels=True)
+    grid[0].set_title("Δm (%)", fontweight="bold")
+    if min(map(min, curves)) > 0:
+        _log(grid[0])
+    for axes, task in zip(grid[1:], tasks, strict=False):
+        name = task["name"]
+        curves = [[epoch["validation"][name] for epoch in record["history"]] for record in records]
+        _curves(axes, records, curves)
+        constant = records[0]["constant"]["test"][name]
+        axes.axhline(constant, color="0.6", linewidth=0.8, linestyle=":", label="predict the mean")
+        axes.set_title(f"{task['symbol']} ({task['unit']})" if task["unit"] else task["symbol"])
+        _log(axes)
+    for axes in grid[len(tasks) + 1 :]:
+        axes.set_axis_off()
+    for axes in grid[max(0, len(tasks) + 1 - columns) : len(tasks) + 1]:
+        axes.set_xlabel("epoch")
+        axes.tick_params(labelbottom=True)
+    handles, labels = grid[1].get_legend_handles_labels()
+    more, names = grid[0].get_legend_handles_labels()
+    both = dict(zip([*names, *labels], [*more, *handles], strict=True))
+    figure.legend(both.values(), both.keys(), loc="outside upper center", ncols=len(both))
+    figure.supylabel(f"validation {records[0]['metric']}", fontsize=8)
+    return figure
+
+
+def _curves(
+    axes: Axes, records: Sequence[Record], curves: Sequence[Sequence[float]], labels: bool = False
+) -> None:
+    """One curve per run, its best epoch marked, and where pre-training ends."""
+    for index, (record, values) in enumerate(zip(records, curves, strict=True)):
+        colour = _COLOURS[index % len(_COLOURS)]
+        epochs = [epoch["epoch"] for epoch in record["history"]]
+        axes.plot(
+            epochs,
+            values,
+            color=colour,
+            linestyle=_STYLES[index % len(_STYLES)],
+            linewidth=1.2,
+            label=record["title"] if labels else None,
+        )
+        best = record["best"]["epoch"]
+        axes.plot(best, values[epochs.index(best)], "o", color=colour, markersize=3.5)
+        warm = [e["epoch"] for e in record["history"] if e["phase"] == "pre-training"]
+        if warm:
+            axes.axvline(
+                warm[-1] + 0.5,
+                color="0.75",
+                linewidth=0.7,
+                zorder=0,
+                label="end of pre-training" if labels else None,
+            )
+    axes.margins(x=0.02)
+
+
+def _log(axes: Axes) -> None:
+    """A logarithmic axis that is labelled with plain numbers even within one decade."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    subs = (1.0, 2.0, 5.0) if high / low < 30 else (1.0,)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    formatter = ScalarFormatter()
+    formatter.set_scientific(False)
+    axes.yaxis.set_major_formatter(formatter)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _write(make: Callable[[], Figure], path: Path) -> Path:
+    with matplotlib.rc_context(cast(Any, _STYLE)):
+        figure = make()
+        FigureCanvasAgg(figure)
+        png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")
+        write_atomically(png, lambda file: figure.savefig(file, format="png"))
+        write_atomically(
+            pdf,
+            lambda file: figure.savefig(file, format="pdf", metadata={"CreationDate": None}),
+        )
+    return png

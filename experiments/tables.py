@@ -1,0 +1,96 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+__all__ = ["comparison", "number", "single"]
+
+Record = Mapping[str, Any]
+
+
+def single(record: Record) -> Table:
+    """Test metrics of one run: best epoch, last epoch, and the two references."""
+    best, last = record["best"], record["last"]
+    columns = [
+        (f"best epoch ({best['epoch']})", best["test"], best["test_delta_m"]),
+        (f"last epoch ({last['epoch']})", last["test"], last["test_delta_m"]),
+    ]
+    return _table(record, columns, [])
+
+
+def comparison(records: Sequence[Record]) -> Table:
+    """Test metrics of several runs of one benchmark, at each run's best epoch on validation."""
+    columns = [
+        (record["title"], record["best"]["test"], record["best"]["test_delta_m"])
+        for record in records
+    ]
+    footer = [
+        ("best epoch", [str(record["best"]["epoch"]) for record in records]),
+        ("ms per step", [_milliseconds(record) for record in records]),
+        ("minutes of training", [f"{record['timing']['seconds'] / 60:.1f}" for record in records]),
+    ]
+    return _table(records[0], columns, footer)
+
+
+def number(value: float) -> str:
+    """About four significant digits, without exponents for everyday sizes."""
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.1f}"
+    if size >= 10:
+        return f"{value:.2f}"
+    if size >= 1:
+        return f"{value:.3f}"
+    return f"{value:.4f}"
+
+
+def _table(
+    record: Record,
+    columns: Sequence[tuple[str, Mapping[str, float], float]],
+    footer: Sequence[tuple[str, Sequence[str]]],
+) -> Table:
+    tasks, constant = record["tasks"], record["constant"]
+    table = Table(title=f"Test {record['metric']}", caption=_caption(record), title_justify="left")
+    table.add_column("task")
+    table.add_column("unit")
+    for name, _, _ in columns:
+        table.add_column(name, justify="right", style="bold")
+    table.add_column("predict the mean", justify="right")
+    table.add_column("single task*", justify="right")
+    for task in tasks:
+        name = task["name"]
+        values = [column[name] for _, column, _ in columns]
+        table.add_row(
+            task["symbol"],
+            task["unit"],
+            *map(number, values),
+            number(constant["test"][name]),
+            number(task["single_task"]),
+        )
+    table.add_section()
+    scores = [f"{score:,.1f}" for _, _, score in columns]
+    table.add_row("Δm", "%", *scores, f"{constant['test_delta_m']:,.1f}", "0.0")
+    for name, entries in footer:
+        table.add_row(name, "", *entries, "", "")
+    return table
+
+
+def _caption(record: Record) -> str:
+    return (
+        "Δm: mean of the relative differences to networks trained for one task each; lower is "
+        f"better.\n* published, all molecules: {record['single_task_source']}"
+        if record["benchmark"]["name"] == "qm9"
+        else f"* {record['single_task_source']}"
+    )
+
+
+def _milliseconds(record: Record) -> str:
+    """Time per step in the phase that the method is about: its last one."""
+    phase = record["history"][-1]["phase"]
+    return f"{1000 * record['timing']['seconds_per_step'][phase]:.1f}"

@@ -1,0 +1,143 @@
+"""Progress in a terminal: bars where there is one, a line per epoch where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from torch import Tensor
+
+from experiments.benchmark import Data
+from experiments.reporting import Reporter
+from experiments.run import Run
+
+__all__ = ["Bars", "Lines", "reporter"]
+
+_REFRESH_SECONDS = 0.25  # reading a loss waits for a GPU, so not at every step
+
+
+def reporter(console: Console) -> Reporter:
+    """Bars for a person, lines for a log."""
+    return Bars(console) if console.is_terminal else Lines(console)
+
+
+class Lines:
+    """A line when a run starts and one per epoch."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Say what begins."""
+        self._print(_headline(run, data, epochs_done))
+
+    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
+        """Nothing yet."""
+
+    def step(self, loss: Tensor) -> None:
+        """Nothing."""
+
+    def epoch_finished(self, record: Mapping[str, Any]) -> None:
+        """The epoch in a line."""
+        self._print(
+            f"epoch {record['epoch']} ({record['phase']})  {_figures(record)}  "
+            f"{record['seconds']:.1f} s"
+        )
+
+    def close(self) -> None:
+        """Nothing to tidy up."""
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False)
+
+
+class Bars:
+    """One bar over the epochs of a run and one over the steps of an epoch."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._progress = Progress(
+            TextColumn("{task.description}", style="bold"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            transient=True,
+        )
+        self._epochs: TaskID | None = None
+        self._steps: TaskID | None = None
+        self._shown = 0.0
+        self._pending = 0
+        self._best: tuple[float, int] | None = None
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Say what begins, and show the bars."""
+        self.console.print(_headline(run, data, epochs_done), highlight=False)
+        self._epochs = self._progress.add_task(
+            "epochs", total=run.settings.epochs, completed=epochs_done, figures=""
+        )
+        self._steps = self._progress.add_task("steps", total=None, figures="")
+        self._progress.start()
+
+    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
+        """Begin the bar of the steps anew."""
+        if self._steps is not None:
+            self._progress.reset(
+                self._steps, total=steps, description=phase, figures=f"lr {learning_rate:.2g}"
+            )
+        self._rate = learning_rate
+        self._pending = 0
+
+    def step(self, loss: Tensor) -> None:
+        """Move the bar, a few times a second."""
+        self._pending += 1
+        now = time.monotonic()
+        if self._steps is not None and now - self._shown > _REFRESH_SECONDS:
+            self._shown = now
+            figures = f"loss {float(loss):.3g}  lr {self._rate:.2g}"
+            self._progress.update(self._steps, advance=self._pending, figures=figures)
+            self._pending = 0
+
+    def epoch_finished(self, record: Mapping[str, Any]) -> None:
+        """Move the bar of the epochs and show the epoch's figures."""
+        score, epoch = float(record["delta_m"]), int(record["epoch"])
+        if self._best is None or score < self._best[0]:
+            self._best = (score, epoch)
+        if self._steps is not None and self._epochs is not None:
+            self._progress.update(self._steps, advance=self._pending)
+            figures = f"{_figures(record)}  best {self._best[0]:.1f} % in epoch {self._best[1]}"
+            self._progress.update(self._epochs, completed=epoch, figures=figures)
+
+    def close(self) -> None:
+        """Take the bars away."""
+        self._progress.stop()
+
+
+def _headline(run: Run, data: Data, epochs_done: int) -> str:
+    sizes = f"{len(data.train):,}/{len(data.validation):,}/{len(data.test):,}"
+    start = f", going on after epoch {epochs_done}" if epochs_done else ""
+    return (
+        f"{run.benchmark.title}: {run.method}, {run.settings.epochs} epochs, seed "
+        f"{run.settings.seed}, {sizes} train/validation/test{start}"
+    )
+
+
+def _figures(record: Mapping[str, Any]) -> str:
+    losses = record["train_loss"].values()
+    text = (
+        f"loss {sum(losses) / len(losses):.4f}  lr {record['learning_rate']:.2g}  "
+        f"Δm {record['delta_m']:.1f} %"
+    )
+    effective = record["effective_tasks"]
+    return text if effective is None else f"{text}  effective tasks {effective:.1f}"

@@ -1,0 +1,293 @@
+"""The one trainer: any benchmark, any method."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments import checkpoints, results
+from experiments.benchmark import Batch
+from experiments.errors import DivergenceError, OutputError, RunInterrupted
+from experiments.evaluation import evaluate, evaluate_constant
+from experiments.files import prepare_folder
+from experiments.reporting import Reporter, Silent
+from experiments.run import Run, isolated_random, seed_of
+from experiments.settings import resolve_device
+
+__all__ = ["CHECKPOINT", "RESULTS", "Trainer"]
+
+CHECKPOINT = "checkpoint.pt"
+RESULTS = "results.json"
+_WEIGHT_EXAMPLES = 20
+
+Record = dict[str, Any]
+
+
+class Trainer:
+    """Trains one run and leaves ``checkpoint.pt`` and ``results.json`` in its output folder.
+
+    A checkpoint follows every epoch, so an interruption costs at most the epoch in progress, and a
+    resumed run equals one that never stopped, bit for bit on the CPU.
+
+    Args:
+        run: What to train.
+        out: Output folder; made when missing.
+        resume: Go on from the checkpoint there.
+        overwrite: Start anew even if the folder holds a run.
+        reporter: Is told how it goes; nobody when None.
+
+    Raises:
+        OutputError: The folder is not writable, or holds a run already.
+        CheckpointError: ``resume`` was asked for and there is no fitting, intact checkpoint.
+        SettingsError: The device does not exist.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        out: Path,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self.run = run
+        self.reporter: Reporter = reporter or Silent()
+        self.device = resolve_device(run.settings.device)
+        self.checkpoint = out / CHECKPOINT
+        self.results = out / RESULTS
+        prepare_folder(out)
+        self._saved: Record | None = None
+        if resume:
+            self._saved = checkpoints.load(self.checkpoint)
+            checkpoints.matches(self.checkpoint, self._saved["identity"], run.identity())
+        elif overwrite:
+            self.checkpoint.unlink(missing_ok=True)
+            self.results.unlink(missing_ok=True)
+        elif self.checkpoint.exists() or self.results.exists():
+            raise OutputError(
+                f"the output folder {out} holds a run already: go on with --resume, "
+                "start anew with --overwrite, or choose another --out"
+            )
+        self.history: list[Record] = []
+        self.best: Record | None = None
+        self.weights: list[Record] = []
+
+    def train(self) -> Record:
+        """Train to the last epoch, evaluate the test split, and write the results file.
+
+        Returns:
+            The results, as in the file.
+
+        Raises:
+            DataError: The data set is missing or damaged.
+            DivergenceError: A loss or a validation error is not finite; the checkpoint of the
+                epoch before is kept.
+            RunInterrupted: Ctrl-C; the last finished epoch is on disk.
+            OutputError: A file could not be written.
+        """
+        try:
+            with isolated_random(self.device):
+                self._prepare()
+                for epoch in range(len(self.history), self.run.settings.epochs):
+                    self._epoch(epoch)
+                record = self._finish()
+        except KeyboardInterrupt:
+            kept = self.checkpoint if self.checkpoint.exists() else None
+            raise RunInterrupted(len(self.history), kept) from None
+        finally:
+            self.reporter.close()
+        return record
+
+    def _prepare(self) -> None:
+        run, settings = self.run, self.run.settings
+        self.data = run.benchmark.load(self.device)
+        self.method = run.build(self.device)
+        self.optimizer = torch.optim.Adam(self.method.parameters(), lr=settings.learning_rate)
+        self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self.optimizer,
+            mode="min",
+            factor=settings.plateau_factor,
+            patience=settings.plateau_patience,
+            min_lr=settings.minimum_learning_rate,
+        )
+        self.fixed = self._fixed_examples()
+        if self._saved is not None:
+            self._restore(self._saved)
+            self._saved = None
+        self.method.train()
+        self.reporter.started(run, self.data, len(self.history))
+
+    def _fixed_examples(self) -> Batch:
+        """The same training examples for every run with this seed, to watch their weights."""
+        generator = torch.Generator().manual_seed(seed_of(self.run.settings.seed, "watched"))
+        return next(iter(self.data.train.batches(_WEIGHT_EXAMPLES, generator)))
+
+    def _epoch(self, epoch: int) -> None:
+        settings, method = self.run.settings, self.method
+        seed = settings.seed
+        torch.manual_seed(seed_of(seed, "epoch", epoch))  # dropout and the like
+        order = torch.Generator().manual_seed(seed_of(seed, "order", epoch))
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        phase = method.phase(epoch)
+        steps = self.data.train.steps(settings.batch_size)
+        self.reporter.epoch_started(epoch + 1, steps, phase, rate)
+        method.start_epoch(epoch)
+        began = time.perf_counter()
+        losses, effective, steps = self._pass(order)
+        trained = time.perf_counter()
+        weights = method.example_weights(self.fixed.inputs, self.fixed.targets)
+        method.end_epoch(epoch)
+        data = self.data
+        errors = evaluate(method, data, data.validation, settings.batch_size)
+        self._require_finite(epoch, "training loss", losses)
+        self._require_finite(epoch, "validation error", errors)
+        score = results.score(self.run.benchmark, errors)
+        self.scheduler.step(score)
+        record = {
+            "epoch": epoch + 1,
+            "phase": phase,
+            "learning_rate": rate,
+            "train_loss": results.by_task(self.run.benchmark, losses),
+            "validation": results.by_task(self.run.benchmark, errors),
+            "delta_m": score,
+            "effective_tasks": effective,
+            "seconds": time.perf_counter() - began,
+            "seconds_per_step": (trained - began) / steps,
+        }
+        best = self.best
+        if best is None or score < best["delta_m"]:
+            best = {"epoch": epoch + 1, "delta_m": score, "state": _copy(method.state_dict())}
+        watched = list(self.weights)
+        if weights is not None:
+            watched.append({"epoch": epoch + 1, "weights": weights.detach().float().cpu()})
+        # Written before it counts: an interruption in between repeats the epoch, identically.
+        self._save([*self.history, record], best, watched)
+        self.history.append(record)
+        self.best, self.weights = best, watched
+        self.reporter.epoch_finished(record)
+
+    def _pass(self, order: torch.Generator) -> tuple[list[float], float | None, int]:
+        """One pass over the training split; nothing is copied from the device until its end."""
+        total: Tensor | None = None
+        effective: Tensor | float = 0.0
+        counted = examples = steps = 0
+        for inputs, targets in self.data.train.batches(self.run.settings.batch_size, order):
+            self.optimizer.zero_grad(set_to_none=True)
+            losses = self.method.backward(inputs, targets)
+            self.optimizer.step()
+            size = len(next(iter(targets.values())))
+            flat = torch.cat([losses[name].reshape(-1) for name in self.data.constants])
+            total = flat * size if total is None else total.add_(flat, alpha=size)
+            examples += size
+            steps += 1
+            step_effective = self.method.effective_tasks()
+            if step_effective is not None:
+                effective = effective + step_effective
+                counted += 1
+            self.reporter.step(flat.mean())
+        if total is None:
+            raise AssertionError("a benchmark's training split is never empty")
+        mean: list[float] = (total.double() / examples).tolist()
+        return mean, float(effective) / counted if counted else None, steps
+
+    def _require_finite(self, epoch: int, what: str, values: list[float]) -> None:
+        for task, value in zip(self.run.benchmark.tasks, values, strict=True):
+            if not math.isfinite(value):
+                raise DivergenceError(
+                    f"{what} of task {task.name} is {value} in epoch {epoch + 1}: training has "
+                    "diverged; lower --lr, or change the method's settings"
+                )
+
+    def _save(self, history: list[Record], best: Record, weights: list[Record]) -> None:
+        checkpoints.save(
+            self.checkpoint,
+            {
+                "identity": self.run.identity(),
+                "history": history,
+                "method": self.method.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": self.scheduler.state_dict(),
+                "best": best,
+                "weights": weights,
+            },
+        )
+
+    def _restore(self, saved: Record) -> None:
+        self.method.load_state_dict(saved["method"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scheduler.load_state_dict(saved["scheduler"])
+        self.history = list(saved["history"])
+        self.best = saved["best"]
+        self.weights = list(saved["weights"])
+
+    def _finish(self) -> Record:
+        if self.best is None:
+            raise AssertionError("a run has at least one epoch")
+        last = self._both_splits(len(self.history))
+        final = _copy(self.method.state_dict())
+        self.method.load_state_dict(self.best["state"])
+        best = self._both_splits(self.best["epoch"])
+        self.method.load_state_dict(final)
+        data, benchmark = self.data, self.run.benchmark
+        size = self.run.settings.batch_size
+        record = {
+            **self.run.describe(),
+            "title": self.method.title,
+            "tasks": [dataclasses.asdict(task) for task in benchmark.tasks],
+            "metric": benchmark.metric,
+            "single_task_source": benchmark.single_task_source,
+            "data": dict(data.about),
+            "environment": results.environment(self.device),
+            "parameters": sum(p.numel() for p in self.method.parameters()),
+            "best": best,
+            "last": last,
+            "constant": self._scored("test", evaluate_constant(data, data.test, size)),
+            "timing": results.timing(self.history),
+            "history": self.history,
+            "weights": [
+                {"epoch": entry["epoch"], "weights": entry["weights"].tolist()}
+                for entry in _stages(self.weights)
+            ],
+        }
+        results.save(self.results, record)
+        return record
+
+    def _both_splits(self, epoch: int) -> Record:
+        """Errors of the method as it is now, on the validation and on the test split."""
+        data, size = self.data, self.run.settings.batch_size
+        scored: Record = {"epoch": epoch}
+        for name, split in (("validation", data.validation), ("test", data.test)):
+            scored |= self._scored(name, evaluate(self.method, data, split, size))
+        return scored
+
+    def _scored(self, split: str, errors: list[float]) -> Record:
+        benchmark = self.run.benchmark
+        return {
+            split: results.by_task(benchmark, errors),
+            f"{split}_delta_m": results.score(benchmark, errors),
+        }
+
+
+def _stages(weights: list[Record]) -> list[Record]:
+    """Start, middle and end."""
+    last = len(weights) - 1
+    return [weights[index] for index in sorted({0, last // 2, last})] if weights else []
+
+
+def _copy(state: Any) -> Any:
+    """A copy on the CPU that later steps leave alone."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, Mapping):
+        return {key: _copy(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_copy(value) for value in state)
+    return state

@@ -1,0 +1,60 @@
+"""The paper's figure of weights: tasks by examples, early, midway and late in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+__all__ = ["weights"]
+
+_STAGES = {1: ("end",), 2: ("start", "end"), 3: ("start", "middle", "end")}
+
+
+def weights(record: Mapping[str, Any]) -> Figure:
+    """Mean weight over dimensions of each task for 20 training examples, at up to three epochs.
+
+    A heat map per stage, tasks across and examples down, and above it the mean over the examples;
+    only the means where a run weighs tasks alike for all examples.
+    """
+    stages = record["weights"]
+    names = _STAGES[len(stages)]
+    symbols = [task["symbol"] for task in record["tasks"]]
+    values = [np.asarray(stage["weights"]) for stage in stages]
+    alike = all(np.allclose(value, value[:1], rtol=1e-4) for value in values)
+    top = max(float(value.max()) for value in values)
+    rows = 1 if alike else 2
+    figure = Figure(
+        figsize=(7.5, 2.2 if alike else 4.0),
+        layout="constrained",
+    )
+    grid = figure.subplots(
+        rows,
+        len(stages),
+        squeeze=False,
+        sharex=True,
+        sharey="row",
+        height_ratios=[1] if alike else [1, 2.4],
+    )
+    positions = np.arange(len(symbols))
+    for column, (name, stage, value) in enumerate(zip(names, stages, values, strict=True)):
+        bars = grid[0, column]
+        bars.bar(positions, value.mean(0), color="#0072B2", width=0.75)
+        bars.axhline(1 / len(symbols), color="#D55E00", linewidth=0.9, linestyle="--")
+        bars.set_title(f"{name} (epoch {stage['epoch']})")
+        if not alike:
+            cells = grid[1, column]
+            image: AxesImage = cells.imshow(value, aspect="auto", cmap="cividis", vmin=0, vmax=top)
+            cells.set_yticks([0, len(value) - 1], ["1", str(len(value))])
+            for spine in cells.spines.values():
+                spine.set_visible(False)
+            cells.tick_params(length=0)
+        grid[-1, column].set_xticks(positions, symbols, rotation=90)
+    grid[0, 0].set_ylabel("mean weight" if not alike else "weight")
+    if not alike:
+        grid[1, 0].set_ylabel("training example")
+        figure.colorbar(image, ax=list(grid[1]), label="weight", aspect=25, pad=0.01)
+    return figure

@@ -1,0 +1,99 @@
+"""A synthetic regression benchmark with two heads, small enough to train in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import heads
+from experiments.benchmark import Batch, Benchmark, Data, Task
+from experiments.meters import MeanAbsoluteError
+from experiments.settings import Settings
+
+WIDTH = 8
+
+
+class Rows:
+    def __init__(self, inputs: Tensor, targets: dict[str, Tensor]) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def steps(self, batch_size: int) -> int:
+        return -(-len(self) // batch_size)
+
+    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        order = torch.arange(len(self))
+        if generator is not None:
+            order = torch.randperm(len(self), generator=generator)
+        for rows in order.split(batch_size):
+            yield Batch(self.inputs[rows], {k: v[rows] for k, v in self.targets.items()})
+
+
+@dataclass(frozen=True)
+class Toy(Benchmark):
+    name: ClassVar[str] = "toy"
+    title: ClassVar[str] = "Toy"
+    metric: ClassVar[str] = "mean absolute error"
+    single_task_source: ClassVar[str] = "made up"
+    default_settings: ClassVar[Settings] = Settings(epochs=4, batch_size=32, device="cpu")
+
+    rows: int = 160
+    dropout: float = 0.1
+    blow_up: bool = False
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return (
+            Task("sine", "sin", "", 0.1),
+            Task("square", "sq", "m", 0.2),
+            Task("product", "prod", "meV", 100.0),
+        )
+
+    def load(self, device: torch.device) -> Data:
+        generator = torch.Generator().manual_seed(7)
+        x = torch.randn(self.rows, 4, generator=generator)
+        pair = torch.stack([x[:, 0].sin(), x[:, 1].square() - 1], 1)
+        alone = (x[:, 2] * x[:, 3])[:, None]
+        if self.blow_up:
+            alone = alone * 1e25
+        first, second = self.rows * 6 // 10, self.rows * 8 // 10
+
+        def part(low: int, high: int) -> Rows:
+            targets = {"pair": pair[low:high].to(device), "alone": alone[low:high].to(device)}
+            return Rows(x[low:high].to(device), targets)
+
+        return Data(
+            train=part(0, first),
+            validation=part(first, second),
+            test=part(second, self.rows),
+            constants={"pair": pair[:first].mean(0), "alone": alone[:first].mean(0)},
+            meter=partial(
+                MeanAbsoluteError, {"pair": torch.ones(2), "alone": torch.full((1,), 1000.0)}
+            ),
+            about={"rows": self.rows},
+        )
+
+    def backbone(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(4, 16), nn.ReLU(), nn.Dropout(self.dropout), nn.Linear(16, WIDTH), nn.Tanh()
+        )
+
+    def heads(self, bias: bool) -> dict[str, heads.Head]:
+        return {
+            "pair": heads.Gaussian(WIDTH, tasks=2, bias=bias),
+            "alone": heads.Gaussian(WIDTH, tasks=1, bias=bias),
+        }
+
+
+def without_times(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in record.items() if not key.startswith("seconds")}
+        for record in history
+    ]
