@@ -1,0 +1,20 @@
+"""Backbones of the benchmarks. Only torch is imported here; other packages when they are used."""
+
+from __future__ import annotations
+
+from models.errors import GraphError, MissingPackageError, NetworkError
+from models.geometric import to_geometric
+from models.graphs import PaddedGraphs, pad
+from models.message_passing import MessagePassing
+from models.message_passing_pyg import MessagePassingPyG
+
+__all__ = [
+    "GraphError",
+    "MessagePassing",
+    "MessagePassingPyG",
+    "MissingPackageError",
+    "NetworkError",
+    "PaddedGraphs",
+    "pad",
+    "to_geometric",
+]
