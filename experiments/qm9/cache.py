@@ -87,10 +87,9 @@ def write(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> str:
     """
     total = checksum(arrays)
     note = json.dumps({**about, "layout": LAYOUT, "sha256": total})
+    members: dict[str, Any] = {**arrays, "about": np.array(note)}
     try:
-        write_atomically(
-            path, lambda file: np.savez_compressed(file, about=np.array(note), **arrays)
-        )
+        write_atomically(path, lambda file: np.savez_compressed(file, **members))
     except OutputError as error:
         raise DataError(
             f"{path} cannot be written ({_reason(error)}); free the disk, or name another folder "
@@ -107,7 +106,8 @@ def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
         DataError: There is no such file, it is damaged, or its layout is another.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, because np.load leaves the file open when the archive is damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             content: Arrays = {name: archive[name] for name in archive.files}
         about: dict[str, Any] = json.loads(str(content.pop("about")))
     except FileNotFoundError as error:

@@ -115,8 +115,8 @@ class _Perception:
 
         def valence(bonds: NDArray[np.bool_]) -> NDArray[np.float64]:
             weight = np.where(bonds, multiplicity, 0)
-            total = np.bincount(first, weight, len(z))
-            total += np.bincount(second, weight, len(z))
+            ends = np.concatenate([first, second])
+            total: NDArray[np.float64] = np.bincount(ends, np.tile(weight, 2), len(z))
             return total
 
         everything = valence(np.ones(len(first), bool))

@@ -132,7 +132,9 @@ def _ragged(counts: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.in
     """Positions of the entries of ``rows`` in a flat array with ``counts`` entries per row."""
     wide = counts.astype(np.int64)
     begin, length = (np.cumsum(wide) - wide)[rows], wide[rows]
-    return np.arange(length.sum()) + np.repeat(begin - (np.cumsum(length) - length), length)
+    within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    flat: NDArray[np.int64] = within + np.repeat(begin, length)
+    return flat
 
 
 def node_features(

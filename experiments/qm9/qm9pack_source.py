@@ -65,7 +65,7 @@ def is_folder_of_tables(folder: Path) -> bool:
 
 
 class _Chunk(NamedTuple):
-    index: NDArray[np.int64]
+    number: NDArray[np.int64]
     n_atoms: NDArray[np.int64]
     z: NDArray[np.uint8]
     positions: NDArray[np.float64]
@@ -118,15 +118,15 @@ def _read_chunk(rows: list[_Row], path: Path) -> _Chunk:
     if not z.all():
         raise DataError(f"{path}: an element other than H, C, N, O and F near gdb_{rows[0].number}")
     try:
-        index = np.array([int(row.number) for row in rows])
+        number = np.array([int(row.number) for row in rows])
         positions = np.array(",".join(numbers).split(","), float).reshape(-1, 3)
         raw = np.array([row.raw for row in rows], float)
     except ValueError as error:
         raise DataError(
             f"{path}: a number cannot be read near gdb_{rows[0].number}: {error}"
         ) from error
-    bonds = find_bonds(z, positions, n_atoms, [row.smiles for row in rows], index)
-    return _Chunk(index, n_atoms, z, positions, raw, bonds)
+    bonds = find_bonds(z, positions, n_atoms, [row.smiles for row in rows], number)
+    return _Chunk(number, n_atoms, z, positions, raw, bonds)
 
 
 def _chunks(folder: Path, progress: Progress | None) -> Iterator[_Chunk]:
@@ -166,7 +166,7 @@ def build(folder: Path, progress: Progress | None = None) -> Molecules:
     n_atoms = np.concatenate([c.n_atoms for c in chunks])
     z = np.concatenate([c.z for c in chunks])
     n_bonds = np.concatenate(
-        [np.bincount(c.bonds.molecule, minlength=len(c.index)) for c in chunks]
+        [np.bincount(c.bonds.molecule, minlength=len(c.number)) for c in chunks]
     ).astype(np.uint8)
     bond_i = np.concatenate([c.bonds.first for c in chunks]).astype(np.uint8)
     bond_j = np.concatenate([c.bonds.second for c in chunks]).astype(np.uint8)
@@ -177,7 +177,7 @@ def build(folder: Path, progress: Progress | None = None) -> Molecules:
     small = n_atoms.astype(np.uint8)
     positions = np.concatenate([c.positions for c in chunks])
     return Molecules(
-        idx=(np.concatenate([c.index for c in chunks]) - 1).astype(np.int32),
+        idx=(np.concatenate([c.number for c in chunks]) - 1).astype(np.int32),
         n_atoms=small,
         n_bonds=n_bonds,
         status=np.concatenate([c.bonds.exceptional for c in chunks]).astype(np.uint8),
