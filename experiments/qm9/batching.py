@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 import torch
-from models.graphs import PaddedGraphs
 from torch import Tensor
 from torch.nn import functional
 
 from experiments.errors import SettingsError
 from experiments.qm9.molecules import Molecules
+from models.graphs import PaddedGraphs
 
 __all__ = ["Batches", "PaddedMolecules"]
 
@@ -108,10 +108,10 @@ class PaddedMolecules:
         pos = self._pos.index_select(0, rows)[:, :n]
         bonds = self._bonds.index_select(0, rows)[:, :n, :n]
         edges = functional.embedding(bonds.int(), self._edge_table)
-        real = torch.arange(n, device=rows.device) < atoms[:, None]
-        gap = pos[:, :, None] - pos[:, None]
-        distance = gap.square().sum(-1).sqrt()
-        edges[..., 4] = distance * (real[:, :, None] & real[:, None])
+        real = (torch.arange(n, device=rows.device) < atoms[:, None]).float()
+        # Differences, not a matrix product: that would cost digits at bonding distances.
+        distance = torch.cdist(pos, pos, compute_mode="donot_use_mm_for_euclid_dist")
+        edges[..., 4] = distance.mul_(real[:, :, None]).mul_(real[:, None])
         return PaddedGraphs(
             nodes=self._x.index_select(0, rows)[:, :n].float(), edges=edges, atoms=atoms
         )

@@ -116,8 +116,7 @@ class _Perception:
         def valence(bonds: NDArray[np.bool_]) -> NDArray[np.float64]:
             weight = np.where(bonds, multiplicity, 0)
             ends = np.concatenate([first, second])
-            total: NDArray[np.float64] = np.bincount(ends, np.tile(weight, 2), len(z))
-            return total
+            return np.bincount(ends, np.tile(weight, 2), len(z)).astype(np.float64)
 
         everything = valence(np.ones(len(first), bool))
         crowded = (z == 6) & (everything > 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -122,8 +123,7 @@ def test_progress_counts_every_molecule(tables: Path) -> None:
 
 
 def test_the_package_is_located_and_not_imported() -> None:
-    pytest.importorskip("numpy")
-    if not qm9pack_source.importlib.util.find_spec("qm9pack"):
+    if importlib.util.find_spec("qm9pack") is None:
         pytest.skip("qm9pack is not installed")
     assert qm9pack_source.is_folder_of_tables(qm9pack_source.installed_folder())
     assert "qm9pack" not in sys.modules

@@ -199,18 +199,28 @@ def test_folder_without_tables(tmp_path: Path) -> None:
 
 def test_two_processes_build_at_once(tables: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from experiments import qm9; "
+        "import sys; from experiments import qm9; print('ready', flush=True); input(); "
         "print(qm9.load(path=sys.argv[1], folder=sys.argv[2], progress=False).sha256)"
     )
-    command = [sys.executable, "-c", code, str(tables), str(tmp_path / "data")]
-    running = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    printed = [process.communicate(timeout=120)[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    assert printed[0] == printed[1]
-    (file,) = (tmp_path / "data").iterdir()
-    assert cache.read(file)[1]["sha256"] == printed[0].strip()
+    folder = tmp_path / "data"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tables), str(folder)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        other.stdin.write("go\n")
+        other.stdin.flush()
+        mine = qm9.load(path=tables, folder=folder, progress=False).sha256
+        theirs = other.stdout.readline().strip()
+    assert other.returncode == 0
+    assert mine == theirs
+    (file,) = folder.iterdir()
+    assert cache.read(file)[1]["sha256"] == mine
 
 
 def test_progress_bar(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
