@@ -308,7 +308,7 @@ class BayesAgg(nn.Module):
         for name, head in self._items():
             outputs = head(features, self._point(name))
             target = observed[name]
-            loss = head.loss(outputs, target.values.to(outputs.dtype))
+            loss = head.loss(outputs, _like(target.values, outputs))
             losses[name] = target.mean(loss).to(_reported(features))
         return losses
 
@@ -391,3 +391,8 @@ class BayesAgg(nn.Module):
 
 def _reported(features: Tensor) -> torch.dtype:
     return torch.promote_types(features.dtype, torch.float32)
+
+
+def _like(values: Tensor, outputs: Tensor) -> Tensor:
+    """Real targets in the outputs' precision; class indices as they are."""
+    return values.to(outputs.dtype) if values.is_floating_point() else values

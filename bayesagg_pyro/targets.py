@@ -1,4 +1,4 @@
-"""Targets of one head after parsing: values, and which of them were observed."""
+"""Targets of one head after parsing: values, which of them were observed, how much each counts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ class Targets(NamedTuple):
     Attributes:
         values: [B, tasks], finite; the entries that are not observed hold a harmless filler.
         mask: [B, tasks] bool, True where observed; None when everything is.
+        weight: [B, tasks], factor of each example's loss and log-likelihood; None for 1.
     """
 
     values: Tensor
     mask: Tensor | None = None
+    weight: Tensor | None = None
 
     def counts(self) -> Tensor:
         """Observed examples of each task, [tasks]."""
@@ -29,12 +31,23 @@ class Targets(NamedTuple):
         return torch.full((tasks,), batch, device=self.values.device)
 
     def mean(self, per_example: Tensor) -> Tensor:
-        """Mean of a [B, tasks] quantity over the observed examples; 0 for a task with none."""
+        """Weighted sum of a [B, tasks] quantity over the observed count, [tasks]; 0 where none."""
+        if self.weight is not None:
+            per_example = per_example * self.weight.to(per_example.dtype)
         if self.mask is None:
             return per_example.mean(0)
         total = torch.where(self.mask, per_example, 0.0).sum(0)
         return total / self.counts().clamp(min=1)
 
+    def factor(self, dtype: torch.dtype) -> Tensor | None:
+        """Mask times weight, [B, tasks]; None when every example counts once."""
+        if self.mask is None:
+            return None if self.weight is None else self.weight.to(dtype)
+        mask = self.mask.to(dtype)
+        return mask if self.weight is None else mask * self.weight.to(dtype)
 
-#: What users pass: values, or (values, mask).
-RawTargets: TypeAlias = Tensor | tuple[Tensor, Tensor] | Targets
+
+#: What users pass: values, (values, mask), or (values, mask or None, weight).
+RawTargets: TypeAlias = (
+    Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor | None, Tensor] | Targets
+)

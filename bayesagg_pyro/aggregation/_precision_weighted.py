@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -15,7 +16,7 @@ from bayesagg_pyro.aggregation._aggregation import (
     combine,
     observed_weights,
 )
-from bayesagg_pyro.errors import SettingError, TaskError
+from bayesagg_pyro.errors import DtypeError, SettingError, TaskError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["PrecisionWeighted"]
@@ -42,6 +43,7 @@ class PrecisionWeighted(Aggregation):
             Averages keep an example from listening mostly to the task that already fits it.
 
     Raises:
+        DtypeError: if a power is not a number.
         SettingError: if a power is outside [0, 1], or settings do not fit each other.
     """
 
@@ -53,6 +55,11 @@ class PrecisionWeighted(Aggregation):
         resolution: Resolution = "example",
     ) -> None:
         for owner, value in _named(power):
+            if not isinstance(value, Real):
+                raise DtypeError(
+                    f"power{owner} must be a number in [0, 1], not {value!r}; give one, or one "
+                    "per task in a list, or {head name: number}"
+                )
             if not 0 <= value <= 1:
                 raise SettingError(f"power{owner} must lie in [0, 1], not {value}")
         if covariance not in ("diagonal", "full"):
@@ -153,7 +160,7 @@ def _softmax(variance: Tensor, power: Tensor | float, grad: GradientDistribution
 def _named(power: Power) -> list[tuple[str, float]]:
     if isinstance(power, Mapping):
         return [(f" of {name!r}", value) for name, value in power.items()]
-    if isinstance(power, Sequence):
+    if isinstance(power, Sequence) and not isinstance(power, str):
         return [(f" of task {task}", value) for task, value in enumerate(power)]
     return [("", power)]
 

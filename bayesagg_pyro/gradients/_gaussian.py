@@ -18,25 +18,24 @@ from bayesagg_pyro.gradients._dispatch import register
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._samples import gradient_sampler
 from bayesagg_pyro.heads import Gaussian
-from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
+from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["gaussian_moments"]
 
 
-@register(Gaussian, GaussianPosterior)
+@register(Gaussian, GaussianFamily)
 def gaussian_moments(
-    head: Gaussian, posterior: GaussianPosterior, features: Tensor, targets: Targets
+    head: Gaussian, posterior: GaussianFamily, features: Tensor, targets: Targets
 ) -> GradientDistribution:
     """Exact mean and variance, O(tasks · B · d) once c is known; the full covariance on request."""
     design = head.exact(features)  # [B, D]
     posterior = posterior.to(design.device, design.dtype)
     d, dtype = head.in_features, features.dtype
-    whitened = design @ posterior.inverse_tril.mT  # rows L⁻¹ h: [T or 1, B, D]
-    v = whitened.square().sum(-1, keepdim=True)  # [T or 1, B, 1]
-    c = (whitened @ posterior.inverse_tril)[..., :d]
+    cross, variance_u = posterior.project(design)
+    c, v = cross[..., :d], variance_u[..., None]  # [T or 1, B, d], [T or 1, B, 1]
     m = posterior.mean[:, None, :d]
-    s = posterior.variance[: posterior.precision_tril.shape[0], None, :d]  # [T or 1, 1, d]
+    s = posterior.variance[: c.shape[0], None, :d]  # [T or 1, 1, d]
     residual = design @ posterior.mean.mT - targets.values.to(design.dtype)
     r = residual.mT[..., None]  # [T, B, 1]
 

@@ -1,6 +1,9 @@
 """Heads: what a task is. Each is a likelihood over linear outputs, written as a Pyro model."""
 
+from bayesagg_pyro.heads._bernoulli import Bernoulli
+from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._one_predictor import OnePredictor
 
-__all__ = ["Gaussian", "Head"]
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "Head", "OnePredictor"]

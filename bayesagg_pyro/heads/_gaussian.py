@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["Gaussian"]
 
 
-class Gaussian(Head):
+class Gaussian(OnePredictor):
     """T regression tasks with known noise.
 
     Args:
@@ -72,18 +73,26 @@ class Gaussian(Head):
         """(y − f)², [..., B, tasks]: the paper's loss, the same for every noise scale."""
         return (targets - outputs).square()
 
+    def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """2 (u − y)."""
+        return 2 * (outputs - targets)
+
+    def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(u − y) / τ² and 1 / τ²."""
+        precision = self.noise_scale.to(outputs.dtype).square().reciprocal()
+        slope = (outputs - targets) * precision
+        return slope, precision.expand_as(slope)
+
     def predictive(self, features: Tensor, posterior: Any) -> Any:
         """Exact predictive N(hᵀm, hᵀSh + τ²), batch shape [B, tasks].
 
         Raises:
             NotImplementedError: for a posterior that is not Gaussian.
         """
-        from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
-
-        if not isinstance(posterior, GaussianPosterior):
+        if not isinstance(posterior, GaussianFamily):
             return super().predictive(features, posterior)
         design = self.exact(features)
-        epistemic = (posterior.inverse_tril @ design.mT).square().sum(-2).mT  # [B, tasks or 1]
+        epistemic = posterior.project(design).variance.mT  # [B, tasks or 1]
         scale = (epistemic + self.noise_scale.to(design.dtype).square()).sqrt()
         mean = design @ posterior.mean.mT
         return dist.Normal(mean, scale.expand_as(mean))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, ClassVar, Literal
 
 import pyro
 import torch
+from pyro import poutine
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
@@ -28,6 +30,7 @@ class Head(nn.Module, ABC):
     Args:
         in_features: d, the number of features.
         tasks: T, the number of tasks held by this head.
+        outputs_per_task: linear outputs that one task's likelihood needs.
         bias: whether a constant 1 is appended to the features; its weight comes last.
         prior_variance: variance of the default prior N(0, prior_variance · I) of `model`.
         missing: "nan" reads a NaN target as not observed; "error" refuses it.
@@ -37,20 +40,23 @@ class Head(nn.Module, ABC):
         SettingError: if a size, the variance or `missing` is outside its range.
     """
 
-    weight: nn.Parameter  #: the point estimate, [tasks, D], bias last
+    weight: nn.Parameter  #: the point estimate, [tasks · outputs_per_task, D], bias last
+    target_kind: ClassVar[Literal["real", "binary", "class"]] = "real"
 
     def __init__(
         self,
         in_features: int,
         tasks: int = 1,
         *,
+        outputs_per_task: int = 1,
         bias: bool = False,
         prior_variance: float = 1.0,
         missing: Literal["error", "nan"] = "error",
         name: str | None = None,
     ) -> None:
         super().__init__()
-        for label, size in (("in_features", in_features), ("tasks", tasks)):
+        sizes = {"in_features": in_features, "tasks": tasks, "outputs_per_task": outputs_per_task}
+        for label, size in sizes.items():
             if not isinstance(size, int) or size < 1:
                 raise SettingError(f"{label} must be a positive integer, not {size!r}")
         if not (prior_variance > 0 and math.isfinite(prior_variance)):
@@ -63,7 +69,8 @@ class Head(nn.Module, ABC):
         self.prior_variance = prior_variance
         self.missing = missing
         self.name = name
-        self.weight = nn.Parameter(torch.empty(tasks, in_features + bias))
+        self.outputs_per_task = outputs_per_task
+        self.weight = nn.Parameter(torch.empty(tasks * outputs_per_task, in_features + bias))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -90,11 +97,32 @@ class Head(nn.Module, ABC):
             outputs: [..., B, tasks].
             targets: [B, tasks].
         """
+        return self.negative_log_prob(outputs, targets)
+
+    def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log p(y | f) times `target_weight`, [..., B, tasks]: what inference sums."""
         log_prob: Tensor = self.likelihood(outputs).log_prob(targets)
-        return -log_prob
+        weight = self.target_weight(targets)
+        return -log_prob if weight is None else -log_prob * weight.to(log_prob.dtype)
+
+    def target_weight(self, targets: Tensor) -> Tensor | None:
+        """Factor of the log-likelihood that depends on the target (class weights), [B, tasks].
+
+        None stands for 1.
+        """
+        return None
 
     def check_values(self, targets: Targets) -> None:
-        """Refuse target values outside the support of the likelihood; nothing to refuse here."""
+        """Refuse target values outside the support of the likelihood; nothing to refuse here.
+
+        Raises:
+            ShapeError: naming the value and the remedy.
+        """
+        return
+
+    def point(self) -> Tensor:
+        """The point estimate as weights of tasks, [tasks, P]."""
+        return self.weight.reshape(self.tasks, -1)
 
     # -- the linear part -------------------------------------------------------------------------
 
@@ -120,7 +148,7 @@ class Head(nn.Module, ABC):
             [B, tasks], or [..., B, tasks] for given weights.
         """
         if weight is None:
-            weight = self.weight
+            weight = self.point()
         with torch.autocast(features.device.type, enabled=False):  # heads stay exact
             return self.design(features).to(weight.dtype) @ weight.mT
 
@@ -157,10 +185,17 @@ class Head(nn.Module, ABC):
         if weight.ndim > 2:  # drawn in parallel: [S, 1, tasks, P], the 1 standing for the examples
             weight = weight.squeeze(-3)
         likelihood = self.likelihood(self(features, weight))
-        if observed is not None and observed.mask is not None:
-            likelihood = likelihood.mask(observed.mask)
-        with pyro.plate(f"{self.site}.examples", len(features), dim=-2), task_plate:
-            obs = None if observed is None else observed.values.to(features.dtype)
+        examples = pyro.plate(f"{self.site}.examples", len(features), dim=-2)
+        obs = None
+        contexts: list[AbstractContextManager[Any]] = [examples, task_plate]
+        if observed is not None:
+            obs = observed.values
+            if obs.is_floating_point():
+                obs = obs.to(features.dtype)
+            contexts += _tempering(observed, self.target_weight(observed.values), features.dtype)
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
             drawn: Tensor = pyro.sample(f"{self.site}.targets", likelihood, obs=obs)
         return drawn
 
@@ -197,7 +232,8 @@ class Head(nn.Module, ABC):
         """Bring targets to one form and refuse what is wrong with them.
 
         Args:
-            targets: [B, tasks], or [B] for one task, or (values, mask) with True for observed.
+            targets: [B, tasks], or [B] for one task; (values, mask) with True for observed, or
+                (values, mask or None, weight) with the weight of each example, [B] or [B, tasks].
             batch: B.
             validate: whether to look at the values, which on a GPU waits for the device.
 
@@ -210,7 +246,14 @@ class Head(nn.Module, ABC):
             return targets
         owner = f"head {self.site!r}"
         check_device(owner, "targets", targets, self.weight.device)
-        parsed = parse_targets(owner, targets, batch, self.tasks, nan_missing=self.missing == "nan")
+        parsed = parse_targets(
+            owner,
+            targets,
+            batch,
+            self.tasks,
+            kind=self.target_kind,
+            nan_missing=self.missing == "nan",
+        )
         if validate:
             check_finite(owner, parsed)
             self.check_values(parsed)
@@ -224,3 +267,19 @@ class Head(nn.Module, ABC):
     def extra_repr(self) -> str:
         """What `print(head)` shows."""
         return f"in_features={self.in_features}, tasks={self.tasks}, bias={self.bias}"
+
+
+def _tempering(
+    observed: Targets, target_weight: Tensor | None, dtype: torch.dtype
+) -> list[AbstractContextManager[Any]]:
+    """Pyro contexts that mask and weigh the log-likelihood of each example."""
+    factor = observed.factor(dtype)
+    if target_weight is not None:
+        weight = target_weight.to(dtype)
+        factor = weight if factor is None else factor * weight
+    if factor is None:
+        return []
+    # Pyro scales by positive numbers only; zeros are masked.
+    scale = torch.where(factor > 0, factor, 1.0)
+    mask: Any = factor > 0
+    return [poutine.mask(mask=mask), poutine.scale(scale=scale)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, ShapeError
+from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, SettingError, ShapeError
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["check_device", "check_features", "check_finite", "parse_targets"]
@@ -62,43 +62,79 @@ def check_device(owner: str, what: str, tensors: Any, device: torch.device) -> N
 
 
 def parse_targets(
-    owner: str, targets: RawTargets, batch: int, tasks: int, *, nan_missing: bool
+    owner: str,
+    targets: RawTargets,
+    batch: int,
+    tasks: int,
+    *,
+    kind: Literal["real", "binary", "class"],
+    nan_missing: bool,
 ) -> Targets:
-    """Targets as [B, tasks] values with an optional mask; shapes and types are checked.
+    """Targets as [B, tasks] values with an optional mask and weight; shapes and types are checked.
 
     Raises:
         ShapeError, DtypeError: with the remedy.
     """
-    if isinstance(targets, tuple):
-        if len(targets) != 2:
-            raise ShapeError(f"{owner}: a tuple of targets is (values, mask), not {len(targets)}")
-        values, mask = targets
-    else:
-        values, mask = targets, None
+    values, mask, weight = _split(owner, targets)
     values = _columns(owner, values, batch, tasks, "targets")
-    if not values.is_floating_point():
-        raise DtypeError(
-            f"{owner}: targets must be floating point, not {values.dtype}; "
-            "convert them with targets.float()"
-        )
+    _check_kind(owner, values, kind)
     if mask is not None:
         mask = _columns(owner, mask, batch, tasks, "the mask")
         if mask.dtype != torch.bool:
             raise DtypeError(f"{owner}: the mask must be bool (True: observed), not {mask.dtype}")
+    if weight is not None:
+        if isinstance(weight, Tensor) and weight.shape == (batch,):
+            weight = weight[:, None].expand(batch, tasks)
+        weight = _columns(owner, weight, batch, tasks, "the weight")
+        if not weight.is_floating_point():
+            raise DtypeError(f"{owner}: the weight must be floating point, not {weight.dtype}")
     if nan_missing:
         present = ~values.isnan()
         mask = present if mask is None else mask & present
     if mask is not None:
-        values = torch.where(mask, values, 0.0)
-    return Targets(values, mask)
+        values = torch.where(mask, values, torch.zeros_like(values))
+    return Targets(values, mask, weight)
+
+
+def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
+    if not isinstance(targets, tuple):
+        return targets, None, None
+    if len(targets) == 2:
+        return targets[0], targets[1], None
+    if len(targets) == 3:
+        return targets[0], targets[1], targets[2]
+    raise ShapeError(
+        f"{owner}: a tuple of targets is (values, mask) or (values, mask, weight), "
+        f"not of length {len(targets)}"
+    )
+
+
+def _check_kind(owner: str, values: Tensor, kind: str) -> None:
+    floating = values.is_floating_point()
+    if kind == "real" and not floating:
+        raise DtypeError(
+            f"{owner}: targets must be floating point, not {values.dtype}; "
+            "convert them with targets.float()"
+        )
+    if kind == "class" and (floating or values.dtype == torch.bool):
+        raise DtypeError(
+            f"{owner}: targets must be integer class indices, not {values.dtype}; "
+            "convert them with targets.long()"
+        )
 
 
 def check_finite(owner: str, targets: Targets) -> None:
-    """Refuse observed targets that are NaN or infinite.
+    """Refuse observed targets that are NaN or infinite, and weights that are or are negative.
 
     Raises:
         NonFiniteError: naming the first one.
+        SettingError: for a negative weight.
     """
+    if targets.weight is not None:
+        if not targets.weight.isfinite().all():
+            raise NonFiniteError(f"{owner}: an example's weight is NaN or infinite")
+        if (targets.weight < 0).any():
+            raise SettingError(f"{owner}: an example's weight is {targets.weight.min().item()}")
     finite = targets.values.isfinite()
     if finite.all():
         return

@@ -10,7 +10,7 @@ from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, data_terms
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["Conjugate"]
@@ -48,7 +48,7 @@ class Conjugate(Scheme):
         prior = prior.to(design.device, design.dtype)
         residual = observed.values.to(design.dtype) - design @ prior.mean.mT
         noise_precision = head.noise_scale.to(design.device, design.dtype).square().reciprocal()
-        precision, shift = data_terms(design, Targets(residual, observed.mask), noise_precision)
+        precision, shift = data_terms(design, observed._replace(values=residual), noise_precision)
         return _condition(head, prior, precision, shift)
 
     def statistics(self, head: Head) -> GaussianStatistics:
@@ -81,9 +81,9 @@ def _condition(
 def _gaussians(head: Head, prior: Posterior) -> tuple[Gaussian, GaussianPosterior]:
     if not isinstance(head, Gaussian):
         raise DtypeError(_not_gaussian("heads", head))
-    if not isinstance(prior, GaussianPosterior):
+    if not isinstance(prior, GaussianFamily):
         raise DtypeError(_not_gaussian("priors", prior))
-    return head, prior
+    return head, prior.to_gaussian()
 
 
 def _not_gaussian(what: str, thing: object) -> str:

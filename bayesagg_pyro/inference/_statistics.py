@@ -119,11 +119,8 @@ def data_terms(design: Tensor, targets: Targets, noise_precision: Tensor) -> tup
         τ⁻² HᵀH, [1 or tasks, D, D], and τ⁻² Hᵀy, [tasks, D], over the observed examples.
     """
     values = targets.values.to(design.dtype)
-    if targets.mask is None:
-        precision = linalg.gram(design)
-        shift = values.mT @ design
-    else:
-        precision = linalg.gram(design, targets.mask.to(design.dtype))
-        shift = torch.where(targets.mask, values, 0.0).mT @ design
+    factor = targets.factor(design.dtype)
+    precision = linalg.gram(design, factor)
+    shift = (values if factor is None else values * factor).mT @ design
     noise_precision = noise_precision.reshape(-1, 1)
     return precision * noise_precision[..., None], shift * noise_precision

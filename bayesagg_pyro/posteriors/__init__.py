@@ -4,8 +4,20 @@ All are Pyro distributions with batch shape [tasks] and event shape [P], P being
 weights of one task (P = in_features + bias; times the classes for a Categorical head).
 """
 
+from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian
 from bayesagg_pyro.posteriors._empirical import Empirical
+from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
 from bayesagg_pyro.posteriors._posterior import Info, Posterior
 
-__all__ = ["Empirical", "Gaussian", "Info", "Posterior"]
+__all__ = [
+    "DiagonalGaussian",
+    "Empirical",
+    "Gaussian",
+    "GaussianFamily",
+    "Info",
+    "KroneckerGaussian",
+    "Posterior",
+    "Projection",
+]

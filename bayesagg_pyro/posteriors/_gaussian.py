@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import ShapeError
-from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
+from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
+from bayesagg_pyro.posteriors._posterior import Info, Shape
 
 __all__ = ["Gaussian"]
 
 
-class Gaussian(Posterior):
+class Gaussian(GaussianFamily):
     """N(m, Λ⁻¹) for each task; tasks that share Λ store it once.
 
     The precision is what Bayes' rule adds to, so it and its factor are kept; the covariance is
@@ -54,15 +53,15 @@ class Gaussian(Posterior):
         elif jitter is None:
             jitter = precision_tril.new_zeros(precision_tril.shape[0])
         self._mean = mean
-        self.precision_matrix = precision_matrix
+        self._precision_matrix = precision_matrix
         self.precision_tril = precision_tril
         diagonal = precision_tril.diagonal(dim1=-2, dim2=-1)
         self.info: Info = Info(jitter, (diagonal.amax(-1) / diagonal.amin(-1)) ** 2)
 
     @property
-    def mean(self) -> Tensor:
-        """m, [tasks, P]."""
-        return self._mean
+    def precision_matrix(self) -> Tensor:
+        """Λ, [tasks or 1, P, P]."""
+        return self._precision_matrix
 
     @cached_property
     def inverse_tril(self) -> Tensor:
@@ -86,6 +85,27 @@ class Gaussian(Posterior):
         """Marginal variances S_pp, [tasks, P]."""
         return self.inverse_tril.square().sum(-2).expand(self._mean.shape)
 
+    def precision_times(self, vectors: Tensor) -> Tensor:
+        """Λ applied to one vector per task, [tasks, P]."""
+        return (self.precision_matrix @ vectors[..., None])[..., 0]
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
+        return linalg.solve(self.precision_tril, vectors)
+
+    def with_mean(self, mean: Tensor) -> Gaussian:
+        """The same precision around another mean, [tasks, P]."""
+        return Gaussian(**{**self.tensors(), "mean": mean})
+
+    def project(self, design: Tensor) -> Projection:
+        """Moments of hᵀ w; the variance is a sum of squares."""
+        whitened = design @ self.inverse_tril.mT  # rows L⁻¹ h, [tasks or 1, B, P]
+        return Projection(whitened @ self.inverse_tril, whitened.square().sum(-1))
+
+    def to_gaussian(self) -> Gaussian:
+        """Itself."""
+        return self
+
     def rsample(
         self,
         sample_shape: Shape = (),
@@ -93,12 +113,7 @@ class Gaussian(Posterior):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Weights m + L⁻ᵀ ε, [*sample_shape, tasks, P]."""
-        noise = torch.randn(
-            (*sample_shape, *self._mean.shape),
-            generator=generator,
-            dtype=self._mean.dtype,
-            device=self._mean.device,
-        )
+        noise = self.noise(sample_shape, generator)
         return self._mean + torch.einsum("...tk,tkp->...tp", noise, self._expand(self.inverse_tril))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -114,23 +129,6 @@ class Gaussian(Posterior):
         """Exact 2-norm condition number of Λ, [tasks or 1]; an eigenvalue problem, not per step."""
         values: Tensor = torch.linalg.eigvalsh(self.precision_matrix)
         return values[..., -1] / values[..., 0]
-
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Gaussian:
-        """The same Gaussian elsewhere or in another precision."""
-        mean = self._mean.to(device=device, dtype=dtype)
-        if mean is self._mean:
-            return self
-        moved = {name: t.to(device=device, dtype=dtype) for name, t in self.tensors().items()}
-        return Gaussian(**moved)
-
-    def expand(self, batch_shape: Shape, _instance: Any = None) -> Any:
-        """Broadcast to more batch dimensions, as a Pyro MultivariateNormal."""
-        if torch.Size(batch_shape) == self.batch_shape:
-            return self
-        scale_tril = self._expand(self.scale_tril)
-        return dist.MultivariateNormal(self._mean, scale_tril=scale_tril).expand(batch_shape)
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean, precision, its factor and the jitter in it."""

@@ -10,12 +10,12 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Gaussian
+from bayesagg_pyro.posteriors import DiagonalGaussian
 
 __all__ = ["isotropic"]
 
 
-def isotropic(head: Head, variance: float | Sequence[float] | Tensor) -> Gaussian:
+def isotropic(head: Head, variance: float | Sequence[float] | Tensor) -> DiagonalGaussian:
     """N(0, variance · I) over all weights of each task, bias included.
 
     Args:
@@ -37,10 +37,5 @@ def isotropic(head: Head, variance: float | Sequence[float] | Tensor) -> Gaussia
         raise SettingError(
             f"head {head.site!r}: the prior variance must be positive and finite, not {variance}"
         )
-    eye = torch.eye(head.weight_size, dtype=value.dtype, device=device)
-    scale = value.reshape(-1, 1, 1)
-    return Gaussian(
-        value.new_zeros(head.tasks, head.weight_size),
-        eye / scale,
-        precision_tril=eye / scale.sqrt(),
-    )
+    mean = value.new_zeros(head.tasks, head.weight_size)
+    return DiagonalGaussian(mean, value.reciprocal().reshape(-1, 1).expand(-1, head.weight_size))

@@ -1,0 +1,121 @@
+"""Binary classification: p(y = 1 | u) = sigmoid(u), u = hᵀ w + b."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Bernoulli"]
+
+
+class Bernoulli(OnePredictor):
+    """T binary tasks. Targets are 0 or 1, floating point, integer or bool.
+
+    Args:
+        in_features: d, the number of features.
+        tasks: T, the number of tasks.
+        bias: whether each task has an intercept.
+        pos_weight: factor of the log-likelihood of positives, one or one per task.
+        prior_variance: variance of the default prior of `model`.
+        missing: "nan" reads a NaN target as not observed.
+        name: prefix of the Pyro sites.
+
+    Raises:
+        SettingError: if a positive weight is not positive and finite, or a size is not positive.
+        ShapeError: if there is neither one positive weight nor one per task.
+    """
+
+    target_kind: ClassVar[Literal["real", "binary", "class"]] = "binary"
+    pos_weight: Tensor | None  #: [] or [tasks]
+
+    def __init__(
+        self,
+        in_features: int,
+        tasks: int = 1,
+        *,
+        bias: bool = True,
+        pos_weight: float | Sequence[float] | Tensor | None = None,
+        prior_variance: float = 1.0,
+        missing: Literal["error", "nan"] = "error",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            in_features,
+            tasks,
+            bias=bias,
+            prior_variance=prior_variance,
+            missing=missing,
+            name=name,
+        )
+        if pos_weight is not None:
+            pos_weight = torch.as_tensor(pos_weight, dtype=torch.float64).detach().clone()
+            if pos_weight.shape not in ((), (tasks,)):
+                raise ShapeError(
+                    f"pos_weight must be one number or one for each of {tasks} tasks, "
+                    f"not of shape {list(pos_weight.shape)}"
+                )
+            if not (pos_weight.isfinite() & (pos_weight > 0)).all():
+                raise SettingError(f"pos_weight must be positive and finite, not {pos_weight}")
+        self.register_buffer("pos_weight", pos_weight)
+
+    def likelihood(self, outputs: Tensor) -> Any:
+        """Bernoulli(logits), batch shape [..., B, tasks]."""
+        return dist.Bernoulli(logits=outputs, validate_args=False)
+
+    def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """softplus((1 − 2y) u), times the weight of positives; [..., B, tasks]."""
+        loss = torch.nn.functional.softplus(_sign(outputs, targets) * outputs)
+        weight = self.target_weight(targets)
+        return loss if weight is None else loss * weight.to(loss.dtype)
+
+    def target_weight(self, targets: Tensor) -> Tensor | None:
+        """The weight of positives where y = 1, else 1."""
+        if self.pos_weight is None:
+            return None
+        return torch.where(targets > 0, self.pos_weight, 1.0)
+
+    def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """sigmoid(u) − y, as −sigmoid(−u) for positives; weighted."""
+        return self.nll_derivatives(outputs, targets)[0]
+
+    def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """sigmoid(u) − y and sigmoid(u) sigmoid(−u), weighted."""
+        sign = _sign(outputs, targets)
+        wrong = torch.sigmoid(sign * outputs)  # probability of the other label
+        slope, curvature = sign * wrong, wrong * torch.sigmoid(-sign * outputs)
+        weight = self.target_weight(targets)
+        if weight is None:
+            return slope, curvature
+        weight = weight.to(slope.dtype)
+        return slope * weight, curvature * weight
+
+    def check_values(self, targets: Targets) -> None:
+        """Refuse labels other than 0 and 1.
+
+        Raises:
+            SettingError: naming the first one.
+        """
+        good = (targets.values == 0) | (targets.values == 1)
+        if not good.all():
+            example, task = (~good).nonzero()[0].tolist()
+            raise SettingError(
+                f"head {self.site!r}: target of task {task}, example {example}, is "
+                f"{targets.values[example, task].item()}; binary targets are 0 or 1"
+            )
+
+    def valid(self, targets: Targets) -> Tensor:
+        """Whether all targets are 0 or 1, as a boolean scalar on their device."""
+        return ((targets.values == 0) | (targets.values == 1)).all()
+
+
+def _sign(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 − 2y: the loss grows with the logit of a negative and falls with that of a positive."""
+    return 1 - 2 * targets.to(outputs.dtype)

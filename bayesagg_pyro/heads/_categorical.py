@@ -1,0 +1,122 @@
+"""Multi-class classification: p(y | f) = softmax(f)_y, f = W h + b."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Categorical"]
+
+
+class Categorical(Head):
+    """One multi-class task, or several with equal class counts. Targets are class indices.
+
+    Weights of a task are laid out class by class, bias last: the point estimate is
+    [tasks · classes, D], a posterior has event size classes · D. Outputs are logits, [B, classes]
+    for one task and [B, tasks, classes] for several.
+
+    Args:
+        in_features: d, the number of features.
+        classes: C, at least 2.
+        tasks: T, the number of tasks.
+        bias: whether each class has an intercept.
+        class_weight: factor of the log-likelihood of each true class, [C].
+        prior_variance: variance of the default prior of `model`.
+        name: prefix of the Pyro sites.
+
+    Raises:
+        SettingError: if there are fewer than two classes or a class weight is not positive.
+        ShapeError: if there is not one weight per class.
+    """
+
+    target_kind: ClassVar[Literal["real", "binary", "class"]] = "class"
+    class_weight: Tensor | None  #: [C]
+
+    def __init__(
+        self,
+        in_features: int,
+        classes: int,
+        *,
+        tasks: int = 1,
+        bias: bool = True,
+        class_weight: Sequence[float] | Tensor | None = None,
+        prior_variance: float = 1.0,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(classes, int) or classes < 2:
+            raise SettingError(f"classes must be an integer of at least 2, not {classes!r}")
+        super().__init__(
+            in_features,
+            tasks,
+            outputs_per_task=classes,
+            bias=bias,
+            prior_variance=prior_variance,
+            name=name,
+        )
+        self.classes = classes
+        if class_weight is not None:
+            class_weight = torch.as_tensor(class_weight, dtype=torch.float64).detach().clone()
+            if class_weight.shape != (classes,):
+                raise ShapeError(
+                    f"class_weight must hold one number for each of {classes} classes, "
+                    f"not be of shape {list(class_weight.shape)}"
+                )
+            if not (class_weight.isfinite() & (class_weight > 0)).all():
+                raise SettingError(f"class_weight must be positive and finite, not {class_weight}")
+        self.register_buffer("class_weight", class_weight)
+
+    def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Logits, [..., B, classes] for one task, [..., B, tasks, classes] for several.
+
+        Args:
+            features: [B, d].
+            weight: [..., tasks, classes · D]; the point estimate if None.
+        """
+        if weight is None:
+            weight = self.point()
+        rows = weight.unflatten(-1, (self.classes, -1)).flatten(-3, -2)  # [..., tasks · C, D]
+        logits = super().forward(features, rows)
+        return logits if self.tasks == 1 else logits.unflatten(-1, (self.tasks, self.classes))
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Outputs with the task axis, [..., B, tasks, classes]."""
+        return outputs[..., None, :] if self.tasks == 1 else outputs
+
+    def likelihood(self, outputs: Tensor) -> Any:
+        """Categorical(logits), batch shape [..., B, tasks]."""
+        return dist.Categorical(logits=self.logits(outputs), validate_args=False)
+
+    def target_weight(self, targets: Tensor) -> Tensor | None:
+        """The weight of the true class."""
+        return None if self.class_weight is None else self.class_weight[targets]
+
+    def check_values(self, targets: Targets) -> None:
+        """Refuse labels outside 0 … C − 1.
+
+        Raises:
+            SettingError: naming the first one.
+        """
+        good = (targets.values >= 0) & (targets.values < self.classes)
+        if not good.all():
+            example, task = (~good).nonzero()[0].tolist()
+            raise SettingError(
+                f"head {self.site!r}: target of task {task}, example {example}, is "
+                f"{targets.values[example, task].item()}; classes are 0 to {self.classes - 1} "
+                "(give a mask where the label is missing)"
+            )
+
+    def valid(self, targets: Targets) -> Tensor:
+        """Whether all labels are in range, as a boolean scalar on their device."""
+        return ((targets.values >= 0) & (targets.values < self.classes)).all()
+
+    def extra_repr(self) -> str:
+        """What `print(head)` shows."""
+        return f"{super().extra_repr()}, classes={self.classes}"

@@ -1,0 +1,49 @@
+"""Heads whose likelihood depends on one linear predictor u = hᵀ w per task."""
+
+from __future__ import annotations
+
+from abc import ABC
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.heads._head import Head
+
+__all__ = ["OnePredictor"]
+
+
+class OnePredictor(Head, ABC):
+    """A head with one output per task; second-order inference and quadrature need no more.
+
+    The derivatives below come from automatic differentiation of the likelihood; a head with simple
+    or delicate ones overrides them. A subclass must keep the outputs linear in the features.
+    """
+
+    def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """dℓ/du of `loss`, elementwise, [..., B, tasks]."""
+        slope: Tensor = torch.func.grad(lambda u: self.loss(u, targets).sum())(outputs)
+        return slope
+
+    def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """First derivative and curvature of −log p(y | u) (times `target_weight`) in u.
+
+        The curvature is at least 0 (generalised Gauss-Newton: negative parts are dropped).
+        """
+
+        def total(u: Tensor) -> Tensor:
+            return self.negative_log_prob(u, targets).sum()
+
+        def total_slope(u: Tensor) -> tuple[Tensor, Tensor]:
+            slope = torch.func.grad(total)(u)
+            return slope.sum(), slope
+
+        # Elementwise: the gradient of the summed slope is each entry's own second derivative.
+        curvature, slope = torch.func.grad(total_slope, has_aux=True)(outputs)
+        return slope, curvature.clamp(min=0)
+
+    def transition(self, targets: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """Where on the axis of u the derivative bends, and over what width: (centre, width).
+
+        Quadrature puts its nodes there when the posterior is wider; broadcastable to [B, tasks].
+        """
+        return 0.0, 1.0

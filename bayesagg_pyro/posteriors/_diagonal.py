@@ -1,0 +1,91 @@
+"""A Gaussian whose weights are independent: a prior, or the cheapest of approximations."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import NumericalError, ShapeError
+from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
+from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._posterior import Info, Shape
+
+__all__ = ["DiagonalGaussian"]
+
+
+class DiagonalGaussian(GaussianFamily):
+    """N(m, diag(λ)⁻¹) for each task.
+
+    Args:
+        mean: [tasks, P].
+        precision: λ, [tasks or 1, P], positive.
+
+    Raises:
+        ShapeError: if the two do not fit.
+        NumericalError: on the CPU, if a precision is not positive.
+    """
+
+    def __init__(self, mean: Tensor, precision: Tensor) -> None:
+        tasks, size = mean.shape
+        if precision.shape not in ((1, size), (tasks, size)):
+            raise ShapeError(
+                f"a mean of shape {list(mean.shape)} needs precisions of shape "
+                f"[1 or {tasks}, {size}], not {list(precision.shape)}"
+            )
+        super().__init__(tasks, size)
+        if precision.device.type == "cpu" and not (precision > 0).all():
+            raise NumericalError(
+                f"a diagonal precision must be positive, but its smallest entry is "
+                f"{precision.min():.3g}; strengthen the prior"
+            )
+        self._mean = mean
+        self.precision = precision
+        jitter = precision.new_zeros(precision.shape[0])
+        self.info: Info = Info(jitter, precision.amax(-1) / precision.amin(-1))
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances 1/λ, [tasks, P]."""
+        return self.precision.reciprocal().expand(self._mean.shape)
+
+    def precision_times(self, vectors: Tensor) -> Tensor:
+        """Λ applied to one vector per task, [tasks, P]."""
+        return self.precision * vectors
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
+        return vectors / self.precision
+
+    def with_mean(self, mean: Tensor) -> DiagonalGaussian:
+        """The same precision around another mean, [tasks, P]."""
+        return DiagonalGaussian(mean, self.precision)
+
+    def project(self, design: Tensor) -> Projection:
+        """Moments of hᵀ w."""
+        cross = design / self.precision[:, None]
+        return Projection(cross, (cross * design).sum(-1))
+
+    def to_gaussian(self) -> Gaussian:
+        """The same distribution with a dense precision."""
+        return Gaussian(
+            self._mean,
+            torch.diag_embed(self.precision),
+            precision_tril=torch.diag_embed(self.precision.sqrt()),
+        )
+
+    def rsample(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Weights m + ε / sqrt(λ), [*sample_shape, tasks, P]."""
+        return self._mean + self.noise(sample_shape, generator) * self.precision.rsqrt()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of weights [..., tasks, P], as [..., tasks]."""
+        squares = (value - self._mean).square() * self.precision
+        return 0.5 * (self.precision.log() - squares - math.log(2 * math.pi)).sum(-1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Mean and precisions."""
+        return {"mean": self._mean, "precision": self.precision}

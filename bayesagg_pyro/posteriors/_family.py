@@ -1,0 +1,101 @@
+"""What all Gaussian posteriors have in common, however they store their covariance."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.posteriors._posterior import Posterior, Shape
+
+if TYPE_CHECKING:
+    from bayesagg_pyro.posteriors._gaussian import Gaussian
+
+__all__ = ["GaussianFamily", "Projection"]
+
+
+class Projection(NamedTuple):
+    """Second moments of one linear predictor u = hᵀ w for every task and example.
+
+    Attributes:
+        cross: Cov(w, u) = S h, [tasks or 1, B, D].
+        variance: Var(u) = hᵀ S h, [tasks or 1, B], at least 0.
+    """
+
+    cross: Tensor
+    variance: Tensor
+
+
+class GaussianFamily(Posterior):
+    """N(m, S) for each task. Subclasses differ in the structure of the precision Λ = S⁻¹."""
+
+    _mean: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Means m, [tasks, P]."""
+        return self._mean
+
+    @abstractmethod
+    def precision_times(self, vectors: Tensor) -> Tensor:
+        """Λ applied to one vector per task, [tasks, P]."""
+
+    @abstractmethod
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
+
+    @abstractmethod
+    def with_mean(self, mean: Tensor) -> GaussianFamily:
+        """The same precision around another mean, [tasks, P]."""
+
+    @abstractmethod
+    def project(self, design: Tensor) -> Projection:
+        """Moments of the predictors hᵀ w for a design matrix [B, P].
+
+        Raises:
+            NotImplementedError: for structures over several outputs per task.
+        """
+
+    @abstractmethod
+    def to_gaussian(self) -> Gaussian:
+        """The same distribution with a dense precision."""
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        """Λ, [tasks or 1, P, P]."""
+        return self.to_gaussian().precision_matrix
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """S, [tasks or 1, P, P]."""
+        return self.to_gaussian().covariance_matrix
+
+    def noise(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
+        """Standard normal draws, [*sample_shape, tasks, P]."""
+        return torch.randn(
+            (*sample_shape, *self._mean.shape),
+            generator=generator,
+            dtype=self._mean.dtype,
+            device=self._mean.device,
+        )
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> Any:
+        """Broadcast to more batch dimensions, as a Pyro MultivariateNormal."""
+        if torch.Size(batch_shape) == self.batch_shape:
+            return self
+        scale_tril = self.to_gaussian().scale_tril.expand(self.tasks, -1, -1)
+        return dist.MultivariateNormal(self._mean, scale_tril=scale_tril).expand(
+            torch.Size(batch_shape)
+        )
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
+        """The same distribution elsewhere or in another precision."""
+        mean = self._mean.to(device=device, dtype=dtype)
+        if mean is self._mean:
+            return self
+        moved = {name: t.to(device=device, dtype=dtype) for name, t in self.tensors().items()}
+        build: Any = type(self)
+        return build(**moved)

@@ -1,0 +1,128 @@
+"""A Gaussian over the weights of several outputs whose curvature is a Kronecker product."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.posteriors._family import GaussianFamily
+from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._posterior import Info, Shape
+
+__all__ = ["KroneckerGaussian"]
+
+
+class _Eigen(NamedTuple):
+    outputs: Tensor  #: Q₁, [tasks, C, C]
+    inputs: Tensor  #: Q₂, [tasks or 1, D, D]
+    values: Tensor  #: eigenvalues of Λ, [tasks, C, D]
+
+
+class KroneckerGaussian(GaussianFamily):
+    """N(m, Λ⁻¹) with Λ = G ⊗ A / n + δ I, for each task (KFAC; Martens & Grosse, 2015).
+
+    G sums the curvature of the loss in the outputs over n examples and A sums h hᵀ. Used as a
+    prior, it adds the new examples' sums to its own: the result is the Kronecker approximation for
+    the union of both data sets, not the sum of two Kronecker products, which is none.
+
+    Args:
+        mean: [tasks, C·D], per output, bias last.
+        outputs: G, [tasks, C, C].
+        inputs: A, [tasks or 1, D, D].
+        count: n, [tasks].
+        isotropic: δ, [tasks or 1], positive.
+    """
+
+    def __init__(
+        self, mean: Tensor, outputs: Tensor, inputs: Tensor, count: Tensor, isotropic: Tensor
+    ) -> None:
+        super().__init__(*mean.shape)
+        self._mean = mean
+        self.outputs = outputs
+        self.inputs = inputs
+        self.count = count
+        self.isotropic = isotropic
+
+    @cached_property
+    def eigen(self) -> _Eigen:
+        """Λ = (Q₁ ⊗ Q₂) diag(values) (Q₁ ⊗ Q₂)ᵀ."""
+        left, q1 = torch.linalg.eigh(self.outputs)
+        right, q2 = torch.linalg.eigh(self.inputs)
+        data = left.clamp(min=0)[..., :, None] * right.clamp(min=0)[..., None, :]
+        data = data / self.count.clamp(min=1)[:, None, None]
+        return _Eigen(q1, q2, data + self.isotropic[:, None, None])
+
+    @cached_property
+    def info(self) -> Info:  # type: ignore[override]  # computed when asked for
+        """No jitter is ever needed; the condition number is exact."""
+        values = self.eigen.values.flatten(1)
+        return Info(values.new_zeros(len(values)), values.amax(1) / values.amin(1))
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances, [tasks, C·D]."""
+        q1, q2, values = self.eigen
+        return (q1.square() @ values.reciprocal() @ q2.square().mT).flatten(1)
+
+    def precision_times(self, vectors: Tensor) -> Tensor:
+        """Λ applied to one vector per task, [tasks, C·D]."""
+        return self._rotate(self._unrotate(vectors) * self.eigen.values)
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Λ⁻¹ applied to one vector per task, [tasks, C·D]."""
+        return self._rotate(self._unrotate(vectors) / self.eigen.values)
+
+    def with_mean(self, mean: Tensor) -> KroneckerGaussian:
+        """The same precision around another mean, [tasks, C·D]."""
+        same = KroneckerGaussian(**{**self.tensors(), "mean": mean})
+        same.__dict__["eigen"] = self.eigen
+        return same
+
+    def project(self, design: Tensor) -> NoReturn:
+        """There is no single predictor."""
+        raise NotImplementedError("a Kronecker posterior has several linear predictors per task")
+
+    def to_gaussian(self) -> Gaussian:
+        """The same distribution with a dense precision, [tasks, C·D, C·D]."""
+        q1, q2, values = self.eigen
+        tasks, size = self._mean.shape
+        basis = torch.einsum("tce,tdf->tcdef", q1, q2.expand(tasks, -1, -1))
+        basis = basis.reshape(tasks, size, size)
+        return Gaussian(self._mean, (basis * values.flatten(1)[:, None]) @ basis.mT)
+
+    def rsample(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Weights m + Q₁ (ε / sqrt(λ)) Q₂ᵀ, [*sample_shape, tasks, C·D]."""
+        noise = self.noise(sample_shape, generator).unflatten(-1, self.eigen.values.shape[1:])
+        return self._mean + self._rotate(noise * self.eigen.values.rsqrt())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of weights [..., tasks, C·D], as [..., tasks]."""
+        values = self.eigen.values
+        squares = self._unrotate(value - self._mean).square() * values
+        return 0.5 * (values.log() - squares - math.log(2 * math.pi)).sum((-2, -1))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Mean, factors, count and isotropic part."""
+        return {
+            "mean": self._mean,
+            "outputs": self.outputs,
+            "inputs": self.inputs,
+            "count": self.count,
+            "isotropic": self.isotropic,
+        }
+
+    def _unrotate(self, vectors: Tensor) -> Tensor:
+        """[..., tasks, C·D] -> coordinates in the eigenbasis, [..., tasks, C, D]."""
+        q1, q2, values = self.eigen
+        coordinates: Tensor = q1.mT @ vectors.unflatten(-1, values.shape[1:]) @ q2
+        return coordinates
+
+    def _rotate(self, coordinates: Tensor) -> Tensor:
+        q1, q2, _ = self.eigen
+        return (q1 @ coordinates @ q2.mT).flatten(-2)
