@@ -10,10 +10,10 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from experiments import weight_figure
 from experiments.files import prepare_folder, write_atomically
+from experiments.weight_figure import typeset, weights
 
 __all__ = ["delta_m", "draw", "errors"]
 
@@ -55,7 +55,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
     for record in records:
         if record["weights"]:
             name = f"weights_{record['method']['name']}"
-            figures[name] = lambda record=record: weight_figure.weights(record)  # type: ignore[misc]
+            figures[name] = lambda record=record: weights(record)  # type: ignore[misc]
     return [_write(make, folder / name) for name, make in figures.items()]
 
 
@@ -89,9 +89,10 @@ def errors(records: Sequence[Record]) -> Figure:
         name = task["name"]
         curves = [[epoch["validation"][name] for epoch in record["history"]] for record in records]
         _curves(axes, records, curves)
-        constant = records[0]["constant"]["test"][name]
+        constant = records[0]["constant"]["validation"][name]
         axes.axhline(constant, color="0.6", linewidth=0.8, linestyle=":", label="predict the mean")
-        axes.set_title(f"{task['symbol']} ({task['unit']})" if task["unit"] else task["symbol"])
+        unit = f" ({typeset(task['unit'])})" if task["unit"] else ""
+        axes.set_title(typeset(task["symbol"]) + unit)
         _log(axes)
     for axes in grid[len(tasks) + 1 :]:
         axes.set_axis_off()
@@ -122,7 +123,7 @@ def _curves(
             label=record["title"] if labels else None,
         )
         best = record["best"]["epoch"]
-        axes.plot(best, values[epochs.index(best)], "o", color=colour, markersize=3.5)
+        axes.plot(best, values[epochs.index(best)], "o", color=colour, markersize=3.5, zorder=3)
         warm = [e["epoch"] for e in record["history"] if e["phase"] == "pre-training"]
         if warm:
             axes.axvline(
@@ -132,19 +133,23 @@ def _curves(
                 zorder=0,
                 label="end of pre-training" if labels else None,
             )
+    if labels:  # an empty point of no run's colour, to explain the filled ones
+        axes.plot([], [], "o", color="0.4", markersize=3.5, label="best epoch on validation")
     axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
 def _log(axes: Axes) -> None:
     """A logarithmic axis that is labelled with plain numbers even within one decade."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    subs = (1.0, 2.0, 5.0) if high / low < 30 else (1.0,)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    formatter = ScalarFormatter()
-    formatter.set_scientific(False)
-    axes.yaxis.set_major_formatter(formatter)
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    if high / low < 6:
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+    else:
+        subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _write(make: Callable[[], Figure], path: Path) -> Path:

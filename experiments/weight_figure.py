@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-__all__ = ["weights"]
+__all__ = ["typeset", "weights"]
 
 _STAGES = {1: ("end",), 2: ("start", "end"), 3: ("start", "middle", "end")}
 
@@ -22,7 +23,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
     """
     stages = record["weights"]
     names = _STAGES[len(stages)]
-    symbols = [task["symbol"] for task in record["tasks"]]
+    symbols = [typeset(task["symbol"]) for task in record["tasks"]]
     values = [np.asarray(stage["weights"]) for stage in stages]
     alike = all(np.allclose(value, value[:1], rtol=1e-4) for value in values)
     top = max(float(value.max()) for value in values)
@@ -58,3 +59,9 @@ def weights(record: Mapping[str, Any]) -> Figure:
         grid[1, 0].set_ylabel("training example")
         figure.colorbar(image, ax=list(grid[1]), label="weight", aspect=25, pad=0.01)
     return figure
+
+
+def typeset(text: str) -> str:
+    """``"c_v"`` or ``"a0^3"`` with real subscripts and superscripts."""
+    text = re.sub(r"\^(\d+)", r"$^{\1}$", text.replace("a0", "a_0"))
+    return re.sub(r"_([A-Za-z0-9]+)", r"$_{\\mathrm{\1}}$", text)
