@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -157,7 +157,7 @@ def _softmax(variance: Tensor, power: Tensor | float, grad: GradientDistribution
     return weights * (share / weights.sum(0, keepdim=True).clamp(min=1))
 
 
-def _named(power: Power) -> list[tuple[str, float]]:
+def _named(power: Any) -> list[tuple[str, Any]]:
     if isinstance(power, Mapping):
         return [(f" of {name!r}", value) for name, value in power.items()]
     if isinstance(power, Sequence) and not isinstance(power, str):
