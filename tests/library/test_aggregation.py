@@ -1,0 +1,327 @@
+"""One direction out of many gradient distributions: weights, scales, symmetries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import close, precision_weights
+
+from bayesagg_pyro import aggregation, errors
+from bayesagg_pyro.aggregation import Mean, PrecisionWeighted, Sum
+from bayesagg_pyro.gradients import GradientDistribution, cat
+
+ALL = [
+    Mean(),
+    Sum(),
+    PrecisionWeighted(),
+    PrecisionWeighted(0.85),
+    PrecisionWeighted(0.5, resolution="dimension"),
+    PrecisionWeighted(0.5, resolution="task"),
+]
+
+
+def grads(rng, tasks=3, batch=4, d=5, *, observed=None, dtype=torch.float64, spread=2.0):
+    mean = torch.randn(tasks, batch, d, generator=rng, dtype=torch.float64)
+    log = spread * torch.randn(tasks, batch, d, generator=rng, dtype=torch.float64)
+    variance = log.exp()
+    if observed is not None:
+        mean, variance = (x.where(observed[..., None], 0.0) for x in (mean, variance))
+    return GradientDistribution(mean.to(dtype), variance.to(dtype), observed)
+
+
+def weights(rule, grad) -> torch.Tensor:
+    found = rule.weights(grad)
+    assert found is not None
+    return found
+
+
+@given(
+    tasks=st.integers(1, 5),
+    batch=st.integers(1, 5),
+    d=st.integers(1, 5),
+    powers=st.lists(st.floats(0, 1), min_size=5, max_size=5),
+    common=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_equals_the_dense_formula(tasks, batch, d, powers, common, seed) -> None:
+    grad = grads(torch.Generator().manual_seed(seed), tasks, batch, d)
+    power = [powers[0]] * tasks if common else powers[:tasks]
+    alpha = precision_weights(grad.variance, power)
+    rule = PrecisionWeighted(powers[0] if common else power)
+    close(weights(rule, grad), alpha)
+    close(rule(grad), (alpha * grad.mean).sum(0))
+    result = rule.aggregate(grad)
+    close(result.direction, (alpha * grad.mean).sum(0))
+    close(result.effective_tasks, (1 / alpha.square().sum(0)).mean())
+    assert result.jitter is None
+
+
+def test_powers_by_name_follow_the_heads(rng) -> None:
+    a, b = grads(rng, tasks=2), grads(rng, tasks=3)
+    joint = cat({"a": a, "b": b})
+    alpha = precision_weights(joint.variance, [0.9, 0.9, 0.2, 0.2, 0.2])
+    close(weights(PrecisionWeighted({"b": 0.2, "a": 0.9}), joint), alpha)
+    close(weights(PrecisionWeighted([0.9, 0.9, 0.2, 0.2, 0.2]), joint), alpha)
+    even = precision_weights(joint.variance, [0.4] * 5)
+    close(weights(PrecisionWeighted({"a": 0.4, "b": 0.4}), joint), even)
+
+
+def test_cat_stacks_and_remembers(rng) -> None:
+    observed = torch.rand(3, 4, generator=rng) < 0.5
+    a, b = grads(rng, tasks=2), grads(rng, tasks=3, observed=observed)
+    joint = cat({"a": a, "b": b})
+    assert joint.groups == {"a": slice(0, 2), "b": slice(2, 5)}
+    assert torch.equal(joint.mean, torch.cat([a.mean, b.mean]))
+    assert torch.equal(joint.variance, torch.cat([a.variance, b.variance]))
+    assert torch.equal(joint.observed, torch.cat([torch.ones(2, 4, dtype=torch.bool), observed]))
+    assert cat({"a": a}).groups == {"a": slice(0, 2)}
+    with pytest.raises(errors.ShapeError, match="'b'"):
+        cat({"a": a, "b": grads(rng, batch=5)})
+    with pytest.raises(errors.SettingError, match="nothing to join"):
+        cat({})
+
+
+@pytest.mark.parametrize("resolution", ["dimension", "task"])
+@pytest.mark.parametrize("power", [1.0, [0.9, 0.3, 0.6]], ids=str)
+def test_coarser_resolutions_average_the_variance(rng, resolution, power) -> None:
+    grad = grads(rng)
+    averaged = grad.variance.mean(1, keepdim=True)
+    if resolution == "task":
+        averaged = averaged.mean(2, keepdim=True)
+    powers = power if isinstance(power, list) else [power] * 3
+    alpha = precision_weights(averaged, powers).expand(3, 4, 5)
+    rule = PrecisionWeighted(power, resolution=resolution)
+    close(weights(rule, grad), alpha)
+    close(rule(grad), (alpha * grad.mean).sum(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_variances_in_one_batch(dtype) -> None:
+    """1e-30 beside 1e+30, with powers that differ: finite, and right where it can be said."""
+    variance = torch.tensor([1e-30, 1e30, 1.0], dtype=dtype).reshape(3, 1, 1)
+    grad = GradientDistribution(torch.ones(3, 1, 1, dtype=dtype), variance)
+    alpha = weights(PrecisionWeighted(1.0), grad).flatten().double()
+    close(alpha, torch.tensor([1.0, 0.0, 0.0]).double(), 1e-6)
+    for power in ([0.9, 0.1, 0.5], [1.0, 0.0, 0.5], 0.5, 0.01):
+        powers = power if isinstance(power, list) else [power] * 3
+        alpha = weights(PrecisionWeighted(power), grad).double()
+        expected = precision_weights(variance.double(), powers)
+        torch.testing.assert_close(alpha, expected, rtol=1e-4, atol=1e-30)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3, [1.0, 0.5, 0.2]], ids=str)
+def test_tasks_without_variance_share_the_weight(rng, power) -> None:
+    grad = grads(rng)
+    grad.variance[0, 1] = 0
+    grad.variance[2, 1, 0] = 0
+    alpha = weights(PrecisionWeighted(power), grad)
+    assert alpha[:, 1, 0].tolist() == [0.5, 0, 0.5]
+    assert alpha[:, 1, 1].tolist() == [1, 0, 0]
+    powers = power if isinstance(power, list) else [power] * 3
+    rest = [0, 2, 3]
+    close(alpha[:, rest], precision_weights(grad.variance[:, rest], powers))
+
+
+def test_all_without_variance_is_the_mean(rng) -> None:
+    grad = grads(rng)
+    grad.variance.zero_()
+    close(PrecisionWeighted()(grad), grad.mean.mean(0))
+
+
+def test_power_zero_is_the_mean_and_never_reads_the_variance(rng) -> None:
+    grad = grads(rng)
+    poisoned = GradientDistribution(grad.mean, torch.full_like(grad.variance, torch.nan))
+    rule = PrecisionWeighted(0.0)
+    close(rule(poisoned), grad.mean.mean(0))
+    close(weights(rule, poisoned), torch.full((3, 4, 5), 1 / 3, dtype=torch.float64))
+    zeros = GradientDistribution(grad.mean, torch.zeros_like(grad.variance))
+    close(PrecisionWeighted([0.0, 0.0, 0.0])(zeros), grad.mean.mean(0))
+
+
+def test_power_zero_of_one_task_never_reads_its_variance(rng) -> None:
+    grad = grads(rng)
+    variance = grad.variance.clone()
+    variance[1] = torch.nan
+    got = weights(PrecisionWeighted([0.7, 0.0, 0.2]), GradientDistribution(grad.mean, variance))
+    variance[1] = 1.0
+    close(got, precision_weights(variance, [0.7, 0.0, 0.2]))
+
+
+@pytest.mark.parametrize("rule", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(exponent=st.integers(-6, 6), seed=st.integers(0, 99))
+def test_all_losses_times_c_scale_the_direction_by_c(rule, dtype, exponent, seed) -> None:
+    grad = grads(torch.Generator().manual_seed(seed), dtype=dtype)
+    c = 10.0**exponent
+    scaled = GradientDistribution(grad.mean * c, grad.variance * c**2)
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+    torch.testing.assert_close(rule(scaled) / c, rule(grad), rtol=tolerance, atol=tolerance)
+    assert rule(scaled).abs().max() > 0
+
+
+def test_powers_that_differ_depend_on_the_units(rng) -> None:
+    """What the documentation warns of; were it false, the warning should go."""
+    grad = grads(rng)
+    rule = PrecisionWeighted([0.9, 0.5, 0.1])
+    scaled = GradientDistribution(grad.mean * 1e3, grad.variance * 1e6)
+    assert not torch.allclose(rule(scaled) / 1e3, rule(grad), rtol=1e-2)
+
+
+@pytest.mark.parametrize("rule", ALL, ids=str)
+def test_order_of_tasks_and_examples_does_not_matter(rng, rule) -> None:
+    grad = grads(rng)
+    turn = torch.tensor([2, 0, 1])
+    turned = GradientDistribution(grad.mean[turn], grad.variance[turn])
+    close(rule(turned), rule(grad))
+    close(weights(rule, turned), weights(rule, grad)[turn])
+    rows = torch.tensor([3, 1, 0, 2])
+    shuffled = GradientDistribution(grad.mean[:, rows], grad.variance[:, rows])
+    close(rule(shuffled), rule(grad)[rows])
+
+
+@pytest.mark.parametrize("rule", ALL, ids=str)
+def test_one_task_and_equal_tasks(rng, rule) -> None:
+    one = grads(rng, tasks=1)
+    close(rule(one), one.mean[0])
+    assert rule.aggregate(one).effective_tasks.item() == pytest.approx(1)
+    equal = GradientDistribution(one.mean.expand(4, -1, -1), one.variance.expand(4, -1, -1))
+    times = 4 if rule.scale == "sum" else 1
+    close(rule(equal), one.mean[0] * times)
+    assert rule.aggregate(equal).effective_tasks.item() == pytest.approx(4)
+
+
+def test_mean_and_sum(rng) -> None:
+    grad = grads(rng)
+    close(Mean()(grad), grad.mean.mean(0))
+    close(Sum()(grad), grad.mean.sum(0))
+    assert Mean.scale == "mean"
+    assert Sum.scale == "sum"
+    assert PrecisionWeighted.scale == "mean"
+    close(weights(Sum(), grad), torch.ones(3, 4, 5).double())
+    assert Sum().aggregate(grad).effective_tasks.item() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.0, 0.6, [0.0, 0.5, 1.0]], ids=str)
+def test_missing_targets_get_no_weight(rng, power) -> None:
+    """An example's weights sum to its observed share; a task's gradient counts B / n_t times."""
+    observed = torch.tensor([[1, 0, 0, 1], [1, 1, 0, 1], [0, 1, 0, 1]], dtype=torch.bool)
+    grad = grads(rng, observed=observed)
+    powers = power if isinstance(power, list) else [power] * 3
+    alpha = precision_weights(grad.variance.where(observed[..., None], 1.0), powers, observed)
+    rule = PrecisionWeighted(power)
+    close(weights(rule, grad), alpha)
+    close(weights(rule, grad).sum(0)[:, 0], torch.tensor([2 / 3, 2 / 3, 0, 1], dtype=torch.float64))
+    scale = torch.tensor([4 / 2, 4 / 3, 4 / 2], dtype=torch.float64)[:, None, None]
+    direction = rule(grad)
+    close(direction, (alpha * scale * grad.mean).sum(0))
+    assert (direction[2] == 0).all()
+
+
+@pytest.mark.parametrize("rule", [Mean(), Sum(), PrecisionWeighted()], ids=str)
+def test_missing_targets_keep_a_point_posterior_equal_to_scalarisation(rng, rule) -> None:
+    """No variance: direction / B is the gradient of the mean (or sum) of the tasks' own means."""
+    observed = torch.rand(3, 8, generator=rng) < 0.5
+    observed[1] = False  # and one task has no target at all
+    grad = grads(rng, batch=8, observed=observed)
+    grad = GradientDistribution(grad.mean, torch.zeros_like(grad.variance), observed)
+    counts = observed.sum(1).clamp(min=1).double()
+    expected = (grad.mean / counts[:, None, None]).sum(0)
+    if rule.scale == "mean":
+        expected = expected / 3
+    close(rule(grad) / 8, expected)
+
+
+def test_missing_targets_are_left_out_of_averages(rng) -> None:
+    observed = torch.rand(3, 6, generator=rng) < 0.6
+    grad = grads(rng, batch=6, observed=observed)
+    for resolution in ("dimension", "task"):
+        averaged = torch.stack([grad.variance[t][observed[t]].mean(0) for t in range(3)])[:, None]
+        if resolution == "task":
+            averaged = averaged.mean(2, keepdim=True)
+        alpha = precision_weights(averaged.expand(3, 6, -1), [0.8] * 3, observed)
+        rule = PrecisionWeighted(0.8, resolution=resolution)
+        close(weights(rule, grad), alpha.expand(3, 6, 5))
+
+
+def test_effective_number_of_tasks() -> None:
+    alpha = torch.tensor([[0.5, 1.0, 2.0, 0.0], [0.5, 0.0, 1.0, 0.0]])
+    got = aggregation.effective_tasks(alpha)
+    close(got[:3], torch.tensor([2.0, 1.0, 9 / 5]), 1e-6)
+    assert got[3].isnan()
+    result = aggregation.Aggregated(torch.zeros(4, 1), alpha[..., None])
+    assert result.effective_tasks.item() == pytest.approx((2 + 1 + 1.8) / 3)
+    assert aggregation.Aggregated(torch.zeros(4, 1)).effective_tasks is None
+
+
+@pytest.mark.parametrize(
+    "power",
+    [1.5, -0.1, float("nan"), float("inf"), [0.5, 1.2], {"a": 0.5, "b": -1.0}, "0.5", None],
+    ids=str,
+)
+def test_powers_outside_their_range_are_refused(power) -> None:
+    with pytest.raises(errors.BayesAggError, match="power"):
+        PrecisionWeighted(power)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"covariance": "dense"},
+        {"resolution": "batch"},
+        {"covariance": "full", "power": 0.5},
+        {"covariance": "full", "power": [1.0, 0.9]},
+        {"covariance": "full", "resolution": "task"},
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_are_refused(settings) -> None:
+    with pytest.raises(errors.SettingError, match="covariance|resolution"):
+        PrecisionWeighted(**settings)
+
+
+@pytest.mark.parametrize("power", [[0.5], [0.5] * 4, [], {"a": 0.5}, {"a": 0.5, "b": 1, "c": 1}, {}])
+def test_powers_must_match_the_tasks(rng, power) -> None:
+    joint = cat({"a": grads(rng, tasks=2), "b": grads(rng, tasks=1)})
+    with pytest.raises(errors.TaskError):
+        PrecisionWeighted(power)(joint)
+
+
+def test_powers_by_name_need_names(rng) -> None:
+    with pytest.raises(errors.TaskError, match="cat"):
+        PrecisionWeighted({"a": 0.5})(grads(rng))
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "observed"),
+    [
+        ((3, 4), (3, 4), None),
+        ((3, 4, 5), (3, 4, 1), None),
+        ((3, 4, 5), (3, 4, 5), (4, 3)),
+    ],
+)
+def test_moments_must_fit_each_other(mean, variance, observed) -> None:
+    mask = None if observed is None else torch.ones(observed, dtype=torch.bool)
+    with pytest.raises(errors.ShapeError):
+        GradientDistribution(torch.zeros(mean), torch.zeros(variance), mask)
+
+
+def test_moments_alone_have_no_covariance_and_no_samples(rng) -> None:
+    grad = grads(rng)
+    with pytest.raises(errors.StateError, match="covariance"):
+        _ = grad.covariance_matrix
+    with pytest.raises(errors.StateError, match="sampled"):
+        grad.sample((3,))
+    with pytest.raises(errors.StateError, match="covariance"):
+        PrecisionWeighted(covariance="full")(grad)
+
+
+def test_a_rule_of_ones_own_needs_only_aggregate(rng) -> None:
+    class Median(aggregation.Aggregation):
+        def aggregate(self, grad):
+            return aggregation.Aggregated(grad.mean.median(0).values)
+
+    grad = grads(rng)
+    assert torch.equal(Median()(grad), grad.mean.median(0).values)
+    assert Median().weights(grad) is None
