@@ -60,7 +60,7 @@ class PrecisionWeighted(Aggregation):
                     f"power{owner} must be a number in [0, 1], not {value!r}; give one, or one "
                     "per task in a list, or {head name: number}"
                 )
-            if not 0 <= value <= 1:
+            if not 0 <= float(value) <= 1:
                 raise SettingError(f"power{owner} must lie in [0, 1], not {value}")
         if covariance not in ("diagonal", "full"):
             raise SettingError(f'covariance must be "diagonal" or "full", not {covariance!r}')
