@@ -16,15 +16,24 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.heads import Head
+from experiments.errors import DataError
+from experiments.metrics import delta_m
 from experiments.settings import Settings
 
-__all__ = ["Batch", "Benchmark", "Data", "Meter", "Split", "Task"]
+__all__ = ["Batch", "Benchmark", "Data", "Figures", "Meter", "Split", "Task", "Values"]
 
 Targets = dict[str, Tensor]
+Values = Sequence["float | None"]
+"""A metric per task; None where the split cannot tell (no example of a class, say)."""
+Figures = Mapping[str, "float | None"]
+"""Metrics that belong to no single task."""
 
 
 class Batch(NamedTuple):
-    """One batch: what the backbone takes, and targets ``{head: [B, tasks]}`` in the same order."""
+    """One batch: what the backbone takes, and targets as the heads take them, in the same order.
+
+    Targets are ``{head: [B, tasks]}``, or [B] class indices for a Categorical head.
+    """
 
     inputs: Any
     targets: Targets
@@ -50,10 +59,13 @@ class Meter(Protocol):
     """Sums up one pass over a split in constant memory."""
 
     def update(self, predictions: Targets, targets: Targets) -> None:
-        """Take in a batch, both as ``{head: [B, tasks]}`` in the units of training."""
+        """Take in a batch: the heads' outputs, and targets, in the units of training."""
 
-    def compute(self) -> list[float]:
+    def compute(self) -> Values:
         """The metric of every task, in its reported unit, in the order of the benchmark."""
+
+    def figures(self) -> Figures:
+        """Metrics that belong to no single task."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +76,8 @@ class Data:
         train: Training split.
         validation: Split that the schedule and the selection look at.
         test: Split that nothing but the final report looks at.
-        constants: Per task, the constant prediction that the training rows suggest, as
-            ``{head: [tasks]}`` in the units of training: the reference "predict the mean".
+        constants: Per head, the constant output that the training rows suggest, [tasks] (or
+            [classes]) in the units of training: the reference "predict the mean".
         meter: Makes a new meter of the benchmark's metric.
         about: Whatever identifies the data in a results file (source, sizes, checksum, ...).
     """
@@ -86,26 +98,41 @@ class Task:
         name: Short name, unique in its benchmark; used in files.
         symbol: Name for tables and figures.
         unit: Unit of the reported metric; empty when it has none.
-        single_task: Published metric of a network trained for this task alone.
+        single_task: Metric of a network trained for this task alone; None if nobody knows.
         higher_is_better: True for accuracies, False for errors.
     """
 
     name: str
     symbol: str
     unit: str
-    single_task: float
+    single_task: float | None
     higher_is_better: bool = False
 
 
 @dataclass(frozen=True)
 class Benchmark(ABC):
-    """Data, backbone, heads and default settings; subclasses are frozen dataclasses of options."""
+    """Data, backbone, heads and default settings; subclasses are frozen dataclasses of options.
+
+    Attributes:
+        name: As on the command line and in files.
+        title: For people.
+        metric: What the tasks are measured by.
+        single_task_source: Where the single-task metrics are from.
+        score_name: Name of what :meth:`score` gives, in per cent.
+        default_settings: The paper's.
+        method_options: The paper's options of methods for this benchmark, where they differ from
+            the methods' own defaults: ``{method: {option: value}}``.
+        grid: The values that the paper searched, ``{option of bayesagg: values}``.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
     metric: ClassVar[str]
     single_task_source: ClassVar[str]
+    score_name: ClassVar[str] = "Δm"
     default_settings: ClassVar[Settings] = Settings()
+    method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     @property
     @abstractmethod
@@ -127,6 +154,42 @@ class Benchmark(ABC):
     @abstractmethod
     def heads(self, bias: bool) -> dict[str, Head]:
         """Freshly initialised heads, ``{name: head}``, on the backbone's features."""
+
+    def delta_m(self, values: Values) -> float | None:
+        """Δm in per cent; None when a task has no single-task metric to compare with.
+
+        Tasks that a split cannot tell anything about are left out.
+
+        Raises:
+            DataError: The split tells nothing about any task.
+        """
+        told: list[float] = []
+        single: list[float] = []
+        higher: list[bool] = []
+        for value, task in zip(values, self.tasks, strict=True):
+            if task.single_task is None:
+                return None
+            if value is not None:
+                told.append(value)
+                single.append(task.single_task)
+                higher.append(task.higher_is_better)
+        if not told:
+            raise DataError("a split tells nothing about any task: give it more examples")
+        return delta_m(told, single, higher)
+
+    def score(self, values: Values, figures: Figures) -> float:
+        """What the schedule and the selection minimise, in per cent: Δm unless a subclass differs.
+
+        Raises:
+            DataError: There is no Δm.
+        """
+        value = self.delta_m(values)
+        if value is None:
+            raise DataError(
+                f"Δm of {self.title} has no single-task metrics to compare with: train a network "
+                "for each task alone first"
+            )
+        return value
 
     def options(self) -> dict[str, Any]:
         """The options as plain values, for a results file."""

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from experiments.benchmark import Data, Split
+from experiments.benchmark import Batch, Data, Figures, Meter, Split, Values
 from experiments.methods import Method
 
-__all__ = ["evaluate", "evaluate_constant"]
+__all__ = ["Measured", "evaluate", "evaluate_constant"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metrics on a split.
+
+    Attributes:
+        values: Per task, in the order of the benchmark; None where the split cannot tell.
+        figures: Those that belong to no single task.
+    """
+
+    values: Values
+    figures: Figures
 
 
 @torch.no_grad()
-def evaluate(method: Method, data: Data, split: Split, batch_size: int) -> list[float]:
-    """The metric per task; the method is in training mode afterwards."""
+def evaluate(method: Method, data: Data, split: Split, batch_size: int) -> Measured:
+    """The metrics; the method is in training mode afterwards."""
     meter = data.meter()
     method.train(False)
     try:
@@ -21,20 +36,25 @@ def evaluate(method: Method, data: Data, split: Split, batch_size: int) -> list[
             meter.update(method.predict(batch.inputs), batch.targets)
     finally:
         method.train(True)
-    return meter.compute()
+    return _read(meter)
 
 
 @torch.no_grad()
-def evaluate_constant(data: Data, split: Split, batch_size: int) -> list[float]:
-    """The metric per task of predicting ``data.constants`` for every example."""
+def evaluate_constant(data: Data, split: Split, batch_size: int) -> Measured:
+    """The metrics of predicting ``data.constants`` for every example."""
     meter = data.meter()
     for batch in split.batches(batch_size):
-        meter.update(
-            {name: _like(data.constants[name], target) for name, target in batch.targets.items()},
-            batch.targets,
-        )
-    return meter.compute()
+        meter.update(_constant(data, batch), batch.targets)
+    return _read(meter)
 
 
-def _like(constant: Tensor, target: Tensor) -> Tensor:
-    return constant.to(target.device, target.dtype).expand_as(target)
+def _constant(data: Data, batch: Batch) -> dict[str, Tensor]:
+    """``data.constants`` as the outputs for every example of ``batch``."""
+    return {
+        name: data.constants[name].to(target.device).expand(len(target), -1)
+        for name, target in batch.targets.items()
+    }
+
+
+def _read(meter: Meter) -> Measured:
+    return Measured(list(meter.compute()), dict(meter.figures()))

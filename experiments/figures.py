@@ -60,13 +60,13 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
 
 
 def delta_m(records: Sequence[Record]) -> Figure:
-    """Validation Δm over the epochs."""
+    """Validation score (Δm, as a rule) over the epochs."""
     figure = Figure(figsize=(4.2, 2.9), layout="constrained")
     axes = figure.add_subplot()
-    curves = [[epoch["delta_m"] for epoch in record["history"]] for record in records]
+    curves = [[epoch["score"] for epoch in record["history"]] for record in records]
     _curves(axes, records, curves, labels=True)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("validation Δm (%), lower is better")
+    axes.set_ylabel(f"validation {records[0]['score_name']} (%), lower is better")
     if min(map(min, curves)) > 0:
         _log(axes)
     axes.legend()
@@ -74,26 +74,30 @@ def delta_m(records: Sequence[Record]) -> Figure:
 
 
 def errors(records: Sequence[Record]) -> Figure:
-    """Validation Δm and the validation metric of every task over the epochs."""
+    """Validation score and the validation metric of every task over the epochs."""
     tasks = records[0]["tasks"]
     columns = 4
     rows = -(-(len(tasks) + 1) // columns)
     figure = Figure(figsize=(7.5, 0.4 + 1.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
-    curves = [[epoch["delta_m"] for epoch in record["history"]] for record in records]
+    curves = [[epoch["score"] for epoch in record["history"]] for record in records]
     _curves(grid[0], records, curves, labels=True)
-    grid[0].set_title("Δm (%)", fontweight="bold")
+    grid[0].set_title(f"{records[0]['score_name']} (%)", fontweight="bold")
     if min(map(min, curves)) > 0:
         _log(grid[0])
     for axes, task in zip(grid[1:], tasks, strict=False):
         name = task["name"]
-        curves = [[epoch["validation"][name] for epoch in record["history"]] for record in records]
+        curves = [
+            [_number(epoch["validation"][name]) for epoch in record["history"]]
+            for record in records
+        ]
         _curves(axes, records, curves)
-        constant = records[0]["constant"]["validation"][name]
+        constant = _number(records[0]["constant"]["validation"][name])
         axes.axhline(constant, color="0.6", linewidth=0.8, linestyle=":", label="predict the mean")
         unit = f" ({typeset(task['unit'])})" if task["unit"] else ""
         axes.set_title(typeset(task["symbol"]) + unit)
-        _log(axes)
+        if not task["higher_is_better"]:
+            _log(axes)
     for axes in grid[len(tasks) + 1 :]:
         axes.set_axis_off()
     for axes in grid[max(0, len(tasks) + 1 - columns) : len(tasks) + 1]:
@@ -137,6 +141,11 @@ def _curves(
         axes.plot([], [], "o", color="0.4", markersize=3.5, label="best epoch on validation")
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+
+def _number(value: float | None) -> float:
+    """NaN, which is not drawn, where a split could not tell."""
+    return float("nan") if value is None else value
 
 
 def _log(axes: Axes) -> None:

@@ -41,3 +41,7 @@ class MeanAbsoluteError:
         ]
         values: list[float] = torch.cat(means).tolist()
         return values
+
+    def figures(self) -> dict[str, float | None]:
+        """None."""
+        return {}

@@ -15,32 +15,22 @@ from typing import Any
 
 import torch
 
-from experiments.benchmark import Benchmark
+from experiments.benchmark import Benchmark, Values
 from experiments.errors import DataError
 from experiments.files import write_json
-from experiments.metrics import delta_m
 
-__all__ = ["by_task", "environment", "load", "save", "score", "timing"]
+__all__ = ["by_task", "environment", "load", "save", "timing"]
 
 FORMAT = 1
-_PACKAGES = ("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit")
+_PACKAGES = (
+    *("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit"),
+    *("torchvision", "pillow", "scikit-learn"),
+)
 
 
-def by_task(benchmark: Benchmark, values: Sequence[float]) -> dict[str, float]:
+def by_task(benchmark: Benchmark, values: Values) -> dict[str, float | None]:
     """``{task name: value}``."""
     return {task.name: value for task, value in zip(benchmark.tasks, values, strict=True)}
-
-
-def score(benchmark: Benchmark, values: Sequence[float]) -> float:
-    """Δm in per cent against the published single-task row; lower is better."""
-    tasks = benchmark.tasks
-    return float(
-        delta_m(
-            list(values),
-            [task.single_task for task in tasks],
-            [task.higher_is_better for task in tasks],
-        )
-    )
 
 
 def environment(device: torch.device) -> dict[str, Any]:

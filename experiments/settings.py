@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 from experiments.errors import SettingsError
 
-__all__ = ["Settings", "require", "resolve_device"]
+__all__ = ["Schedule", "Settings", "require", "resolve_device"]
+
+Schedule = Literal["plateau", "steps"]
 
 
 def require(condition: bool, name: str, value: object, remedy: str) -> None:
@@ -28,8 +30,12 @@ class Settings:
         epochs: Passes over the training set.
         batch_size: Examples per step; the last batch of an epoch may be smaller.
         learning_rate: Adam's step size at the start.
-        plateau_factor: The learning rate is multiplied by this when validation Δm stops falling,
-            after ``plateau_patience`` epochs without a new best, down to ``minimum_learning_rate``.
+        weight_decay: Adam's, added to the gradients.
+        schedule: ``"plateau"``, or ``"steps"``: the learning rate is divided by 10 after 60 % and
+            again after 80 % of the epochs.
+        plateau_factor: The learning rate is multiplied by this when the validation score stops
+            falling, after ``plateau_patience`` epochs without a new best, down to
+            ``minimum_learning_rate``.
         plateau_patience: See ``plateau_factor``.
         minimum_learning_rate: See ``plateau_factor``.
         seed: Decides the initial weights, the order of the examples and the methods' own samples.
@@ -44,6 +50,8 @@ class Settings:
     epochs: int = 300
     batch_size: int = 120
     learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Schedule = "plateau"
     plateau_factor: float = 0.7
     plateau_patience: int = 5
     minimum_learning_rate: float = 1e-5
@@ -59,6 +67,15 @@ class Settings:
             "learning_rate",
             self.learning_rate,
             "give a positive number, such as 1e-3",
+        )
+        require(
+            math.isfinite(self.weight_decay) and self.weight_decay >= 0,
+            "weight_decay",
+            self.weight_decay,
+            "give 0 or more, such as 1e-4",
+        )
+        require(
+            self.schedule in get_args(Schedule), "schedule", self.schedule, "give plateau or steps"
         )
         require(
             0 < self.plateau_factor < 1,

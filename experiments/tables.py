@@ -11,23 +11,22 @@ __all__ = ["comparison", "number", "single"]
 
 Record = Mapping[str, Any]
 
+_UNKNOWN = "–"
+
 
 def single(record: Record) -> Table:
     """Test metrics of one run: best epoch, last epoch, and the two references."""
     best, last = record["best"], record["last"]
     columns = [
-        (f"best epoch ({best['epoch']})", best["test"], best["test_delta_m"]),
-        (f"last epoch ({last['epoch']})", last["test"], last["test_delta_m"]),
+        (f"best epoch ({best['epoch']})", best),
+        (f"last epoch ({last['epoch']})", last),
     ]
     return _table(record, columns, [])
 
 
 def comparison(records: Sequence[Record]) -> Table:
     """Test metrics of several runs of one benchmark, at each run's best epoch on validation."""
-    columns = [
-        (record["title"], record["best"]["test"], record["best"]["test_delta_m"])
-        for record in records
-    ]
+    columns = [(record["title"], record["best"]) for record in records]
     footer = [
         ("best epoch", [str(record["best"]["epoch"]) for record in records]),
         ("ms per step", [_milliseconds(record) for record in records]),
@@ -36,8 +35,10 @@ def comparison(records: Sequence[Record]) -> Table:
     return _table(records[0], columns, footer)
 
 
-def number(value: float) -> str:
-    """About four significant digits, without exponents for everyday sizes."""
+def number(value: float | None) -> str:
+    """About four significant digits, without exponents for everyday sizes; a dash for None."""
+    if value is None:
+        return _UNKNOWN
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}"
@@ -52,20 +53,20 @@ def number(value: float) -> str:
 
 def _table(
     record: Record,
-    columns: Sequence[tuple[str, Mapping[str, float], float]],
+    columns: Sequence[tuple[str, Record]],
     footer: Sequence[tuple[str, Sequence[str]]],
 ) -> Table:
     tasks, constant = record["tasks"], record["constant"]
     table = Table(title=f"Test {record['metric']}", caption=_caption(record), title_justify="left")
     table.add_column("task")
     table.add_column("unit")
-    for name, _, _ in columns:
+    for name, _ in columns:
         table.add_column(name, justify="right", style="bold")
     table.add_column("predict the mean", justify="right")
     table.add_column("single task*", justify="right")
     for task in tasks:
         name = task["name"]
-        values = [column[name] for _, column, _ in columns]
+        values = [column["test"][name] for _, column in columns]
         table.add_row(
             task["symbol"],
             task["unit"],
@@ -74,19 +75,24 @@ def _table(
             number(task["single_task"]),
         )
     table.add_section()
-    scores = [f"{score:,.1f}" for _, _, score in columns]
-    table.add_row("Δm", "%", *scores, f"{constant['test_delta_m']:,.1f}", "0.0")
+    for name, reference in constant["test_figures"].items():
+        values = [column["test_figures"][name] for _, column in columns]
+        table.add_row(name, "%", *map(number, values), number(reference), _UNKNOWN)
+    scores = [f"{column['test_score']:,.1f}" for _, column in columns]
+    reference = "0.0" if record["score_name"] == "Δm" else _UNKNOWN
+    table.add_row(record["score_name"], "%", *scores, f"{constant['test_score']:,.1f}", reference)
     for name, entries in footer:
         table.add_row(name, "", *entries, "", "")
     return table
 
 
 def _caption(record: Record) -> str:
+    source = record["single_task_source"]
+    if record["score_name"] != "Δm":
+        return f"{record['score_name']}: lower is better.\n* {source}"
     return (
         "Δm: mean of the relative differences to networks trained for one task each; lower is "
-        f"better.\n* published, all molecules: {record['single_task_source']}"
-        if record["benchmark"]["name"] == "qm9"
-        else f"* {record['single_task_source']}"
+        f"better.\n* published, all of the data: {source}"
     )
 
 

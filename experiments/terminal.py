@@ -36,9 +36,11 @@ class Lines:
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self._score_name = ""
 
     def started(self, run: Run, data: Data, epochs_done: int) -> None:
         """Say what begins."""
+        self._score_name = run.benchmark.score_name
         self._print(_headline(run, data, epochs_done))
 
     def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
@@ -50,7 +52,8 @@ class Lines:
     def epoch_finished(self, record: Mapping[str, Any]) -> None:
         """The epoch in a line."""
         self._print(
-            f"epoch {record['epoch']} ({record['phase']})  {_figures(record)}  "
+            f"epoch {record['epoch']} ({record['phase']})  "
+            f"{_figures(record, self._score_name)}  "
             f"{record['seconds']:.1f} s"
         )
 
@@ -80,9 +83,11 @@ class Bars:
         self._shown = 0.0
         self._pending = 0
         self._best: tuple[float, int] | None = None
+        self._score_name = ""
 
     def started(self, run: Run, data: Data, epochs_done: int) -> None:
         """Say what begins, and show the bars."""
+        self._score_name = run.benchmark.score_name
         self.console.print(_headline(run, data, epochs_done), highlight=False)
         self._epochs = self._progress.add_task(
             "epochs", total=run.settings.epochs, completed=epochs_done, figures=""
@@ -111,12 +116,15 @@ class Bars:
 
     def epoch_finished(self, record: Mapping[str, Any]) -> None:
         """Move the bar of the epochs and show the epoch's figures."""
-        score, epoch = float(record["delta_m"]), int(record["epoch"])
+        score, epoch = float(record["score"]), int(record["epoch"])
         if self._best is None or score < self._best[0]:
             self._best = (score, epoch)
         if self._steps is not None and self._epochs is not None:
             self._progress.update(self._steps, advance=self._pending)
-            figures = f"{_figures(record)}  best {self._best[0]:.1f} % in epoch {self._best[1]}"
+            figures = (
+                f"{_figures(record, self._score_name)}  best {self._best[0]:.1f} % in epoch "
+                f"{self._best[1]}"
+            )
             self._progress.update(self._epochs, completed=epoch, figures=figures)
 
     def close(self) -> None:
@@ -133,11 +141,11 @@ def _headline(run: Run, data: Data, epochs_done: int) -> str:
     )
 
 
-def _figures(record: Mapping[str, Any]) -> str:
+def _figures(record: Mapping[str, Any], score_name: str) -> str:
     losses = record["train_loss"].values()
     text = (
         f"loss {sum(losses) / len(losses):.4f}  lr {record['learning_rate']:.2g}  "
-        f"Δm {record['delta_m']:.1f} %"
+        f"{score_name} {record['score']:.1f} %"
     )
     effective = record["effective_tasks"]
     return text if effective is None else f"{text}  effective tasks {effective:.1f}"

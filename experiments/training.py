@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments import checkpoints, results
-from experiments.benchmark import Batch
+from experiments import checkpoints, results, schedules
+from experiments.benchmark import Batch, Values
 from experiments.errors import DivergenceError, OutputError, RunInterrupted
-from experiments.evaluation import evaluate, evaluate_constant
+from experiments.evaluation import Measured, evaluate, evaluate_constant
 from experiments.files import prepare_folder
 from experiments.reporting import Reporter, Silent
 from experiments.run import Run, isolated_random, seed_of
@@ -110,14 +110,12 @@ class Trainer:
         run, settings = self.run, self.run.settings
         self.data = run.benchmark.load(self.device)
         self.method = run.build(self.device)
-        self.optimizer = torch.optim.Adam(self.method.parameters(), lr=settings.learning_rate)
-        self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            self.optimizer,
-            mode="min",
-            factor=settings.plateau_factor,
-            patience=settings.plateau_patience,
-            min_lr=settings.minimum_learning_rate,
+        self.optimizer = torch.optim.Adam(
+            self.method.parameters(),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
         )
+        self.schedule = schedules.make(self.optimizer, settings)
         self.fixed = self._fixed_examples()
         if self._saved is not None:
             self._restore(self._saved)
@@ -146,25 +144,27 @@ class Trainer:
         weights = method.example_weights(self.fixed.inputs, self.fixed.targets)
         method.end_epoch(epoch)
         data = self.data
-        errors = evaluate(method, data, data.validation, settings.batch_size)
+        measured = evaluate(method, data, data.validation, settings.batch_size)
         self._require_finite(epoch, "training loss", losses)
-        self._require_finite(epoch, "validation error", errors)
-        score = results.score(self.run.benchmark, errors)
-        self.scheduler.step(score)
+        self._require_finite(epoch, "validation metric", measured.values)
+        score = self.run.benchmark.score(measured.values, measured.figures)
+        self.schedule.step(score)
         record = {
             "epoch": epoch + 1,
             "phase": phase,
             "learning_rate": rate,
             "train_loss": results.by_task(self.run.benchmark, losses),
-            "validation": results.by_task(self.run.benchmark, errors),
-            "delta_m": score,
+            "validation": results.by_task(self.run.benchmark, measured.values),
+            "figures": dict(measured.figures),
+            "delta_m": self.run.benchmark.delta_m(measured.values),
+            "score": score,
             "effective_tasks": effective,
             "seconds": time.perf_counter() - began,
             "seconds_per_step": (trained - began) / steps,
         }
         best = self.best
-        if best is None or score < best["delta_m"]:
-            best = {"epoch": epoch + 1, "delta_m": score, "state": _copy(method.state_dict())}
+        if best is None or score < best["score"]:
+            best = {"epoch": epoch + 1, "score": score, "state": _copy(method.state_dict())}
         watched = list(self.weights)
         if weights is not None:
             watched.append({"epoch": epoch + 1, "weights": weights.detach().float().cpu()})
@@ -198,9 +198,9 @@ class Trainer:
         mean: list[float] = (total.double() / examples).tolist()
         return mean, float(effective) / counted if counted else None, steps
 
-    def _require_finite(self, epoch: int, what: str, values: list[float]) -> None:
+    def _require_finite(self, epoch: int, what: str, values: Values) -> None:
         for task, value in zip(self.run.benchmark.tasks, values, strict=True):
-            if not math.isfinite(value):
+            if value is not None and not math.isfinite(value):
                 raise DivergenceError(
                     f"{what} of task {task.name} is {value} in epoch {epoch + 1}: training has "
                     "diverged; lower --lr, or change the method's settings"
@@ -214,7 +214,7 @@ class Trainer:
                 "history": history,
                 "method": self.method.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "scheduler": self.scheduler.state_dict(),
+                "schedule": self.schedule.state_dict(),
                 "best": best,
                 "weights": weights,
             },
@@ -223,7 +223,7 @@ class Trainer:
     def _restore(self, saved: Record) -> None:
         self.method.load_state_dict(saved["method"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        self.scheduler.load_state_dict(saved["scheduler"])
+        self.schedule.load_state_dict(saved["schedule"])
         self.history = list(saved["history"])
         self.best = saved["best"]
         self.weights = list(saved["weights"])
@@ -244,12 +244,14 @@ class Trainer:
             "tasks": [dataclasses.asdict(task) for task in benchmark.tasks],
             "metric": benchmark.metric,
             "single_task_source": benchmark.single_task_source,
+            "score_name": benchmark.score_name,
             "data": dict(data.about),
             "environment": results.environment(self.device),
             "parameters": sum(p.numel() for p in self.method.parameters()),
             "best": best,
             "last": last,
-            "constant": self._scored("test", evaluate_constant(data, data.test, size)),
+            "constant": self._scored("validation", evaluate_constant(data, data.validation, size))
+            | self._scored("test", evaluate_constant(data, data.test, size)),
             "timing": results.timing(self.history),
             "history": self.history,
             "weights": [
@@ -268,11 +270,13 @@ class Trainer:
             scored |= self._scored(name, evaluate(self.method, data, split, size))
         return scored
 
-    def _scored(self, split: str, errors: list[float]) -> Record:
+    def _scored(self, split: str, measured: Measured) -> Record:
         benchmark = self.run.benchmark
         return {
-            split: results.by_task(benchmark, errors),
-            f"{split}_delta_m": results.score(benchmark, errors),
+            split: results.by_task(benchmark, measured.values),
+            f"{split}_figures": dict(measured.figures),
+            f"{split}_delta_m": benchmark.delta_m(measured.values),
+            f"{split}_score": benchmark.score(measured.values, measured.figures),
         }
 
 

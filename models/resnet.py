@@ -85,14 +85,14 @@ def _torchvision() -> ModuleType:
 
 
 def _imagenet(models: Any, depth: int) -> dict[str, Tensor]:
-    """torchvision's own weights, from its cache or the network."""
+    """What torchvision offers, from its cache or the network."""
     published = models.get_model_weights(f"resnet{depth}").IMAGENET1K_V1
     try:
         state: dict[str, Tensor] = published.get_state_dict(progress=True, check_hash=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise WeightsError(
-            f"the ImageNet weights of ResNet-{depth} cannot be had ({error}): fetch {published.url} "
-            "elsewhere and give the file, or start without weights"
+            f"the ImageNet weights of ResNet-{depth} cannot be had ({error}): fetch "
+            f"{published.url} elsewhere and give the file, or start without weights"
         ) from error
     return state
 
