@@ -14,22 +14,41 @@ from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import RESULTS, Trainer
 
-__all__ = ["EPOCHS", "MOLECULES", "demo", "runs"]
+__all__ = ["EPOCHS", "HELD_OUT", "MOLECULES", "demo", "runs"]
 
 MOLECULES: Final = 2000
 EPOCHS: Final = 24
+HELD_OUT: Final = 1000
 
 
-def runs(molecules: int = MOLECULES, epochs: int = EPOCHS, seed: int = 0, **data: Any) -> list[Run]:
+def runs(
+    molecules: int = MOLECULES,
+    epochs: int = EPOCHS,
+    seed: int = 0,
+    *,
+    validation: int = HELD_OUT,
+    test: int = HELD_OUT,
+    data: str | None = None,
+) -> list[Run]:
     """The runs of the demonstration, which share data, network and initial weights.
 
     Args:
         molecules: Training molecules.
         epochs: Passes over them.
         seed: Of split and training.
-        data: Further options of the benchmark.
+        validation: Validation molecules.
+        test: Test molecules.
+        data: A QM9 data file; None for the default place.
     """
-    benchmark = Qm9(molecules=molecules, split_seed=seed, width=32, edge_width=32, **data)
+    benchmark = Qm9(
+        molecules=molecules,
+        validation=validation,
+        test=test,
+        split_seed=seed,
+        data=data,
+        width=32,
+        edge_width=32,
+    )
     settings = Settings(epochs=epochs, batch_size=60, seed=seed, device="cpu")
     # A prior that is weak next to so few molecules (the paper's variance of 1e-3 is a precision of
     # 1,000), and an update that keeps its size when the pre-training ends.

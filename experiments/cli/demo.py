@@ -10,7 +10,7 @@ import typer
 from experiments import figures, tables
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.demo import EPOCHS, MOLECULES, runs
+from experiments.demo import EPOCHS, HELD_OUT, MOLECULES, runs
 from experiments.demo import demo as run_demo
 from experiments.terminal import reporter
 from experiments.training import RESULTS
@@ -34,6 +34,8 @@ def demo(
     seed: Annotated[int, typer.Option(help="Decides molecules and initial weights.")] = 0,
     molecules: Annotated[int, typer.Option(help="Training molecules.")] = MOLECULES,
     epochs: Annotated[int, typer.Option(help="Passes over them.")] = EPOCHS,
+    validation: Annotated[int, typer.Option(help="Validation molecules.")] = HELD_OUT,
+    test: Annotated[int, typer.Option(help="Test molecules.")] = HELD_OUT,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -51,7 +53,11 @@ def demo(
     """
     with friendly(debug) as console:
         path = None if data is None else str(data)
-        records = run_demo(runs(molecules, epochs, seed, data=path), out, reporter(console))
+        records = run_demo(
+            runs(molecules, epochs, seed, validation=validation, test=test, data=path),
+            out,
+            reporter(console),
+        )
         console.print(tables.comparison(records))
         console.print(f"results: {out / RESULTS}", soft_wrap=True, highlight=False)
         for figure in figures.draw(records, out / "figures"):

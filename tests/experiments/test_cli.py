@@ -1,0 +1,171 @@
+"""The command line: what a user sees when it works and when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from experiments.errors import SettingsError
+from experiments.training import CHECKPOINT, RESULTS
+from tests.experiments.conftest import TABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL_BAYES = ["--pretrain", "1", "--prior-variance", "1", "--scale", "sum"]
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+def test_help_lists_every_command_and_group() -> None:
+    overview = run("--help")
+    for command in ("demo", "qm9", "figures"):
+        assert command in overview
+    text = run("qm9", "--help")
+    for word in ("What to train", "Data", "Network", "Training", "Output", "Examples", "--resume"):
+        assert word in text
+    for default in ("300", "0.85", "120", "0.001", "qm9pack"):
+        assert default in text
+
+
+@pytest.mark.parametrize("method", ["ls", "bayesagg"])
+def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> None:
+    options = [*qm9, "--method", method, "--out", str(tmp_path / "run")]
+    options += SMALL_BAYES if method == "bayesagg" else []
+    text = run(*options, "--epochs", "2")
+    assert "epoch 1" in text  # no terminal: a line per epoch
+    assert "epoch 2" in text
+    assert "predict the mean" in text
+    run(*options, "--epochs", "3", "--resume")
+    record = json.loads((tmp_path / "run" / RESULTS).read_text())
+    assert [epoch["epoch"] for epoch in record["history"]] == [1, 2, 3]
+    assert len(record["best"]["test"]) == 11
+    assert record["benchmark"]["options"]["molecules"] == 34
+    assert record["data"]["sha256"]
+    whole = [
+        option if option != str(tmp_path / "run") else str(tmp_path / "w") for option in options
+    ]
+    run(*whole, "--epochs", "3")
+    again = json.loads((tmp_path / "w" / RESULTS).read_text())
+    assert again["last"] == record["last"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0"], "epochs = 0 cannot work: give at least 1"),
+        (["--method", "magic"], "method = 'magic' is unknown: give one of ls, bayesagg"),
+        (["--method", "ls", "--power", "0.5"], "power = 0.5 has no meaning for method ls"),
+        (["--power", "1.5"], "power = 1.5 cannot work: give a number from 0 to 1"),
+        (["--epochs", "5"], "pretrain = 50 leaves no Bayesian epoch in a run of 5"),
+        (["--resolution", "atom"], "resolution = 'atom' cannot work"),
+        (["--scale", "big"], "scale = 'big' cannot work: give mean or sum"),
+        (["--lr", "-1"], "learning_rate = -1.0 cannot work: give a positive number"),
+        (["--device", "abacus"], "device = 'abacus' is not a device"),
+        (["--width", "0"], "width = 0 cannot work"),
+        (["--network", "resnet"], "network = 'resnet' cannot work"),
+        (["--seed", "-1"], "seed = -1 cannot work"),
+        (["--resume"], "no checkpoint at"),
+        (["--molecules", "1000"], "1000"),
+        (["--features", "magic"], "unknown features 'magic'"),
+        (["--source", "web"], "unknown source 'web'"),
+        (["--data", "/no/such/file.npz"], "/no/such/file.npz"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str], message: str, qm9: list[str], tmp_path: Path
+) -> None:
+    text = run(*qm9, "--out", str(tmp_path / "run"), *arguments, code=2)
+    line = next(line for line in text.splitlines() if line.startswith("error: "))
+    assert message in line
+    assert "Traceback" not in text
+    assert not (tmp_path / "run" / CHECKPOINT).exists()
+
+
+def test_debug_lets_the_error_through(qm9: list[str]) -> None:
+    result = CliRunner().invoke(app, [*qm9, "--epochs", "0", "--debug"])
+    assert isinstance(result.exception, SettingsError)
+
+
+def test_unwritable_output(qm9: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    text = run(*qm9, "--method", "ls", "--out", str(tmp_path / "file" / "run"), code=2)
+    assert "error: cannot write into the output folder" in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device exists")
+def test_missing_gpu(qm9: list[str], tmp_path: Path) -> None:
+    text = run(*qm9, "--method", "ls", "--device", "cuda", "--out", str(tmp_path), code=2)
+    assert "torch sees 0 CUDA device(s) here; give cpu or auto" in text
+
+
+def test_figures_compares_runs(qm9: list[str], tmp_path: Path) -> None:
+    for method in ("ls", "bayesagg"):
+        extra = SMALL_BAYES if method == "bayesagg" else []
+        out = str(tmp_path / method)
+        run(*qm9, "--method", method, "--epochs", "2", *extra, "--out", out)
+    text = run(
+        "figures", str(tmp_path / "ls"), str(tmp_path / "bayesagg"), "--out", str(tmp_path / "both")
+    )
+    assert "BayesAgg" in text
+    assert (tmp_path / "both" / "errors.pdf").stat().st_size > 1000
+    text = run("figures", str(tmp_path / "nothing"), "--out", str(tmp_path / "both"), code=2)
+    assert "no readable results file" in text
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole of it, with few molecules and epochs."""
+    monkeypatch.setenv("BAYESAGG_DATA", str(tmp_path / "cache"))
+    out = tmp_path / "demo"
+    small = ["--molecules", "34", "--epochs", "3", "--data", str(TABLES)]
+    small += ["--validation", "3", "--test", "3"]
+    (out / "ls").mkdir(parents=True)  # an earlier demo is replaced
+    (out / "ls" / CHECKPOINT).write_bytes(b"old")
+    text = run("demo", "--out", str(out), *small)
+    for word in ("LS", "BayesAgg", "predict the mean", "Δm", "ms per step"):
+        assert word in text
+    assert {run["method"]["name"] for run in json.loads((out / RESULTS).read_text())["runs"]} == {
+        "ls",
+        "bayesagg",
+    }
+    assert len(list((out / "figures").glob("*.png"))) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_ctrl_c_in_a_real_process(qm9: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "experiments", *qm9, "--method", "ls", "--out", str(out)]
+    process = subprocess.Popen(
+        [*command, "--epochs", "100000"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (out / CHECKPOINT).exists():
+        assert time.monotonic() < deadline, "no checkpoint after a minute"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    done = len(torch.load(out / CHECKPOINT, weights_only=True)["history"])
+    text = run(*qm9, "--method", "ls", "--out", str(out), "--epochs", str(done + 1), "--resume")
+    assert f"going on after epoch {done}" in text

@@ -1,0 +1,105 @@
+"""Figures come out, whatever the run has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from experiments import figures, tables
+from experiments.errors import OutputError
+from experiments.methods import BayesAggOptions, MethodOptions
+from experiments.run import Run
+from experiments.settings import Settings
+from experiments.training import Trainer
+from experiments.weight_figure import typeset, weights
+from tests.experiments.toy import Toy
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("runs")
+    settings = Settings(epochs=4, batch_size=32, device="cpu")
+    options = {
+        "ls": MethodOptions(),
+        "bayesagg": BayesAggOptions(pretrain=1, prior_variance=1.0),
+    }
+    return [
+        Trainer(Run(Toy(), name, options[name], settings), folder / name).train()
+        for name in options
+    ]
+
+
+def test_every_figure_is_drawn(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    written = figures.draw(records, tmp_path)
+    names = {path.name for path in written}
+    assert names == {"delta_m.png", "errors.png", "weights_bayesagg.png"}
+    for path in written:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_curves_hold_the_history(records: list[dict[str, Any]]) -> None:
+    figure = figures.errors(records)
+    panels = figure.axes
+    assert [axes.get_title() for axes in panels[1:4]] == ["sin", "sq (m)", "prod (meV)"]
+    curve = panels[3].lines[0]
+    expected = [epoch["validation"]["product"] for epoch in records[0]["history"]]
+    np.testing.assert_allclose(curve.get_ydata(), expected)
+    np.testing.assert_allclose(curve.get_xdata(), [1, 2, 3, 4])
+    assert all(axes.get_yscale() == "log" for axes in panels[1:4])
+
+
+def test_weights_show_three_stages(records: list[dict[str, Any]]) -> None:
+    figure = weights(records[1])
+    maps = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    assert [stage["epoch"] for stage in records[1]["weights"]] == [2, 3, 4]
+    for shown, stage in zip(maps, records[1]["weights"], strict=True):
+        np.testing.assert_allclose(shown, stage["weights"])
+    titles = [axes.get_title() for axes in figure.axes]
+    assert "start (epoch 2)" in titles
+    assert "end (epoch 4)" in titles
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("alike", [False, True])
+def test_weights_of_short_and_coarse_runs(
+    stages: int, alike: bool, records: list[dict[str, Any]]
+) -> None:
+    record = records[1] | {"weights": records[1]["weights"][:stages]}
+    if alike:  # resolution "dimension" and "task": no example differs from another
+        record["weights"] = [
+            stage | {"weights": [stage["weights"][0]] * 20} for stage in record["weights"]
+        ]
+    figure = weights(record)
+    assert isinstance(figure, Figure)
+    assert any(axes.images for axes in figure.axes) is not alike
+
+
+def test_unwritable_folder(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        figures.draw(records, tmp_path / "file" / "figures")
+
+
+def test_typeset() -> None:
+    assert typeset("c_v") == r"c$_{\mathrm{v}}$"
+    assert typeset("a0^3") == r"a$_{\mathrm{0}}$$^{3}$"
+    assert typeset("meV") == "meV"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.06712, "0.0671"),
+        (1.23456, "1.235"),
+        (60.576, "60.58"),
+        (143.44, "143.4"),
+        (7894, "7,894"),
+    ],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert tables.number(value) == text
