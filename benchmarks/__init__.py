@@ -1,0 +1,1 @@
+"""Timings and memory, as ratios from interleaved runs."""
