@@ -25,8 +25,8 @@ class Reporter(Protocol):
     def step(self, loss: Tensor) -> None:
         """A step is done; ``loss`` is the mean loss over tasks, left on its device."""
 
-    def epoch_finished(self, record: Mapping[str, Any]) -> None:
-        """The epoch's record in the history."""
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """The epoch's record in the history; ``epoch`` and ``score`` of the best epoch so far."""
 
     def close(self) -> None:
         """The run is over, however it ended."""
@@ -44,7 +44,7 @@ class Silent:
     def step(self, loss: Tensor) -> None:
         """Nothing."""
 
-    def epoch_finished(self, record: Mapping[str, Any]) -> None:
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """Nothing."""
 
     def close(self) -> None:

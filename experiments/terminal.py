@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,6 +15,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 from torch import Tensor
 
 from experiments.benchmark import Data
@@ -49,7 +50,7 @@ class Lines:
     def step(self, loss: Tensor) -> None:
         """Nothing."""
 
-    def epoch_finished(self, record: Mapping[str, Any]) -> None:
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """The epoch in a line."""
         self._print(
             f"epoch {record['epoch']} ({record['phase']})  "
@@ -64,14 +65,26 @@ class Lines:
         self.console.print(text, soft_wrap=True, highlight=False)
 
 
+class _ProgressWithLine(Progress):
+    """Bars, and below them a line of text, which a narrow terminal wraps instead of cutting."""
+
+    line = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bars' table, then the line."""
+        yield from super().get_renderables()
+        if self.line:
+            yield Text(self.line)
+
+
 class Bars:
     """One bar over the epochs of a run and one over the steps of an epoch."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._progress = Progress(
+        self._progress = _ProgressWithLine(
             TextColumn("{task.description}", style="bold"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[figures]}"),
@@ -82,7 +95,6 @@ class Bars:
         self._steps: TaskID | None = None
         self._shown = 0.0
         self._pending = 0
-        self._best: tuple[float, int] | None = None
         self._score_name = ""
 
     def started(self, run: Run, data: Data, epochs_done: int) -> None:
@@ -114,18 +126,15 @@ class Bars:
             self._progress.update(self._steps, advance=self._pending, figures=figures)
             self._pending = 0
 
-    def epoch_finished(self, record: Mapping[str, Any]) -> None:
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """Move the bar of the epochs and show the epoch's figures."""
-        score, epoch = float(record["score"]), int(record["epoch"])
-        if self._best is None or score < self._best[0]:
-            self._best = (score, epoch)
         if self._steps is not None and self._epochs is not None:
             self._progress.update(self._steps, advance=self._pending)
-            figures = (
-                f"{_figures(record, self._score_name)}  best {self._best[0]:.1f} % in epoch "
-                f"{self._best[1]}"
+            self._progress.update(self._epochs, completed=record["epoch"])
+            self._progress.line = (
+                f"epoch {record['epoch']}  {_figures(record, self._score_name)}  "
+                f"(best {best['score']:.1f} % in epoch {best['epoch']})"
             )
-            self._progress.update(self._epochs, completed=epoch, figures=figures)
 
     def close(self) -> None:
         """Take the bars away."""

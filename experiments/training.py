@@ -172,7 +172,7 @@ class Trainer:
         self._save([*self.history, record], best, watched)
         self.history.append(record)
         self.best, self.weights = best, watched
-        self.reporter.epoch_finished(record)
+        self.reporter.epoch_finished(record, best)
 
     def _pass(self, order: torch.Generator) -> tuple[list[float], float | None, int]:
         """One pass over the training split; nothing is copied from the device until its end."""
