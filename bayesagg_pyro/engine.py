@@ -132,12 +132,13 @@ class BayesAgg(nn.Module):
         """
         check_graph(features)
         observed, valid = self._parse(features, targets)
-        if self.warmup:
-            losses = self._backward_warmup(features, observed, valid)
-        else:
-            losses = self._backward_bayes(features, observed, valid)
-        if self.training:
-            self._collect(features, observed, valid)
+        if valid is not None:
+            features, observed = _cleaned(features, observed, valid)
+        step = self._backward_warmup if self.warmup else self._backward_bayes
+        with torch.autocast(features.device.type, enabled=False):  # heads and backward stay exact
+            losses = step(features, observed, valid)
+            if self.training:
+                self._collect(features, observed, valid)
         return losses
 
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
@@ -236,10 +237,8 @@ class BayesAgg(nn.Module):
     ) -> dict[str, Tensor]:
         losses = self._losses(features, observed)
         total = torch.cat(list(losses.values())).sum()
-        if valid is not None:
-            total = torch.where(valid, total, 0.0)
-        total.backward()
-        losses = {name: loss.detach() for name, loss in losses.items()}
+        (total if valid is None else torch.where(valid, total, 0.0)).backward()
+        losses = _detached(losses, valid)
         self.info = StepInfo(bayesian=False, losses=losses)
         return losses
 
@@ -247,7 +246,7 @@ class BayesAgg(nn.Module):
         self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
     ) -> dict[str, Tensor]:
         priors = self.priors()
-        h = features.detach()
+        h = features.detach().to(_reported(features))  # moments need float32's range at least
         with torch.no_grad():
             posteriors: dict[str, Posterior] = {}
             grads: dict[str, GradientDistribution] = {}
@@ -276,8 +275,8 @@ class BayesAgg(nn.Module):
             if learned:
                 total = torch.cat([losses[name] for name in learned]).sum()
                 (total if valid is None else torch.where(valid, total, 0.0)).backward()
-        features.backward(update)
-        losses = {name: loss.detach() for name, loss in losses.items()}
+        features.backward(update.to(features.dtype))
+        losses = _detached(losses, valid)
         self.info = self._describe(losses, posteriors, grad, result, scale)
         return losses
 
@@ -374,8 +373,14 @@ class BayesAgg(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_extra_state` saved; part of `load_state_dict()`."""
         check_names(state["trackers"], self._trackers)
-        for name, tracker in self._trackers.items():
-            tracker.load_state_dict(state["trackers"][name])
+        before = {name: tracker.state_dict() for name, tracker in self._trackers.items()}
+        try:
+            for name, tracker in self._trackers.items():
+                tracker.load_state_dict(state["trackers"][name])
+        except Exception:  # all or none
+            for name, tracker in self._trackers.items():
+                tracker.load_state_dict(before[name])
+            raise
         self.warmup = state["warmup"]
         self._epochs = state["epochs"]
         if state["generator"] is not None and self.generator is not None:
@@ -391,6 +396,27 @@ class BayesAgg(nn.Module):
 
 def _reported(features: Tensor) -> torch.dtype:
     return torch.promote_types(features.dtype, torch.float32)
+
+
+def _cleaned(
+    features: Tensor, observed: dict[str, Targets], valid: Tensor
+) -> tuple[Tensor, dict[str, Targets]]:
+    """The batch, or zeros where it is not valid: in a gradient, 0 · NaN would still be NaN."""
+    targets = {
+        name: target._replace(
+            values=torch.where(valid, target.values, torch.zeros_like(target.values))
+        )
+        for name, target in observed.items()
+    }
+    return torch.where(valid, features, 0.0), targets
+
+
+def _detached(losses: dict[str, Tensor], valid: Tensor | None) -> dict[str, Tensor]:
+    """Losses to report: NaN where deferred validation found the batch bad."""
+    losses = {name: loss.detach() for name, loss in losses.items()}
+    if valid is None:
+        return losses
+    return {name: torch.where(valid, loss, torch.nan) for name, loss in losses.items()}
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily
@@ -64,6 +65,15 @@ class Gaussian(OnePredictor):
         if not (scale.isfinite() & (scale > 0)).all():
             raise SettingError(f"noise_scale must be positive and finite, not {noise_scale}")
         self.register_buffer("noise_scale", scale)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gaussian:
+        # Casting a layer must not round the model's noise: only its device follows.
+        scale = self.noise_scale
+        del self.noise_scale
+        super()._apply(fn, recurse)
+        device = self.weight.device
+        self.register_buffer("noise_scale", scale.to(device, linalg.head_dtype(device)))
+        return self
 
     def likelihood(self, outputs: Tensor) -> Any:
         """Normal(f, τ), batch shape [..., B, tasks]."""

@@ -221,8 +221,8 @@ class Head(nn.Module, ABC):
             ShapeError, DtypeError, NonFiniteError, DeviceError: naming the head and the remedy.
         """
         owner = f"head {self.site!r}"
-        check_features(owner, features, self.in_features, values=values)
         check_device(owner, "features", features, self.weight.device)
+        check_features(owner, features, self.in_features, values=values)
 
     def valid(self, targets: Targets) -> Tensor:
         """Whether all target values are usable, as a boolean scalar on their device."""
