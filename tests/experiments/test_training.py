@@ -18,7 +18,7 @@ from experiments.reporting import Silent
 from experiments.run import Run, seed_of
 from experiments.settings import Settings
 from experiments.training import CHECKPOINT, RESULTS, Trainer
-from tests.experiments.toy import Toy, without_times
+from tests.experiments.toy import Toy, equal, without_times
 
 
 def settings(epochs: int, **changes: Any) -> Settings:
@@ -33,24 +33,6 @@ OPTIONS = {
 
 def make(method: str, epochs: int, benchmark: Toy | None = None, **changes: Any) -> Run:
     return Run(benchmark or Toy(), method, OPTIONS[method], settings(epochs, **changes))
-
-
-def equal(a: Any, b: Any, at: str = "state") -> None:
-    """Bit equality of nested state."""
-    assert type(a) is type(b) or isinstance(a, dict), at
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype, at
-        assert torch.equal(a, b), at
-    elif isinstance(a, dict):
-        assert list(a) == list(b), at
-        for key in a:
-            equal(a[key], b[key], f"{at}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), at
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            equal(x, y, f"{at}[{i}]")
-    else:
-        assert a == b, at
 
 
 def test_ls_is_the_loop_anybody_would_write(tmp_path: Path) -> None:

@@ -97,3 +97,21 @@ def without_times(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {key: value for key, value in record.items() if not key.startswith("seconds")}
         for record in history
     ]
+
+
+def equal(a: Any, b: Any, at: str = "state") -> None:
+    """Bit equality of nested state."""
+    assert type(a) is type(b) or isinstance(a, dict), at
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype, at
+        assert torch.equal(a, b), at
+    elif isinstance(a, dict):
+        assert list(a) == list(b), at
+        for key in a:
+            equal(a[key], b[key], f"{at}.{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), at
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            equal(x, y, f"{at}[{i}]")
+    else:
+        assert a == b, at

@@ -1,0 +1,62 @@
+"""What is written, and how."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import results
+from experiments.errors import DataError, OutputError
+from experiments.files import prepare_folder, strict, write_atomically, write_json
+from experiments.run import seed_of
+
+
+def test_json_is_strict(tmp_path: Path) -> None:
+    value = {"a": float("nan"), "b": [float("inf"), 1.5, True, None], "c": (Path("x"), "ü")}
+    write_json(tmp_path / "r.json", value)
+    text = (tmp_path / "r.json").read_text(encoding="utf-8")
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert json.loads(text) == {"a": None, "b": [None, 1.5, True, None], "c": ["x", "ü"]}
+    with pytest.raises(TypeError, match="set has no place in a results file"):
+        strict({"a": {1, 2}})
+
+
+def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, lambda file: file.write(b"old"))
+
+    def stop(file: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, stop)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_prepare_folder(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for taken in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError, match="cannot write into the output folder"):
+            prepare_folder(taken)
+
+
+@pytest.mark.parametrize("content", [None, "", "[1]", '{"format": 99}', '{"format": 1'])
+def test_unreadable_results(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(DataError, match=r"results\.json"):
+        results.load(path)
+
+
+def test_seeds_of_different_purposes_differ() -> None:
+    seeds = [seed_of(s, *p) for s in range(20) for p in [("a",), ("b",), ("a", 1), ("a", 2)]]
+    assert len(set(seeds)) == len(seeds)
+    assert seed_of(3, "order", 5) == seed_of(3, "order", 5)
+    assert all(0 <= seed < 2**63 for seed in seeds)
