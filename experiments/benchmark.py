@@ -32,7 +32,7 @@ Figures = Mapping[str, "float | None"]
 class Batch(NamedTuple):
     """One batch: what the backbone takes, and targets as the heads take them, in the same order.
 
-    Targets are ``{head: [B, tasks]}``, or [B] class indices for a Categorical head.
+    Targets are ``{head: [B, tasks]}``: numbers, 0 or 1, or class indices (int64).
     """
 
     inputs: Any

@@ -86,9 +86,9 @@ class ClassAccuracy(_Mean):
         super().__init__(100.0)
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in logits [B, classes] and classes [B]."""
-        right = outputs.argmax(-1) == targets
-        self.add(_kept_nan(right[:, None], outputs.sum(-1, keepdim=True)))
+        """Take in logits [B, classes] and classes [B, 1]."""
+        right = outputs.argmax(-1, keepdim=True) == targets
+        self.add(_kept_nan(right, outputs.sum(-1, keepdim=True)))
 
 
 class Largest(_Mean):

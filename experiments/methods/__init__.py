@@ -60,23 +60,29 @@ def check(name: str, options: MethodOptions) -> type[Method]:
     return kind
 
 
-def options(name: str, given: Mapping[str, Any]) -> MethodOptions:
-    """Options of a method: those that are given, the paper's for the rest.
+def options(
+    name: str,
+    given: Mapping[str, Any],
+    usual: Mapping[str, Mapping[str, Any]] | None = None,
+) -> MethodOptions:
+    """Options of a method: those that are given, the benchmark's or the method's for the rest.
 
     Args:
         name: The method.
         given: Values by name; None stands for "not given".
+        usual: The benchmark's ``method_options``.
 
     Raises:
         SettingsError: There is no such method, it has no such option, or the value cannot work.
     """
     kind = find(name).options_type
+    defaults = dict((usual or {}).get(name, {}))
     chosen = {key: value for key, value in given.items() if value is not None}
     known = {field.name for field in dataclasses.fields(kind)}
     for key, value in chosen.items():
         if key not in known:
             raise SettingsError(f"{key} = {value!r} has no meaning for method {name}: leave it out")
-    return kind(**chosen)
+    return kind(**{**defaults, **chosen})
 
 
 def make(

@@ -27,7 +27,8 @@ class BayesAggOptions(MethodOptions):
 
     Attributes:
         pretrain: Epochs of linear scalarisation before the first Bayesian one.
-        power: Exponent s of the precision in the weights, 0 (plain mean) to 1.
+        power: Exponent s of the precision in the weights, 0 (plain mean) to 1; one for all heads,
+            or ``{head: s}``.
         prior_variance: Variance γ of the prior under the full-data posterior.
         resolution: A weight for each ``"example"`` and dimension (the paper), with the variance
             averaged over the batch for each ``"dimension"``, or over both for each ``"task"``.
@@ -36,14 +37,15 @@ class BayesAggOptions(MethodOptions):
     """
 
     pretrain: int = 50
-    power: float = 0.85
+    power: float | Mapping[str, float] = 0.85
     prior_variance: float = 1e-3
     resolution: Literal["example", "dimension", "task"] = "example"
     scale: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
-        require(0 <= self.power <= 1, "power", self.power, "give a number from 0 to 1")
+        powers = self.power.values() if isinstance(self.power, Mapping) else (self.power,)
+        require(all(0 <= s <= 1 for s in powers), "power", self.power, "give numbers from 0 to 1")
         require(
             0 < self.prior_variance < float("inf"),
             "prior_variance",

@@ -1,0 +1,1 @@
+"""ChestX-ray14: fourteen findings in chest X-rays."""

@@ -1,0 +1,1 @@
+"""CIFAR images, one binary task per class or super-class."""

@@ -1,0 +1,174 @@
+"""CIFAR-100 by super-class, CIFAR-10, or any folder of classes: images and a class for each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.errors import DataError
+from experiments.images.decode import Form, decoded
+from experiments.images.files import images_in, require_folder, some
+from experiments.qm9.cache import require_writable
+
+__all__ = ["SIZE", "LabelledImages", "Source", "class_names", "load"]
+
+Source = Literal["cifar100", "cifar10", "folder"]
+
+SIZE: Final = 32
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images, one class for each, official training images first.
+
+    Attributes:
+        pixels: [N, 3, 32, 32] uint8.
+        labels: [N] int64.
+        classes: Names of the classes, in the order of the labels.
+        training: How many of the images, from the first, are official training images.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    training: int
+
+
+def load(
+    source: Source, data: Path | None, cache: Path, *, progress: bool = True
+) -> LabelledImages:
+    """Read a set.
+
+    Args:
+        source: ``"cifar100"`` and ``"cifar10"`` come through torchvision, which downloads them
+            once; ``"folder"`` is ``data`` with ``train/<class>/`` and ``test/<class>/``.
+        data: The folder; for torchvision the one in which it keeps its data sets.
+        cache: Where torchvision's data sets (without ``data``) and decoded images are kept.
+        progress: Whether to show a bar while decoding.
+
+    Raises:
+        DataError: The set cannot be had or is damaged, torchvision is missing, or no folder is
+            given for ``"folder"``.
+    """
+    if source == "folder":
+        if data is None:
+            raise DataError(
+                "the source folder needs to know which: give --data DIR, with train/<class>/*.jpg "
+                "and test/<class>/*.jpg in it"
+            )
+        return _folder(data, cache, progress)
+    return _torchvision(source, cache if data is None else data)
+
+
+def _torchvision(source: Literal["cifar100", "cifar10"], root: Path) -> LabelledImages:
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise DataError(
+            f"{source} comes through torchvision, which is not installed: pip install torchvision"
+        ) from error
+    kind: Any = datasets.CIFAR100 if source == "cifar100" else datasets.CIFAR10
+    require_writable(root)
+    try:
+        parts = [kind(str(root), train=train, download=True) for train in (True, False)]
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise DataError(
+            f"{kind.__name__} is neither complete in {root} nor can it be downloaded ({error}): "
+            f"unpack {kind.url} there, or delete a damaged {kind.base_folder} and try again"
+        ) from error
+    pixels = np.concatenate([part.data for part in parts]).transpose(0, 3, 1, 2)
+    if source == "cifar10":
+        labels = [label for part in parts for label in part.targets]
+        classes = tuple(parts[0].classes)
+    else:
+        folder = root / kind.base_folder
+        labels, classes = _super_classes(
+            [folder / name for name, _ in (*kind.train_list, *kind.test_list)],
+            folder / kind.meta["filename"],
+        )
+    return LabelledImages(
+        torch.from_numpy(np.ascontiguousarray(pixels)),
+        torch.tensor(labels),
+        classes,
+        training=len(parts[0].data),
+    )
+
+
+def _super_classes(batches: Sequence[Path], names: Path) -> tuple[list[int], tuple[str, ...]]:
+    """The coarse labels, which torchvision leaves aside, from files whose checksums it has checked.
+
+    Raises:
+        DataError: A file has none.
+    """
+    labels: list[int] = []
+    try:
+        for file in batches:
+            with file.open("rb") as stream:
+                labels += pickle.load(stream, encoding="latin1")["coarse_labels"]
+        with names.open("rb") as stream:
+            classes = tuple(pickle.load(stream, encoding="latin1")["coarse_label_names"])
+    except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise DataError(
+            f"{names.parent} holds no super-classes ({type(error).__name__}: {error}): delete it, "
+            "and CIFAR-100 will be fetched again"
+        ) from error
+    return labels, classes
+
+
+def _folder(data: Path, cache: Path, progress: bool) -> LabelledImages:
+    require_folder(data, "train/<class>/*.jpg and test/<class>/*.jpg")
+    parts = {name: _classes(data / name) for name in ("train", "test")}
+    classes = tuple(parts["train"])
+    if tuple(parts["test"]) != classes:
+        odd = sorted(set(classes) ^ set(parts["test"]))
+        raise DataError(
+            f"train and test in {data} must have the same classes; in one alone: {some(odd)}"
+        )
+    training = sum(map(len, parts["train"].values()))
+    files, labels = [], []
+    for part in parts.values():
+        for label, of_class in enumerate(part.values()):
+            files += of_class
+            labels += [label] * len(of_class)
+    pixels = decoded("folder", files, Form(SIZE), cache, progress=progress)
+    return LabelledImages(pixels, torch.tensor(labels), classes, training)
+
+
+def class_names(data: Path) -> tuple[str, ...]:
+    """The classes of a folder with ``train/<class>/``, sorted.
+
+    Raises:
+        DataError: It is not such a folder.
+    """
+    require_folder(data, "train/<class>/*.jpg and test/<class>/*.jpg")
+    return tuple(entry.name for entry in _folders(data / "train"))
+
+
+def _folders(folder: Path) -> list[Path]:
+    require_folder(folder, "one folder for each class")
+    entries = sorted(folder.iterdir())
+    return [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+
+
+def _classes(folder: Path) -> dict[str, list[Path]]:
+    """Images by class, both sorted by name."""
+    found = {entry.name: images_in(entry)[0] for entry in _folders(folder)}
+    if len(found) < 2:
+        raise DataError(
+            f"{folder} holds {len(found)} folder(s), and at least 2 classes are needed: give the "
+            "folder above train/<class>/*.jpg and test/<class>/*.jpg"
+        )
+    empty = [name for name, files in found.items() if not files]
+    if empty:
+        raise DataError(
+            f"in {folder} there are no .jpg, .jpeg or .png files for {some(empty)}: fill or delete "
+            "those folders"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Handwritten digits with mixed tasks: the fastest taste, without a download."""

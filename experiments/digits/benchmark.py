@@ -1,0 +1,185 @@
+"""scikit-learn's handwritten digits as a mixed benchmark that trains in seconds.
+
+The 1,797 images of 8×8 pixels come with scikit-learn. Four tasks of three kinds share one small
+network:
+
+* regression: ``number``, the digit as a number, standardised over the training images;
+* binary: ``odd``, and ``loop``, whether the digit encloses an area (0, 6, 8, 9);
+* ten classes: ``digit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import heads
+from bayesagg_pyro.heads import Head
+from experiments.benchmark import Benchmark, Data, Task
+from experiments.digits.splits import Rows, read, split
+from experiments.images.targets import log_frequencies, log_odds
+from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
+from experiments.settings import Settings, require
+
+__all__ = ["TASKS", "Digits"]
+
+TASKS: Final = {
+    "number": ("regression", 0),
+    "odd": ("binary", 0),
+    "loop": ("binary", 1),
+    "digit": ("classes", 0),
+}
+"""Head of each task, and its column there."""
+
+_CLASSES: Final = 10
+_LOOPS: Final = (0, 6, 8, 9)
+
+
+@dataclass(frozen=True)
+class Digits(Benchmark):
+    """Options of the digits benchmark.
+
+    Attributes:
+        split_seed: Which images are in which part: 60 % training, 20 % validation, 20 % test.
+        width: Width of the hidden layer and of the features.
+        only: Name of one task, to train a network for it alone; None for all. Single-task metrics
+            are measured with it.
+    """
+
+    name: ClassVar[str] = "digits"
+    title: ClassVar[str] = "Digits"
+    metric: ClassVar[str] = "mean squared error of standardised targets, and accuracy"
+    single_task_source: ClassVar[str] = (
+        "own networks, one for each task (python -m experiments digits --method ls --only TASK), "
+        "mean over seeds 0 to 4 at the best epoch on validation"
+    )
+    default_settings: ClassVar[Settings] = Settings(
+        epochs=40, batch_size=64, learning_rate=3e-3, schedule="steps", head_bias=True
+    )
+    method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "bayesagg": {
+            "pretrain": 5,
+            "power": {"regression": 0.5, "binary": 0.05, "classes": 0.05},
+            "prior_variance": 1.0,
+            "resolution": "dimension",
+            "scale": "sum",
+        }
+    }
+
+    split_seed: int = 0
+    width: int = 64
+    only: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.width >= 1, "width", self.width, "give at least 1")
+        require(
+            self.only is None or self.only in TASKS,
+            "only",
+            self.only,
+            f"give one of {', '.join(TASKS)}, or leave it out",
+        )
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """Four tasks, or the one that is trained alone."""
+        every = (
+            Task("number", "number", "", 0.1),
+            Task("odd", "odd", "%", 95.0, higher_is_better=True),
+            Task("loop", "loop", "%", 95.0, higher_is_better=True),
+            Task("digit", "digit", "%", 95.0, higher_is_better=True),
+        )
+        return tuple(task for task in every if self.only in (None, task.name))
+
+    def load(self, device: torch.device) -> Data:
+        """Split the images and work out the targets.
+
+        Raises:
+            DataError: scikit-learn is not installed.
+        """
+        images, digits = read()
+        rows = split(len(images), self.split_seed)
+        targets = self._select(
+            {
+                "regression": _standardised(digits, rows["train"]),
+                "binary": torch.stack(
+                    [digits % 2, torch.isin(digits, torch.tensor(_LOOPS))], 1
+                ).float(),
+                "classes": digits[:, None],
+            }
+        )
+        inputs = images.flatten(1) / 8 - 1
+        parts = {
+            name: Rows(
+                inputs[part].to(device),
+                {head: values[part].to(device) for head, values in targets.items()},
+            )
+            for name, part in rows.items()
+        }
+        train = {head: values[rows["train"]] for head, values in targets.items()}
+        scores: dict[str, type[Score]] = {
+            "regression": MeanSquaredError,
+            "binary": BinaryAccuracy,
+            "classes": ClassAccuracy,
+        }
+        constants = {
+            head: log_frequencies(values, _CLASSES)
+            if head == "classes"
+            else (log_odds(values) if head == "binary" else values.mean(0))
+            for head, values in train.items()
+        }
+        return Data(
+            **parts,
+            constants=constants,
+            meter=mixed({head: scores[head] for head in targets}),
+            about={
+                "source": "scikit-learn",
+                "sizes": {name: len(part) for name, part in rows.items()},
+            },
+        )
+
+    def backbone(self) -> nn.Module:
+        """Two layers with ELU."""
+        return nn.Sequential(
+            nn.Linear(64, self.width), nn.ELU(), nn.Linear(self.width, self.width), nn.ELU()
+        )
+
+    def heads(self, bias: bool) -> dict[str, Head]:
+        """One head for each kind of task."""
+        number = {head: sum(TASKS[t.name][0] == head for t in self.tasks) for head in _MAKE}
+        return {
+            head: make(self.width, number[head], bias)
+            for head, make in _MAKE.items()
+            if number[head]
+        }
+
+    def _select(self, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The column of the one task that is trained alone, or all."""
+        if self.only is None:
+            return targets
+        head, column = TASKS[self.only]
+        return {head: targets[head][:, column : column + 1]}
+
+
+def _gaussian(width: int, tasks: int, bias: bool) -> Head:
+    return heads.Gaussian(width, tasks, bias=bias)
+
+
+def _bernoulli(width: int, tasks: int, bias: bool) -> Head:
+    return heads.Bernoulli(width, tasks, bias=bias)
+
+
+def _categorical(width: int, tasks: int, bias: bool) -> Head:
+    return heads.Categorical(width, _CLASSES, tasks=tasks, bias=bias)
+
+
+_MAKE: Final = {"regression": _gaussian, "binary": _bernoulli, "classes": _categorical}
+
+
+def _standardised(digits: Tensor, train: Tensor) -> Tensor:
+    """[N, 1], the digits with mean 0 and standard deviation 1 over the training rows."""
+    values = digits.float()[:, None]
+    return (values - values[train].mean()) / values[train].std()

@@ -1,0 +1,1 @@
+"""What the image benchmarks share: decoding, keeping, batching and augmenting images."""

@@ -1,0 +1,50 @@
+"""Constant predictions and stratified parts, from labels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from experiments.images.split import Parts
+
+__all__ = ["log_frequencies", "log_odds", "stratified"]
+
+
+def log_odds(targets: Tensor) -> Tensor:
+    """[tasks], the logit of each task's share of ones in [N, tasks], one example added to both.
+
+    The constant with the smallest loss, kept finite where a class does not occur.
+    """
+    ones = targets.double().sum(0) + 1
+    return (ones / (len(targets) + 2 - ones)).log().float()
+
+
+def log_frequencies(targets: Tensor, classes: int) -> Tensor:
+    """[classes], the log of each class's share in [N, 1], with one example added to each."""
+    counts = torch.bincount(targets[:, 0], minlength=classes).double() + 1
+    return (counts / counts.sum()).log().float()
+
+
+def stratified(values: Tensor, seed: int, shares: tuple[int, int, int] = (7, 1, 2)) -> Parts:
+    """Parts in which every value is represented by its share, rare values with their neighbours.
+
+    Examples are sorted by value, equal ones at random, and cut into blocks of ``sum(shares)``; in
+    each block, places are drawn for the parts. A value with many examples fills whole blocks; one
+    with few shares a block with the values next to it, so nothing has to be left out or lumped
+    together.
+
+    Args:
+        values: [N], of any number type.
+        seed: Of both draws.
+        shares: How many examples of a block go to training, validation and test.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count, block = len(values), sum(shares)
+    shuffled = torch.randperm(count, generator=generator)
+    order = shuffled[values[shuffled].sort(stable=True).indices]
+    blocks = -(-count // block)
+    template = torch.repeat_interleave(torch.arange(3), torch.tensor(shares))
+    places = torch.rand(blocks, block, generator=generator).argsort(1)
+    part = template[places].flatten()[:count]
+    train, validation, test = (order[part == index].sort().values for index in range(3))
+    return Parts(train, validation, test)

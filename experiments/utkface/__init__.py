@@ -1,0 +1,1 @@
+"""UTKFace: age, gender and ethnicity from a face."""

@@ -1,0 +1,180 @@
+"""UTKFace as a mixed benchmark: a regression, a binary and a multi-class task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import heads
+from bayesagg_pyro.heads import Head
+from experiments.benchmark import Benchmark, Data, Task
+from experiments.errors import DataError
+from experiments.images.augment import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    center_crop,
+    flip,
+    normalise,
+    random_crop,
+)
+from experiments.images.backbones import residual_network
+from experiments.images.decode import Form, decoded
+from experiments.images.split import ImageSplit
+from experiments.images.store import Images
+from experiments.images.targets import log_frequencies, log_odds, stratified
+from experiments.qm9.cache import default_folder
+from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, mixed
+from experiments.settings import Settings, require
+from experiments.utkface.names import ETHNICITIES, Faces, read
+
+__all__ = ["CROP", "RESIZE", "UtkFace"]
+
+RESIZE: Final = 140
+CROP: Final = 128
+
+
+@dataclass(frozen=True)
+class UtkFace(Benchmark):
+    """Options of the UTKFace benchmark; the defaults are the paper's.
+
+    Faces are split 70/10/20 by ``split_seed``, stratified by age. Ages are standardised by mean and
+    standard deviation of the training faces, and the error of age is reported on that scale, as
+    published (the published table shows it times ten). Images are resized to 140×140; a training
+    image is a random 128×128 piece, flipped half of the time, any other is the middle.
+
+    Attributes:
+        data: The folder with the released images.
+        split_seed: Which faces are in which part.
+        depth: Of the residual network, 18 or 34.
+        weights: What it starts from: None (random), ``"imagenet"``, or a file with a state dict.
+            The paper mentions pre-trained weights for ChestX-ray14 only.
+    """
+
+    name: ClassVar[str] = "utkface"
+    title: ClassVar[str] = "UTKFace"
+    metric: ClassVar[str] = "mean squared error of the standardised age, and accuracy"
+    single_task_source: ClassVar[str] = (
+        "Achituve et al., Bayesian Uncertainty for Gradient Aggregation in Multi-Task Learning, "
+        "ICML 2024: single-task row of the UTKFace table, 8 seeds"
+    )
+    default_settings: ClassVar[Settings] = Settings(
+        epochs=100,
+        batch_size=128,
+        learning_rate=1e-3,
+        schedule="steps",
+        weight_decay=1e-4,
+        head_bias=True,
+    )
+    method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "bayesagg": {
+            "pretrain": 10,
+            "power": {"age": 0.5, "gender": 0.05, "ethnicity": 0.05},
+            "prior_variance": 1e-3,
+        }
+    }
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "power": tuple(
+            {"age": regression, "gender": classification, "ethnicity": classification}
+            for regression in (0.3, 0.5, 0.8)
+            for classification in (0.005, 0.05, 0.1)
+        )
+    }
+
+    data: str = "UTKFace"
+    split_seed: int = 0
+    depth: int = 18
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """Age, gender and ethnicity."""
+        return (
+            Task("age", "age", "", 0.140),
+            Task("gender", "gender", "%", 92.32, higher_is_better=True),
+            Task("ethnicity", "ethnicity", "%", 82.42, higher_is_better=True),
+        )
+
+    def load(self, device: torch.device) -> Data:
+        """Read the names, decode the images (the first time), and split them."""
+        faces = read(Path(self.data))
+        parts = stratified(faces.ages, self.split_seed)
+        if min(parts.sizes().values()) == 0 or len(parts.train) < 2:
+            raise DataError(
+                f"{len(faces.files)} faces are too few for three parts ({parts.sizes()}): give a "
+                "folder with at least 20"
+            )
+        ages = faces.ages[parts.train].double()
+        mean, std = float(ages.mean()), float(ages.std())
+        if std == 0:
+            raise DataError(f"all training faces are {mean:g} years old: give more faces")
+        targets = {
+            "age": ((faces.ages.double() - mean) / std).float()[:, None],
+            "gender": faces.genders.float()[:, None],
+            "ethnicity": faces.ethnicities[:, None],
+        }
+        pixels = decoded("utkface", faces.files, Form(RESIZE), default_folder())
+        make = partial(ImageSplit, Images(pixels, device), targets)
+        return Data(
+            train=make(parts.train, transform=prepare),
+            validation=make(parts.validation, transform=prepare),
+            test=make(parts.test, transform=prepare),
+            constants={
+                "age": torch.zeros(1),
+                "gender": log_odds(targets["gender"][parts.train]),
+                "ethnicity": log_frequencies(targets["ethnicity"][parts.train], len(ETHNICITIES)),
+            },
+            meter=mixed(
+                {"age": MeanSquaredError, "gender": BinaryAccuracy, "ethnicity": ClassAccuracy}
+            ),
+            about={
+                "sizes": parts.sizes(),
+                "age_mean": mean,
+                "age_std": std,
+                **_left_out(faces),
+            },
+        )
+
+    def backbone(self) -> nn.Module:
+        """A residual network with 256 features."""
+        return residual_network(self.depth, self.weights)
+
+    def heads(self, bias: bool) -> dict[str, Head]:
+        """One head per task; the regression head has a bias if the others do."""
+        return {
+            "age": heads.Gaussian(256, tasks=1, bias=bias),
+            "gender": heads.Bernoulli(256, tasks=1, bias=bias),
+            "ethnicity": heads.Categorical(256, classes=len(ETHNICITIES), bias=bias),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """All but where the images are."""
+        options = self.options()
+        del options["data"]
+        return options
+
+
+def prepare(images: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The paper's augmentation; without a generator the middle of each image."""
+    if generator is None:
+        pieces = center_crop(images, CROP)
+    else:
+        pieces = flip(random_crop(images, CROP, generator), generator)
+    return normalise(pieces, IMAGENET_MEAN, IMAGENET_STD)
+
+
+def _left_out(faces: Faces) -> dict[str, Any]:
+    return {
+        "faces": len(faces.files),
+        "skipped": len(faces.skipped),
+        "skipped_names": list(faces.skipped),
+        "other_files": faces.others,
+    }
