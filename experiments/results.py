@@ -42,7 +42,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             versions[package] = None
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": _command(),
         "revision": _revision(),
         "python": platform.python_version(),
         "packages": versions,
@@ -85,6 +85,14 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise DataError(f"{path} is not a results file of this version (format {FORMAT})")
     return record
+
+
+def _command() -> list[str]:
+    """The command line, as a person would type it."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return ["python", "-m", program.parent.name, *sys.argv[1:]]
+    return [program.name, *sys.argv[1:]]
 
 
 def _revision() -> str | None:

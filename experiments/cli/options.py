@@ -12,6 +12,7 @@ from experiments.methods import METHODS
 __all__ = [
     "BatchSize",
     "Bias",
+    "Covariance",
     "Debug",
     "Device",
     "Epochs",
@@ -113,6 +114,15 @@ Resolution = Annotated[
         help="What gets a weight of its own: each example and dimension (the paper), each "
         "dimension of a task, or each task.",
         show_default="example",
+        rich_help_panel=_BAYES,
+    ),
+]
+Covariance = Annotated[
+    str | None,
+    typer.Option(
+        metavar="diagonal|full",
+        help="Treat dimensions one by one, or together, which needs --power 1 and much more time.",
+        show_default="diagonal",
         rich_help_panel=_BAYES,
     ),
 ]

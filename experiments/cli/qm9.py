@@ -124,6 +124,7 @@ def qm9(
     prior_variance: o.PriorVariance = None,
     resolution: o.Resolution = None,
     scale: o.Scale = None,
+    covariance: o.Covariance = None,
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
@@ -164,6 +165,7 @@ def qm9(
                     "prior_variance": prior_variance,
                     "resolution": resolution,
                     "scale": scale,
+                    "covariance": covariance,
                 },
             ),
             settings=Settings(

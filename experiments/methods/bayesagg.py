@@ -34,6 +34,8 @@ class BayesAggOptions(MethodOptions):
             averaged over the batch for each ``"dimension"``, or over both for each ``"task"``.
         scale: Size of the update: ``"mean"`` (the paper; weights sum to 1) or ``"sum"`` (times the
             number of tasks, the size that the pre-training had).
+        covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
+            alone and takes a matrix for each task and example.
     """
 
     pretrain: int = 50
@@ -41,6 +43,7 @@ class BayesAggOptions(MethodOptions):
     prior_variance: float = 1e-3
     resolution: Literal["example", "dimension", "task"] = "example"
     scale: Literal["mean", "sum"] = "mean"
+    covariance: Literal["diagonal", "full"] = "diagonal"
 
     def __post_init__(self) -> None:
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
@@ -59,6 +62,20 @@ class BayesAggOptions(MethodOptions):
             "give example, dimension or task",
         )
         require(self.scale in ("mean", "sum"), "scale", self.scale, "give mean or sum")
+        require(
+            self.covariance in ("diagonal", "full"),
+            "covariance",
+            self.covariance,
+            "give diagonal or full",
+        )
+        if self.covariance == "full":
+            require(self.power == 1, "power", self.power, "covariance = 'full' needs power = 1")
+            require(
+                self.resolution != "task",
+                "resolution",
+                self.resolution,
+                "covariance = 'full' needs resolution example or dimension",
+            )
 
     def check(self, epochs: int) -> None:
         """There must be at least one Bayesian epoch."""
@@ -88,7 +105,9 @@ class BayesAggMethod(Method):
         self.mtl = ba.BayesAgg(
             heads=self._heads,
             aggregation=aggregation.PrecisionWeighted(
-                power=options.power, resolution=options.resolution
+                power=options.power,
+                resolution=options.resolution,
+                covariance=options.covariance,
             ),
             prior=priors.FullData(variance=options.prior_variance),
             warmup=True,

@@ -288,3 +288,21 @@ def test_results_are_strict_json_and_complete(tmp_path: Path) -> None:
     assert environment["command"]
     assert set(record["timing"]["seconds_per_step"]) == {"pre-training", "Bayesian"}
     assert returned["last"]["test"] == record["last"]["test"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        BayesAggOptions(pretrain=1, prior_variance=1.0, resolution="dimension"),
+        BayesAggOptions(pretrain=1, prior_variance=1.0, resolution="task"),
+        BayesAggOptions(pretrain=1, prior_variance=1.0, power=1.0, covariance="full"),
+        BayesAggOptions(pretrain=1, prior_variance=1.0, power=0.0, scale="sum"),
+    ],
+)
+def test_every_kind_of_weight(options: BayesAggOptions, tmp_path: Path) -> None:
+    record = Trainer(Run(Toy(), "bayesagg", options, settings(3)), tmp_path).train()
+    weights = torch.tensor(record["weights"][-1]["weights"])
+    torch.testing.assert_close(weights.sum(1), torch.ones(20), rtol=0, atol=1e-4)
+    alike = torch.allclose(weights, weights[:1], rtol=1e-4)
+    assert alike is (options.resolution != "example" or options.power == 0)
+    assert record["history"][-1]["effective_tasks"] <= 3.001
