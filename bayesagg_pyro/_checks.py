@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ def per_head(
     given: _T | Mapping[str, _T] | None,
     heads: Mapping[str, Head],
     kind: type,
-    default: _T,
+    default: Callable[[Head], _T],
 ) -> dict[str, _T]:
     """Spread one setting over all heads, or check one per head.
 
@@ -96,9 +96,10 @@ def per_head(
     if isinstance(given, Mapping):
         check_names(given, heads)
         spread = {name: given[name] for name in heads}
+    elif given is None:
+        spread = {name: default(head) for name, head in heads.items()}
     else:
-        one = default if given is None else given
-        spread = dict.fromkeys(heads, one)
+        spread = dict.fromkeys(heads, given)
     for name, value in spread.items():
         _check_kind(argument, name, value, kind)
     return spread

@@ -19,8 +19,8 @@ from bayesagg_pyro._checks import (
 from bayesagg_pyro.aggregation import Aggregated, Aggregation, PrecisionWeighted
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, SettingError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Conjugate, Scheme
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import FullData, Policy, Tracker
 from bayesagg_pyro.step import StepInfo
@@ -44,7 +44,8 @@ class BayesAgg(nn.Module):
     Args:
         heads: {name: head}. Names must be usable as names of submodules.
         aggregation: how gradient distributions become one direction.
-        inference: a scheme for all heads, or {name: scheme}; None picks the exact one.
+        inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for Gaussian
+            heads and TaylorGGN for others.
         estimator: of the gradients' moments, likewise; None picks by head and posterior types.
         prior: a policy for all heads, or {name: policy}; the paper's by default.
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
@@ -96,9 +97,9 @@ class BayesAgg(nn.Module):
                 "aggregation must be an object from bayesagg_pyro.aggregation, "
                 f"not {self.aggregation!r}"
             )
-        self.schemes = per_head("inference", inference, heads, Scheme, Conjugate())
+        self.schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
         self.estimators = check_estimators(estimator, heads)
-        policies = per_head("prior", prior, heads, Policy, FullData())
+        policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
         self._trackers: dict[str, Tracker] = {
             name: policies[name].start(head, self.schemes[name]) for name, head in heads.items()
         }
@@ -198,7 +199,11 @@ class BayesAgg(nn.Module):
 
         Returns:
             {name: [B, tasks]}, in the features' dtype (float32 for lower precisions).
+
+        Raises:
+            ShapeError, DtypeError, DeviceError: for features that are no floating [B, d].
         """
+        self._check_features(features)
         dtype = _reported(features)
         return {name: head(features, self._point(name)).to(dtype) for name, head in self._items()}
 
@@ -207,7 +212,9 @@ class BayesAgg(nn.Module):
 
         Raises:
             StateError: before the first `update_prior()`.
+            ShapeError, DtypeError, DeviceError: as for `predict`.
         """
+        self._check_features(features)
         priors = self.priors()
         return {name: head.predictive(features, priors[name]) for name, head in self._items()}
 
@@ -237,6 +244,7 @@ class BayesAgg(nn.Module):
     ) -> dict[str, Tensor]:
         losses = self._losses(features, observed)
         total = torch.cat(list(losses.values())).sum()
+        valid = self._check_finite("the loss", total, valid)
         (total if valid is None else torch.where(valid, total, 0.0)).backward()
         losses = _detached(losses, valid)
         self.info = StepInfo(bayesian=False, losses=losses)
@@ -265,9 +273,8 @@ class BayesAgg(nn.Module):
             result = self.aggregation.aggregate(grad)
             scale = self._scale(grad.tasks)
             update = result.direction * (scale / len(h))
+            valid = self._check_finite("the update", update, valid)
             if valid is not None:
-                valid = valid & update.isfinite().all()
-                self._note(valid)
                 update = torch.where(valid, update, 0.0)
         learned = [name for name in self.heads if self.schemes[name].needs_point]
         with torch.enable_grad():
@@ -337,7 +344,9 @@ class BayesAgg(nn.Module):
     ) -> tuple[dict[str, Targets], Tensor | None]:
         """Parsed targets, and for deferred validation a flag on the device."""
         deferred = self.validate == "deferred" or (
-            self.validate == "auto" and features.device.type != "cpu"
+            self.validate == "auto"
+            and isinstance(features, Tensor)
+            and features.device.type != "cpu"
         )
         check_names(targets, self.heads)
         observed: dict[str, Targets] = {}
@@ -351,6 +360,23 @@ class BayesAgg(nn.Module):
             valid = valid & head.valid(observed[name])
         self._note(valid)
         return observed, valid
+
+    def _check_features(self, features: Tensor) -> None:
+        for _, head in self._items():
+            head.check_features(features, values=False)
+
+    def _check_finite(self, what: str, value: Tensor, valid: Tensor | None) -> Tensor | None:
+        """Good input may still overflow: raise, or note it for deferred validation."""
+        finite = value.isfinite().all()
+        if valid is not None:
+            valid = valid & finite
+            self._note(valid)
+        elif not finite:
+            raise NonFiniteError(
+                f"{what} overflows {value.dtype}, although features and targets are finite; "
+                "standardise the targets, or look for a backbone that diverges"
+            )
+        return valid
 
     def _note(self, valid: Tensor) -> None:
         self._bad = ~valid if self._bad is None else self._bad | ~valid
@@ -422,3 +448,8 @@ def _detached(losses: dict[str, Tensor], valid: Tensor | None) -> dict[str, Tens
 def _like(values: Tensor, outputs: Tensor) -> Tensor:
     """Real targets in the outputs' precision; class indices as they are."""
     return values.to(outputs.dtype) if values.is_floating_point() else values
+
+
+def _default_scheme(head: Head) -> Scheme:
+    """Exact where that exists, else the paper's."""
+    return Conjugate() if isinstance(head, Gaussian) else TaylorGGN()

@@ -1,16 +1,22 @@
 """Gradient distributions: what uncertain head weights say about dL/dH."""
 
 from bayesagg_pyro.gradients._cat import cat
-from bayesagg_pyro.gradients._dispatch import distribution, register
+from bayesagg_pyro.gradients._conditional import Conditional
+from bayesagg_pyro.gradients._dispatch import distribution
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._estimators import Estimator, Exact, MonteCarlo
+from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
+from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
+from bayesagg_pyro.gradients._quadrature import Quadrature
+from bayesagg_pyro.gradients._registry import register
 
 __all__ = [
+    "Conditional",
     "Estimator",
     "Exact",
     "GradientDistribution",
     "MonteCarlo",
+    "Quadrature",
     "cat",
     "distribution",
     "gaussian_moments",

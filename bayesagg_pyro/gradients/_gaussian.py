@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._dispatch import register
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._samples import gradient_sampler
+from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._registry import register
 from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.targets import Targets
@@ -31,7 +31,7 @@ def gaussian_moments(
     """Exact mean and variance, O(tasks · B · d) once c is known; the full covariance on request."""
     design = head.exact(features)  # [B, D]
     posterior = posterior.to(design.device, design.dtype)
-    d, dtype = head.in_features, features.dtype
+    d = head.in_features
     cross, variance_u = posterior.project(design)
     c, v = cross[..., :d], variance_u[..., None]  # [T or 1, B, d], [T or 1, B, 1]
     m = posterior.mean[:, None, :d]
@@ -43,25 +43,12 @@ def gaussian_moments(
     # S_dd (r² + v) + m_d² v + 2 m_d r c_d + c_d², with the terms in c gathered.
     variance = torch.addcmul(s * (r.square() + v), m.square(), v)
     variance = variance.add_((2 * m * r + c).mul_(c)).mul_(4).clamp_(min=0)
-    observed = None
-    if targets.mask is not None:
-        observed = targets.mask.mT
-        mean = torch.where(observed[..., None], mean, 0.0)
-        variance = torch.where(observed[..., None], variance, 0.0)
 
     def covariance() -> Tensor:
         S = posterior.covariance_matrix[:, None, :d, :d]
         mc = m[..., :, None] * c[..., None, :]
         full = S * (r.square() + v)[..., None] + (m[..., :, None] * m[..., None, :]) * v[..., None]
         full = full + r[..., None] * (mc + mc.mT) + c[..., :, None] * c[..., None, :]
-        if observed is not None:
-            full = torch.where(observed[..., None, None], full, 0.0)
-        return (4 * full).to(dtype)
+        return 4 * full
 
-    return GradientDistribution(
-        mean.to(dtype),
-        variance.to(dtype),
-        observed=observed,
-        covariance=covariance,
-        sampler=gradient_sampler(head, posterior, features, targets),
-    )
+    return finish(head, posterior, features, targets, mean, variance, covariance)

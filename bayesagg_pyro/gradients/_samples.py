@@ -11,7 +11,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["gradient_sampler", "sampled_gradients"]
+__all__ = ["gradient_sampler", "sampled_covariance", "sampled_gradients"]
 
 
 def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
@@ -56,3 +56,18 @@ def gradient_sampler(
         return sampled_gradients(head, weight, features, targets).to(features.dtype)
 
     return draw
+
+
+def sampled_covariance(
+    head: Head,
+    posterior: Posterior,
+    features: Tensor,
+    targets: Targets,
+    samples: int,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Unbiased full covariance over fresh draws of the weights, [tasks, B, d, d]."""
+    weight = posterior.sample((samples,), generator=generator)
+    centred = sampled_gradients(head, weight, features, targets)
+    centred = centred - centred.mean(0)
+    return torch.einsum("stbd,stbe->tbde", centred, centred) / (samples - 1)

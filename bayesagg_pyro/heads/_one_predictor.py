@@ -41,6 +41,27 @@ class OnePredictor(Head, ABC):
         curvature, slope = torch.func.grad(total_slope, has_aux=True)(outputs)
         return slope, curvature.clamp(min=0)
 
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """`loss_derivative`, unless a subclass has changed the loss below it."""
+        if self._overtaken("loss_derivative", ("loss", "negative_log_prob", "likelihood")):
+            return OnePredictor.loss_derivative(self, outputs, targets)
+        return self.loss_derivative(outputs, targets)
+
+    def expansion(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """`nll_derivatives`, unless a subclass has changed the likelihood below it."""
+        if self._overtaken("nll_derivatives", ("negative_log_prob", "likelihood")):
+            return OnePredictor.nll_derivatives(self, outputs, targets)
+        return self.nll_derivatives(outputs, targets)
+
+    def _overtaken(self, derived: str, sources: tuple[str, ...]) -> bool:
+        """Whether a class nearer than the one that writes `derived` redefines what it derives."""
+        for cls in type(self).__mro__:
+            if derived in vars(cls):
+                return False
+            if any(source in vars(cls) for source in sources):
+                return True
+        return False
+
     def transition(self, targets: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """Where on the axis of u the derivative bends, and over what width: (centre, width).
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference._examples import Keep
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, data_terms
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
@@ -51,8 +52,8 @@ class Conjugate(Scheme):
         precision, shift = data_terms(design, observed._replace(values=residual), noise_precision)
         return _condition(head, prior, precision, shift)
 
-    def statistics(self, head: Head) -> GaussianStatistics:
-        """Empty sums over training batches, from which `infer_from` makes a posterior."""
+    def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
+        """Empty sums, from which `infer_from` makes a posterior; examples need not be kept."""
         if not isinstance(head, Gaussian):
             raise DtypeError(_not_gaussian("heads", head))
         return GaussianStatistics(head)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
@@ -18,8 +19,9 @@ __all__ = ["Scheme"]
 class Scheme(ABC):
     """Maps (head, features, targets, prior) to a posterior over the head's weights.
 
-    A scheme holds settings only; calling it changes nothing. Give a subclass to
-    `BayesAgg(inference=...)` to use it.
+    A scheme holds settings only; calling it changes nothing. Subclasses need `infer` alone: a
+    full-data posterior is then inferred from all examples kept. A scheme whose likelihood has
+    sufficient statistics overrides `statistics` and `infer_from` and keeps sums instead.
     """
 
     #: Whether the scheme expands around the head's learned point estimate, which must then be
@@ -39,10 +41,17 @@ class Scheme(ABC):
             prior: batch shape [tasks]; any posterior serves.
         """
 
-    @abstractmethod
-    def statistics(self, head: Head) -> Statistics:
-        """An empty collection of training batches, from which `infer_from` makes a posterior."""
+    def statistics(self, head: Head, keep: Keep) -> Statistics:
+        """An empty collection of training batches, from which `infer_from` makes a posterior.
 
-    @abstractmethod
+        Args:
+            head: the head.
+            keep: how to keep examples, for schemes that need them.
+        """
+        return Examples(head, keep)
+
     def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> Posterior:
         """Posterior over the weights of `head` given all examples in `statistics`."""
+        assert isinstance(statistics, Examples)
+        features, targets = statistics.all()
+        return self.infer(head, features, targets, prior)

@@ -23,11 +23,11 @@ class Statistics(ABC):
         """Whether any batch has been added."""
 
     @abstractmethod
-    def add(self, design: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Take in a batch.
 
         Args:
-            design: [B, D], features in the precision of head algebra with the bias' constant.
+            features: [B, d].
             targets: [B, tasks].
             valid: boolean scalar on the device; where False, the batch adds nothing.
         """
@@ -55,6 +55,7 @@ class GaussianStatistics(Statistics):
     """
 
     def __init__(self, head: Gaussian) -> None:
+        self._head = head
         device = head.weight.device
         size, dtype = head.weight_size, linalg.head_dtype(device)
         self._noise_precision = head.noise_scale.to(device, dtype).square().reciprocal()
@@ -67,9 +68,9 @@ class GaussianStatistics(Statistics):
     def __bool__(self) -> bool:
         return self._batches > 0
 
-    def add(self, design: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's terms to the sums."""
-        precision, shift = data_terms(design, targets, self._noise_precision)
+        precision, shift = data_terms(self._head.exact(features), targets, self._noise_precision)
         count = targets.counts().to(shift.dtype)
         if valid is not None:
             precision, shift, count = (

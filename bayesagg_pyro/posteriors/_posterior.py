@@ -26,10 +26,28 @@ class Info:
         jitter: [tasks or 1], multiple of the precision's diagonal added to factor it (0: none).
         condition: [tasks or 1], a lower bound on the condition number of the precision, read off
             its factor's diagonal at no cost.
+        newton_decrement: [tasks], sqrt(aᵀ Λ⁻¹ a) for the gradient a of the negative log-posterior
+            at the expansion point: the length of the Newton step in posterior standard deviations.
+        gain_ratio: [tasks], actual over predicted decrease of the negative log-posterior along
+            that step. 1 where the quadratic is exact, negative where the step made things worse.
+        steps: [tasks], damped Newton steps taken before the last expansion.
+        converged: [tasks] bool, whether the decrement fell below the tolerance.
     """
 
     jitter: Tensor
     condition: Tensor
+    newton_decrement: Tensor | None = None
+    gain_ratio: Tensor | None = None
+    steps: Tensor | None = None
+    converged: Tensor | None = None
+
+    @property
+    def overlong(self) -> Tensor | None:
+        """Whether each task's Newton step went too far to be trusted, [tasks] bool.
+
+        It gained less than a quarter of what its quadratic promised; the usual trust-region test.
+        """
+        return None if self.gain_ratio is None else self.gain_ratio < 0.25
 
 
 class Posterior(TorchDistribution):

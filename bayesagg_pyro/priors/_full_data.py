@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Scheme
+from bayesagg_pyro.inference import Keep, Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._distributions import isotropic
 from bayesagg_pyro.priors._policy import Policy, Tracker
@@ -29,33 +29,37 @@ class FullData(Policy):
         variance: γ, in squared units of the weights. It is a precision of 1/γ against about N/τ²
             from the data: 1e-3 (a precision of 1,000) is weak next to 100,000 examples and strong
             next to 5,000.
+        keep: how a scheme without sufficient statistics (TaylorGGN, Laplace) keeps the epoch's
+            examples: as they are (the default), in half precision, in host memory, or as
+            streamed sums. Conjugate keeps sums whatever is said here.
 
     Raises:
         SettingError: if the variance is not positive and finite.
     """
 
-    def __init__(self, variance: float = 1.0) -> None:
+    def __init__(self, variance: float = 1.0, *, keep: Keep | None = None) -> None:
         if not (variance > 0 and math.isfinite(variance)):
             raise SettingError(f"the prior variance must be positive and finite, not {variance}")
         self.variance = variance
+        self.keep = keep or Keep()
 
     def start(self, head: Head, scheme: Scheme) -> Tracker:
         """Begin with no prior: the first comes from the first `update`."""
-        return _FullDataTracker(head, scheme, self.variance)
+        return _FullDataTracker(head, scheme, self)
 
     def __repr__(self) -> str:
         return f"FullData(variance={self.variance})"
 
 
 class _FullDataTracker(Tracker):
-    def __init__(self, head: Head, scheme: Scheme, variance: float) -> None:
+    def __init__(self, head: Head, scheme: Scheme, policy: FullData) -> None:
         self._head = head
         self._scheme = scheme
-        self._variance = variance
-        self._statistics = scheme.statistics(head)
+        self._policy = policy
+        self._statistics = scheme.statistics(head, policy.keep)
 
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        self._statistics.add(self._head.exact(features), targets, valid)
+        self._statistics.add(features, targets, valid)
 
     @property
     def collected(self) -> bool:
@@ -67,9 +71,9 @@ class _FullDataTracker(Tracker):
                 f"head {self._head.site!r}: no data has been collected since the last "
                 "update_prior(); only backward() in train mode collects"
             )
-        prior = isotropic(self._head, self._variance)
+        prior = isotropic(self._head, self._policy.variance)
         self.prior = self._scheme.infer_from(self._head, self._statistics, prior)
-        self._statistics = self._scheme.statistics(self._head)
+        self._statistics = self._scheme.statistics(self._head, self._policy.keep)
 
     def to(self, device: torch.device) -> None:
         self._statistics.to(device)

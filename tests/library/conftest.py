@@ -6,7 +6,7 @@ import pyro
 import pytest
 import torch
 
-from bayesagg_pyro.gradients import _dispatch
+from bayesagg_pyro.gradients import _registry
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,10 +30,10 @@ def _same_draws() -> Iterator[None]:
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Forget formulas that a test registers."""
-    before = dict(_dispatch._formulas)
+    before = dict(_registry._formulas)
     yield
-    _dispatch._formulas.clear()
-    _dispatch._formulas.update(before)
+    _registry._formulas.clear()
+    _registry._formulas.update(before)
 
 
 @pytest.fixture

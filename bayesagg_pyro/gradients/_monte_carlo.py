@@ -1,8 +1,6 @@
-"""Estimators: how the moments of a gradient distribution are found."""
+"""Plain Monte Carlo over weights: the paper's estimator for classification, and the reference."""
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -10,61 +8,17 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._samples import gradient_sampler, sampled_gradients
+from bayesagg_pyro.gradients._estimator import Estimator
+from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._samples import sampled_covariance, sampled_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Estimator", "Exact", "MonteCarlo"]
+__all__ = ["MonteCarlo"]
 
-#: Entries of the largest temporary of a Monte Carlo chunk: 2²³ doubles are 64 MiB.
+#: Entries of the largest temporary of a chunk: 2²³ doubles are 64 MiB.
 _CHUNK = 2**23
-
-
-class Estimator(ABC):
-    """Turns a posterior over weights into a gradient distribution."""
-
-    @abstractmethod
-    def estimate(
-        self,
-        head: Head,
-        posterior: Posterior,
-        features: Tensor,
-        targets: Targets,
-        generator: torch.Generator | None = None,
-    ) -> GradientDistribution:
-        """Moments of the gradient; `generator` serves an estimator that has none of its own."""
-
-
-class Exact(Estimator):
-    """The registered closed form for this head and posterior; an error where there is none."""
-
-    def estimate(
-        self,
-        head: Head,
-        posterior: Posterior,
-        features: Tensor,
-        targets: Targets,
-        generator: torch.Generator | None = None,
-    ) -> GradientDistribution:
-        """Moments by the registered formula.
-
-        Raises:
-            NotImplementedError: naming both types, if none is registered.
-        """
-        from bayesagg_pyro.gradients._dispatch import registered
-
-        formula = registered(head, posterior)
-        if formula is None:
-            raise NotImplementedError(
-                f"no exact gradient moments are registered for {type(head).__name__} heads with "
-                f"{type(posterior).__name__} posteriors; use gradients.MonteCarlo(), or register "
-                "a formula with bayesagg_pyro.gradients.register"
-            )
-        return formula(head, posterior, features, targets)
-
-    def __repr__(self) -> str:
-        return "Exact()"
 
 
 class MonteCarlo(Estimator):
@@ -107,19 +61,14 @@ class MonteCarlo(Estimator):
             weight = posterior.sample((count,), generator=generator)
             moments.add(sampled_gradients(head, weight, features, targets))
 
-        def covariance() -> Tensor:
-            # Fresh draws: the ones behind the moments are not kept.
-            weight = posterior.sample((self.samples,), generator=generator)
-            g = sampled_gradients(head, weight, features, targets)
-            g = g - g.mean(0)
-            return (torch.einsum("stbd,stbe->tbde", g, g) / (self.samples - 1)).to(features.dtype)
-
-        return GradientDistribution(
-            moments.mean.to(features.dtype),
-            (moments.squares / (self.samples - 1)).to(features.dtype),
-            observed=None if targets.mask is None else targets.mask.mT,
-            covariance=covariance,
-            sampler=gradient_sampler(head, posterior, features, targets),
+        return finish(
+            head,
+            posterior,
+            features,
+            targets,
+            moments.mean,
+            moments.squares / (self.samples - 1),
+            lambda: sampled_covariance(head, posterior, features, targets, self.samples, generator),
         )
 
     def __repr__(self) -> str:

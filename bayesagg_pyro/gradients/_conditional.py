@@ -1,0 +1,277 @@
+"""Moments for softmax heads, sampling only the logits (Rao-Blackwell).
+
+Given the C logits f = W h of one example, W is Gaussian with a mean linear in f. With f = E f + L z
+and G_k = Cov(W, f) L⁻ᵀ e_k, L Lᵀ = Cov(f), and δ(z) = softmax(f) − e_y,
+
+    E[g | z]   = Σ_c δ_c (M_c + Σ_k z_k G_kc),     Var[g | z]_d = Σ_ce δ_c δ_e V_ced,
+    V_ced      = Cov(W_cd, W_ed) − Σ_k G_kcd G_ked.
+
+So only z ∈ R^C is drawn, from a generator or a scrambled Sobol sequence, and the same for all
+examples. E[g | z] is linear in φ = (δ_c, δ_c z_k): the mean and covariance of φ are all that is
+needed of the samples, and d never meets the sample axis unless that is cheaper.
+
+Posteriors without covariance between outputs in some basis (diagonal; Kronecker in its eigenbasis)
+have G_kc = 0 for k ≠ c there, which leaves 2 C features φ in place of C + C².
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._estimator import Estimator
+from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._samples import sampled_covariance
+from bayesagg_pyro.heads import Categorical, Head
+from bayesagg_pyro.posteriors import (
+    DiagonalGaussian,
+    GaussianFamily,
+    KroneckerGaussian,
+    Posterior,
+)
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Conditional"]
+
+#: Entries of the largest temporary of a chunk of examples: 2²² doubles are 32 MiB.
+_CHUNK = 2**22
+
+
+class Conditional(Estimator):
+    """Sampled logits, exact conditional moments of the weights; for Categorical heads.
+
+    Args:
+        samples: J, at least 2; a power of 2 suits Sobol.
+        sobol: scrambled Sobol points in place of independent draws.
+        generator: source of randomness; the engine's, or torch's global one, if None.
+
+    Raises:
+        SettingError: if J is below 2.
+    """
+
+    def __init__(
+        self,
+        samples: int = 1024,
+        *,
+        sobol: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if samples < 2:
+            raise SettingError(f"Conditional needs at least 2 samples, not {samples}")
+        self.samples = samples
+        self.sobol = sobol
+        self.generator = generator
+
+    def estimate(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution:
+        """Mean and variance; the full covariance on request is from plain draws.
+
+        Raises:
+            DtypeError: if the head is not Categorical or the posterior not Gaussian.
+        """
+        generator = self.generator or generator
+        if not isinstance(head, Categorical) or not isinstance(posterior, GaussianFamily):
+            raise DtypeError(
+                f"Conditional is for Categorical heads with Gaussian posteriors, not "
+                f"{type(head).__name__} with {type(posterior).__name__}; use gradients.MonteCarlo()"
+            )
+        design = head.exact(features)
+        posterior = posterior.to(design.device, design.dtype)
+        z = self._normal(head.classes, design, generator)
+        per_example = (
+            head.tasks
+            * head.classes
+            * max(self.samples, head.in_features * (1 if _independent(posterior) else head.classes))
+        )
+        size = max(1, _CHUNK // per_example)
+        parts = [
+            self._chunk(head, posterior, design[rows], _take(targets, rows), z)
+            for rows in (slice(i, i + size) for i in range(0, len(design), size))
+        ]
+        mean, variance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+        return finish(
+            head,
+            posterior,
+            features,
+            targets,
+            mean,
+            variance,
+            lambda: sampled_covariance(head, posterior, features, targets, self.samples, generator),
+        )
+
+    def _chunk(
+        self,
+        head: Categorical,
+        posterior: GaussianFamily,
+        design: Tensor,
+        targets: Targets,
+        z: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance for some examples, [tasks, b, d]."""
+        law = (
+            _independent_law(head, posterior, design)
+            if _independent(posterior)
+            else _dense_law(head, posterior, design)
+        )
+        logits = law.logits(z)  # [J, tasks, b, C]
+        labels = torch.nn.functional.one_hot(targets.values.mT, head.classes)
+        delta = logits.softmax(-1) - labels
+        weight = head.target_weight(targets.values)
+        if weight is not None:
+            delta = delta * weight.mT[..., None].to(delta.dtype)
+        return law.moments(delta, z, self.samples if self.sobol else self.samples - 1)
+
+    def _normal(self, dimension: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Standard normal points, [J, dimension]."""
+        if not self.sobol:
+            return torch.randn(
+                self.samples, dimension, generator=generator, dtype=like.dtype, device=like.device
+            )
+        device = None if generator is None else generator.device
+        seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
+        engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
+        uniform = engine.draw(self.samples, dtype=torch.float64)
+        # The engine has 30 bits; the points are moved off 0 by half a step.
+        uniform = uniform.clamp(2.0**-31, 1 - 2.0**-31)
+        points: Tensor = torch.special.ndtri(uniform)
+        return points.to(like)
+
+    def __repr__(self) -> str:
+        return f"Conditional(samples={self.samples}, sobol={self.sobol})"
+
+
+class _DenseLaw(NamedTuple):
+    """Logits with a full covariance; a = (M, G) holds the coefficients of φ."""
+
+    mean: Tensor  #: E f, [tasks, b, C]
+    scale: Tensor  #: L with Cov(f) = L Lᵀ, [tasks, b, C, C]
+    weight_mean: Tensor  #: M, [tasks, C, d]
+    gain: Tensor  #: G_kcd, [tasks, b, C (k), C (c), d]
+    blocks: Tensor  #: Cov(W_cd, W_ed), [tasks, C, C, d]
+
+    def logits(self, z: Tensor) -> Tensor:
+        return self.mean + torch.einsum("tbck,jk->jtbc", self.scale, z)
+
+    def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
+        batch = self.mean.shape[1]
+        phi = torch.cat([delta, (delta[..., None] * z[:, None, None, None]).flatten(-2)], -1)
+        gain = self.gain.transpose(2, 3).flatten(2, 3)  # rows ordered as δ_c z_k
+        own = self.weight_mean[:, None].expand(-1, batch, -1, -1)
+        mean, variance = _linear_moments(phi, torch.cat([own, gain], 2), degrees)
+        outer = torch.einsum("jtbc,jtbe->tbce", delta, delta) / len(delta)
+        conditional = torch.einsum("tbce,tced->tbd", outer, self.blocks)
+        # Σ_ce E[δ_c δ_e] Σ_k G_kcd G_ked
+        conditional -= torch.einsum("tbce,tbkcd,tbked->tbd", outer, self.gain, self.gain)
+        return mean, variance + conditional.clamp(min=0)
+
+
+class _IndependentLaw(NamedTuple):
+    """Logits independent in the basis of the columns of `basis` (None: as they are)."""
+
+    basis: Tensor | None  #: Q, [tasks, C, C]
+    mean: Tensor  #: E f in that basis, [tasks, b, C]
+    std: Tensor  #: [tasks, b, C]
+    weight_mean: Tensor  #: M in that basis, [tasks, C, d]
+    gain: Tensor  #: G_cd, [tasks, b, C, d]
+    variance: Tensor  #: variances of the weights in that basis, [tasks, C, d]
+
+    def logits(self, z: Tensor) -> Tensor:
+        f = self.mean + self.std * z[:, None, None]
+        return f if self.basis is None else f @ self.basis.mT
+
+    def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
+        if self.basis is not None:
+            delta = delta @ self.basis
+        phi = torch.cat([delta, delta * z[:, None, None]], -1)
+        own = self.weight_mean[:, None].expand_as(self.gain)
+        mean, variance = _linear_moments(phi, torch.cat([own, self.gain], 2), degrees)
+        square = delta.square().mean(0)  # [tasks, b, C]
+        left = (self.variance[:, None] - self.gain.square()).clamp_(min=0)
+        return mean, variance + torch.einsum("tbc,tbcd->tbd", square, left)
+
+
+def _linear_moments(phi: Tensor, a: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of φ a over samples: φ [J, tasks, b, q], a [tasks, b, q, d]."""
+    centre = phi.mean(0)
+    mean = torch.einsum("tbq,tbqd->tbd", centre, a)
+    centred = phi - centre
+    if a.shape[-1] > a.shape[-2]:  # fewer coefficients than features: d stays out of the samples
+        covariance = torch.einsum("jtbp,jtbq->tbpq", centred, centred) / degrees
+        return mean, ((covariance @ a) * a).sum(-2).clamp(min=0)
+    deviation = torch.einsum("jtbq,tbqd->tbjd", centred, a)
+    return mean, deviation.square().sum(2) / degrees
+
+
+def _independent(posterior: GaussianFamily) -> bool:
+    return isinstance(posterior, DiagonalGaussian | KroneckerGaussian)
+
+
+def _dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> _DenseLaw:
+    classes, d = head.classes, head.in_features
+    weight_mean = posterior.mean.unflatten(-1, (classes, -1))
+    s = posterior.covariance_matrix.unflatten(-1, (classes, -1)).unflatten(-3, (classes, -1))
+    s = s.expand(head.tasks, -1, -1, -1, -1)  # [tasks, C, D, C, D]
+    cross = torch.einsum("tcdke,be->tbkcd", s, design)  # Cov(W_cd, f_k)
+    covariance = torch.einsum("tbkcd,bd->tbkc", cross, design)
+    covariance = 0.5 * (covariance + covariance.mT)
+    # An eigenvector basis needs no jitter: directions without variance (all of them for h = 0
+    # without a bias) drop out of the term in z.
+    values, vectors = torch.linalg.eigh(0.5 * (covariance + covariance.mT))
+    certain = values <= values[..., -1:] * classes * torch.finfo(values.dtype).eps
+    scale = vectors * torch.where(certain, 0.0, values).sqrt()[..., None, :]
+    inverse = vectors * torch.where(certain, 0.0, values.rsqrt())[..., None, :]
+    gain = torch.einsum("tbkl,tbkcd->tblcd", inverse, cross[..., :d])
+    return _DenseLaw(
+        torch.einsum("bd,tcd->tbc", design, weight_mean),
+        scale,
+        weight_mean[..., :d],
+        gain,
+        s[..., :d, :, :d].diagonal(dim1=2, dim2=4),
+    )
+
+
+def _independent_law(
+    head: Categorical, posterior: GaussianFamily, design: Tensor
+) -> _IndependentLaw:
+    classes, d = head.classes, head.in_features
+    weight_mean = posterior.mean.unflatten(-1, (classes, -1))
+    if isinstance(posterior, KroneckerGaussian):
+        q1, q2, values = posterior.eigen
+        scaled = (design @ q2)[:, :, None] / values[:, None]  # [tasks, b, C, D]
+        cross = scaled @ q2.mT[:, None]
+        variance = values.reciprocal() @ q2.square().mT
+        basis: Tensor | None = q1
+        weight_mean = q1.mT @ weight_mean
+    else:
+        variance = posterior.variance.unflatten(-1, (classes, -1))
+        cross = variance[:, None] * design[:, None]
+        basis = None
+    std = (cross @ design[..., None])[..., 0].clamp(min=0).sqrt()  # [tasks, b, C]
+    tiny = math.sqrt(torch.finfo(std.dtype).tiny)
+    gain = torch.where(std[..., None] > 0, cross[..., :d] / std[..., None].clamp(min=tiny), 0.0)
+    return _IndependentLaw(
+        basis,
+        torch.einsum("bd,tcd->tbc", design, weight_mean),
+        std,
+        weight_mean[..., :d],
+        gain,
+        variance[..., :d],
+    )
+
+
+def _take(targets: Targets, rows: slice) -> Targets:
+    values, mask, weight = targets
+    return Targets(
+        values[rows], None if mask is None else mask[rows], None if weight is None else weight[rows]
+    )

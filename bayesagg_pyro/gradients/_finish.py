@@ -1,0 +1,54 @@
+"""The last step of every formula: missing targets, dtype, and ways to ask for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._samples import gradient_sampler
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["finish"]
+
+
+def finish(
+    head: Head,
+    posterior: Posterior,
+    features: Tensor,
+    targets: Targets,
+    mean: Tensor,
+    variance: Tensor,
+    covariance: Callable[[], Tensor],
+) -> GradientDistribution:
+    """Moments as a gradient distribution in the features' dtype, 0 where a target is missing.
+
+    Args:
+        head: the head.
+        posterior: over its weights; serves for samples on request.
+        features: [B, d].
+        targets: [B, tasks].
+        mean: [tasks, B, d].
+        variance: [tasks, B, d].
+        covariance: makes the full covariance, [tasks, B, d, d].
+    """
+    observed = None if targets.mask is None else targets.mask.mT
+    dtype = features.dtype
+
+    def clean(moment: Tensor) -> Tensor:
+        if observed is not None:
+            seen = observed.reshape(*observed.shape, *[1] * (moment.ndim - 2))
+            moment = torch.where(seen, moment, 0.0)
+        return moment.to(dtype)
+
+    return GradientDistribution(
+        clean(mean),
+        clean(variance),
+        observed=observed,
+        covariance=lambda: clean(covariance()),
+        sampler=gradient_sampler(head, posterior, features, targets),
+    )

@@ -1,0 +1,230 @@
+"""Moments for likelihoods of one linear predictor, by a one-dimensional rule (design: no samples).
+
+With u = hᵀw ~ N(μ, v), g = w f(u) and f = dℓ/du, w given u is Gaussian with mean m + k z and
+covariance S − k kᵀ, where z = (u − μ) / sqrt(v) and k = S h / sqrt(v). Hence
+
+    E[g]   = m E[f] + k E[z f]
+    Cov[g] = (S − k kᵀ) E[f²] + m mᵀ Var f + (m kᵀ + k mᵀ) Cov(f, z f) + k kᵀ Var(z f),
+
+and only expectations over one standard normal z are left, of size [tasks, B].
+
+The rule is a trapezoid in t, z = z₀ + ω sinh t, with z₀ where f bends and ω its width there: evenly
+spaced where the posterior is narrow, dense around the bend where it is wide. f has no pole near
+the real axis of t in either case, so the error falls exponentially with the number of nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._estimator import Estimator
+from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.heads import Categorical, Head, OnePredictor
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Quadrature", "normal_rule"]
+
+#: Range of z on each side that carries the normal's mass: 2e-9 lies outside.
+_RANGE = 6.0
+#: Width of the dense part of the rule, in widths of the bend; tuned for the logistic.
+_SPREAD = 6.0
+#: A bend further away than this does not matter; the limit keeps tiny variances from cancelling.
+_FAR = 20.0
+
+
+class Quadrature(Estimator):
+    """Moments by a sinh-spaced trapezoid rule; for heads with one linear predictor.
+
+    Bernoulli and other `heads.OnePredictor` heads, and two-class Categorical ones, whose softmax
+    depends on the difference of its logits only. For the logistic and 32 nodes the error in mean
+    and variance is below 2e-4 of the variance for logit means within 20 and logit standard
+    deviations from 1e-4 to 30. The cost is that many evaluations of f for each task and example.
+
+    Args:
+        nodes: of the rule, at least 8.
+
+    Raises:
+        SettingError: for too few nodes.
+    """
+
+    def __init__(self, nodes: int = 32) -> None:
+        if nodes < 8:
+            raise SettingError(f"Quadrature needs at least 8 nodes, not {nodes}")
+        self.nodes = nodes
+
+    def estimate(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution:
+        """Mean and variance to the accuracy of the rule; the full covariance on request.
+
+        Raises:
+            DtypeError: if the head has more than one predictor or the posterior is not Gaussian.
+        """
+        if not isinstance(posterior, GaussianFamily):
+            raise DtypeError(
+                f"Quadrature needs a Gaussian posterior, not {type(posterior).__name__}; "
+                "use gradients.MonteCarlo()"
+            )
+        design = head.exact(features)
+        posterior = posterior.to(design.device, design.dtype)
+        if isinstance(head, OnePredictor):
+            predictor = _one_predictor(head, posterior, design, targets)
+        elif isinstance(head, Categorical) and head.classes == 2:
+            predictor = _two_classes(head, posterior, design, targets)
+        else:
+            raise DtypeError(
+                f"head {head.site!r}: Quadrature is for heads with one linear predictor, and a "
+                f"{type(head).__name__} has more; use gradients.Conditional or MonteCarlo"
+            )
+        return _moments(head, posterior, predictor, self.nodes, features, targets)
+
+    def __repr__(self) -> str:
+        return f"Quadrature(nodes={self.nodes})"
+
+
+class _Predictor(NamedTuple):
+    """One linear predictor per task and example, and the derivative of its loss."""
+
+    weight_mean: Tensor  #: m, [tasks, 1, d]
+    weight_variance: Tensor  #: diagonal of S, [tasks or 1, 1, d]
+    cross: Tensor  #: S h, [tasks or 1, B, d]
+    mean: Tensor  #: μ, [B, tasks]
+    std: Tensor  #: sqrt(v), [B, tasks or 1]
+    derivative: Callable[[Tensor], Tensor]  #: f, elementwise on [nodes, B, tasks]
+    transition: tuple[Tensor | float, Tensor | float]
+    covariance: Callable[[], Tensor]  #: S, [tasks or 1, 1, d, d]
+
+
+def normal_rule(
+    mean: Tensor,
+    std: Tensor,
+    nodes: int,
+    transition: tuple[Tensor | float, Tensor | float] = (0.0, 1.0),
+) -> tuple[Tensor, Tensor]:
+    """Nodes and weights for expectations over z ~ N(0, 1) of functions of u = mean + std · z.
+
+    Args:
+        mean: [...].
+        std: [...], at least 0.
+        nodes: N.
+        transition: where in u the function bends and over what width.
+
+    Returns:
+        z and weights that sum to 1, both [N, ...].
+    """
+    centre, width = transition
+    tiny = torch.finfo(std.dtype).tiny
+    bend = ((centre - mean) / std.clamp(min=tiny)).clamp(-1e3, 1e3)
+    # Far out on its side of the bend f may still grow like exp(|u|): its square peaks at 2 std.
+    low = -_RANGE - torch.minimum((-bend).clamp(min=0), 2 * std)
+    high = _RANGE + torch.minimum(bend.clamp(min=0), 2 * std)
+    bend = bend.clamp(-_FAR, _FAR)
+    spread = _SPREAD * width / torch.clamp(std, min=0.1)
+    start, stop = torch.asinh((low - bend) / spread), torch.asinh((high - bend) / spread)
+    unit = torch.linspace(0, 1, nodes, dtype=mean.dtype, device=mean.device)
+    t = start + (stop - start) * unit.reshape(-1, *[1] * mean.ndim)
+    z = bend + spread * torch.sinh(t)
+    weight = torch.cosh(t) * torch.exp(-0.5 * z.square())
+    return z, weight / weight.sum(0)
+
+
+def _one_predictor(
+    head: OnePredictor, posterior: GaussianFamily, design: Tensor, targets: Targets
+) -> _Predictor:
+    d = head.in_features
+    cross, variance = posterior.project(design)
+    values = targets.values.to(design.dtype)
+    return _Predictor(
+        posterior.mean[:, None, :d],
+        posterior.variance[: cross.shape[0], None, :d],
+        cross[..., :d],
+        design @ posterior.mean.mT,
+        variance.sqrt().mT,
+        lambda u: head.derivative(u, values),
+        head.transition(values),
+        lambda: posterior.covariance_matrix[:, None, :d, :d],
+    )
+
+
+def _two_classes(
+    head: Categorical, posterior: GaussianFamily, design: Tensor, targets: Targets
+) -> _Predictor:
+    """Softmax over two logits is a logistic in their difference, with weights w₁ − w₀."""
+    d = head.in_features
+    w0, w1 = posterior.mean.unflatten(-1, (2, -1)).unbind(1)
+    blocks = posterior.covariance_matrix.unflatten(-1, (2, -1)).unflatten(-3, (2, -1))
+    s = blocks[:, 0, :, 0] + blocks[:, 1, :, 1] - blocks[:, 0, :, 1] - blocks[:, 1, :, 0]
+    cross = design @ s
+    sign = 1 - 2 * targets.values.to(design.dtype)
+    weight = head.target_weight(targets.values)
+
+    def derivative(u: Tensor) -> Tensor:
+        f = sign * torch.sigmoid(sign * u)
+        return f if weight is None else f * weight.to(f.dtype)
+
+    return _Predictor(
+        (w1 - w0)[:, None, :d],
+        s.diagonal(dim1=-2, dim2=-1)[:, None, :d],
+        cross[..., :d],
+        design @ (w1 - w0).mT,
+        (cross * design).sum(-1).clamp(min=0).sqrt().mT,
+        derivative,
+        (0.0, 1.0),
+        lambda: s[:, None, :d, :d],
+    )
+
+
+def _moments(
+    head: Head,
+    posterior: GaussianFamily,
+    predictor: _Predictor,
+    nodes: int,
+    features: Tensor,
+    targets: Targets,
+) -> GradientDistribution:
+    m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
+    z, p = normal_rule(mean, std.expand_as(mean), nodes, transition)
+    f = derivative(mean + std * z)
+    zf = z * f
+    f0, f1 = (p * f).sum(0), (p * zf).sum(0)
+    f_centred, zf_centred = f - f0, zf - f1
+    # Each [tasks, B, 1]; variances are centred sums, so none is a difference of large numbers.
+    f0, f1, square, var_f, cov, var_zf = (
+        x.mT[..., None]
+        for x in (
+            f0,
+            f1,
+            (p * f.square()).sum(0),
+            (p * f_centred.square()).sum(0),
+            (p * f_centred * zf_centred).sum(0),
+            (p * zf_centred.square()).sum(0),
+        )
+    )
+    root = std.mT[..., None]
+    k = torch.where(root > 0, cross / root.clamp(min=math.sqrt(torch.finfo(root.dtype).tiny)), 0.0)
+    residual = (s - k.square()).clamp_(min=0)
+    average = torch.addcmul(m * f0, k, f1)
+    variance = residual.mul(square).add_(m.square() * var_f)
+    variance = variance.add_(k * (2 * m * cov + k * var_zf)).clamp_(min=0)
+
+    def covariance() -> Tensor:
+        kk = k[..., :, None] * k[..., None, :]
+        mk = m[..., :, None] * k[..., None, :]
+        full = (covariance_of_w() - kk) * square[..., None]
+        full = full + m[..., :, None] * m[..., None, :] * var_f[..., None]
+        return full + (mk + mk.mT) * cov[..., None] + kk * var_zf[..., None]
+
+    return finish(head, posterior, features, targets, average, variance, covariance)

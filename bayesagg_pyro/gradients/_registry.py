@@ -1,0 +1,73 @@
+"""The registry of moment formulas, keyed by the types of head and posterior."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from torch import Tensor
+
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Formula", "register", "registered", "same_model"]
+
+#: A moment formula: (head, posterior, features, parsed targets) -> distribution.
+Formula: TypeAlias = Callable[[Any, Any, Tensor, Targets], GradientDistribution]
+_F = TypeVar("_F", bound=Formula)
+
+_formulas: dict[tuple[type, type], Formula] = {}
+
+#: A subclass that changes one of these is another model: its base's formula no longer applies.
+_DEFINING = ("forward", "loss", "likelihood", "design")
+
+
+def register(head: type[Head], posterior: type[Posterior]) -> Callable[[_F], _F]:
+    """Decorator: this function gives the moments for `head` with `posterior` and their subclasses.
+
+    The most specific registered pair wins; an ambiguous choice warns. A subclass of `head` that
+    overrides `forward`, `loss`, `likelihood` or `design` does not inherit the formula.
+
+    Example:
+        >>> from bayesagg_pyro import gradients, heads, posteriors
+        >>> class MyHead(heads.Gaussian): ...
+        >>> @gradients.register(MyHead, posteriors.Gaussian)
+        ... def my_moments(head, posterior, features, targets):
+        ...     return gradients.gaussian_moments(head, posterior, features, targets)
+    """
+
+    def decorate(formula: _F) -> _F:
+        _formulas[head, posterior] = formula
+        return formula
+
+    return decorate
+
+
+def registered(head: Head, posterior: Posterior) -> Formula | None:
+    """The formula in force for these two, or None."""
+    h, p = type(head), type(posterior)
+    matches = [
+        (rh, rp)
+        for rh, rp in _formulas
+        if issubclass(h, rh) and issubclass(p, rp) and same_model(h, rh)
+    ]
+    if not matches:
+        return None
+    by_head = min(matches, key=lambda m: (h.__mro__.index(m[0]), p.__mro__.index(m[1])))
+    by_posterior = min(matches, key=lambda m: (p.__mro__.index(m[1]), h.__mro__.index(m[0])))
+    if by_head != by_posterior:
+        left, right = (f"({a.__name__}, {b.__name__})" for a, b in (by_head, by_posterior))
+        warnings.warn(
+            f"gradient moments for ({h.__name__}, {p.__name__}) are ambiguous between {left} and "
+            f"{right}; {left} is used. Register the pair itself to decide.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return _formulas[by_head]
+
+
+def same_model(head: type, base: type) -> bool:
+    return all(getattr(head, name) is getattr(base, name) for name in _DEFINING)

@@ -1,0 +1,139 @@
+"""Curvature of the negative log-likelihood in a head's weights, in three structures.
+
+Each structure is a sum over examples, so it adds up over batches and processes, and put onto a
+Gaussian prior it makes the precision of a posterior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.posteriors import (
+    DiagonalGaussian,
+    Gaussian,
+    GaussianFamily,
+    KroneckerGaussian,
+)
+
+__all__ = ["Curvature", "Dense", "Diagonal", "Kronecker", "Structure"]
+
+Structure: TypeAlias = Literal["full", "kron", "diag"]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Σ Jᵀ H J as one matrix per task, [tasks or 1, P, P]."""
+
+    matrix: Tensor
+
+    def __add__(self, other: Dense) -> Dense:
+        return Dense(self.matrix + other.matrix)
+
+    def scaled(self, factor: Tensor) -> Dense:
+        """Times a scalar."""
+        return Dense(self.matrix * factor)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Applied to one vector per task, [tasks, P]."""
+        return (self.matrix @ vectors[..., None])[..., 0]
+
+    def onto(self, prior: GaussianFamily, owner: str) -> Gaussian:
+        """The Gaussian of precision Λ_prior + Σ Jᵀ H J, still around the prior's mean.
+
+        Raises:
+            NumericalError: if it cannot be factored.
+        """
+        dense = prior.to_gaussian()
+        total = dense.precision_matrix + self.matrix
+        tril, jitter = linalg.cholesky(total, what=f"posterior precision of {owner}")
+        return Gaussian(dense.mean, total, precision_tril=tril, jitter=jitter)
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """The diagonal of Σ Jᵀ H J, [tasks, P]."""
+
+    diagonal: Tensor
+
+    def __add__(self, other: Diagonal) -> Diagonal:
+        return Diagonal(self.diagonal + other.diagonal)
+
+    def scaled(self, factor: Tensor) -> Diagonal:
+        """Times a scalar."""
+        return Diagonal(self.diagonal * factor)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Applied to one vector per task, [tasks, P]."""
+        return self.diagonal * vectors
+
+    def onto(self, prior: GaussianFamily, owner: str) -> DiagonalGaussian:
+        """The Gaussian of precision λ_prior + diagonal, still around the prior's mean.
+
+        Raises:
+            SettingError: if the prior is not diagonal.
+        """
+        if not isinstance(prior, DiagonalGaussian):
+            raise SettingError(
+                f"{owner}: structure='diag' needs a diagonal prior, not {type(prior).__name__}"
+            )
+        return DiagonalGaussian(prior.mean, prior.precision + self.diagonal)
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """G ⊗ A / n ≈ Σ_i H_i ⊗ h_i h_iᵀ with G = Σ H_i, A = Σ h_i h_iᵀ.
+
+    Attributes:
+        outputs: G, [tasks, C, C].
+        inputs: A, [tasks or 1, D, D].
+        count: n, [tasks].
+    """
+
+    outputs: Tensor
+    inputs: Tensor
+    count: Tensor
+
+    def __add__(self, other: Kronecker) -> Kronecker:
+        return Kronecker(
+            self.outputs + other.outputs, self.inputs + other.inputs, self.count + other.count
+        )
+
+    def scaled(self, factor: Tensor) -> Kronecker:
+        """All sums times a scalar (0 or 1: whether the examples count)."""
+        return Kronecker(self.outputs * factor, self.inputs * factor, self.count * factor)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Applied to one vector per task, [tasks, C·D]."""
+        matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
+        product: Tensor = self.outputs @ matrix @ self.inputs
+        return (product / self.count.clamp(min=1)[:, None, None]).flatten(1)
+
+    def onto(self, prior: GaussianFamily, owner: str) -> KroneckerGaussian:
+        """The Kronecker Gaussian of these examples and the prior's, still around its mean.
+
+        Raises:
+            SettingError: if the prior is neither Kronecker nor isotropic per task.
+        """
+        if isinstance(prior, KroneckerGaussian):
+            return KroneckerGaussian(
+                prior.mean,
+                prior.outputs + self.outputs,
+                prior.inputs + self.inputs,
+                prior.count + self.count,
+                prior.isotropic,
+            )
+        isotropic = prior.precision[:, 0] if isinstance(prior, DiagonalGaussian) else None
+        if isotropic is None or not (prior.precision == isotropic[:, None]).all():
+            raise SettingError(
+                f"{owner}: structure='kron' needs an isotropic or Kronecker prior, "
+                f"not {type(prior).__name__}"
+            )
+        return KroneckerGaussian(prior.mean, self.outputs, self.inputs, self.count, isotropic)
+
+
+Curvature: TypeAlias = Dense | Diagonal | Kronecker

@@ -1,0 +1,130 @@
+"""Training examples kept as they are, for full-data posteriors without sufficient statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Examples", "Keep"]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """How to keep what an epoch shows.
+
+    Attributes:
+        streaming: keep no examples but the sum of the batches' quadratic expansions, each at the
+            weights of its own moment: O(T D²) memory, and a prior that mixes old weights.
+        dtype: of kept features; None for theirs. torch.float16 halves the memory; its rounding is
+            5e-4 of a feature.
+        device: of kept examples; None for theirs, "cpu" for host memory.
+        capacity: examples to allocate room for at once; grown by doubling where it does not do.
+    """
+
+    streaming: bool = False
+    dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+    capacity: int = 0
+
+    def __post_init__(self) -> None:
+        if self.capacity < 0:
+            raise SettingError(f"capacity must not be negative, but is {self.capacity}")
+        if self.dtype is not None and not self.dtype.is_floating_point:
+            raise SettingError(f"features are kept in a floating dtype, not {self.dtype}")
+
+
+class Examples(Statistics):
+    """Features and targets of all batches of an epoch, in growing arrays."""
+
+    def __init__(self, head: Head, keep: Keep) -> None:
+        self._head = head
+        self._keep = keep
+        self._rows = 0
+        self._arrays: dict[str, Tensor] = {}
+
+    def __bool__(self) -> bool:
+        return self._rows > 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        """Append a batch; a batch that is not valid gets weight 0."""
+        values, mask, weight = targets
+        if valid is not None:
+            features = torch.where(valid, features, 0.0)
+            values = torch.where(valid, values, torch.zeros_like(values))
+            one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
+            weight = torch.where(valid, one if weight is None else weight, 0.0)
+        batch = {"features": features, "values": values, "mask": mask, "weight": weight}
+        count = len(features)
+        for name, rows in batch.items():
+            if rows is None and name in self._arrays:
+                rows = torch.ones(count, *self._arrays[name].shape[1:], device=features.device)
+            if rows is not None:
+                self._room(name, rows, count)[self._rows : self._rows + count] = rows
+        self._rows += count
+
+    def _room(self, name: str, rows: Tensor, count: int) -> Tensor:
+        """The array of that name with room for `count` more rows."""
+        array = self._arrays.get(name)
+        needed = self._rows + count
+        if array is not None and len(array) >= needed:
+            return array
+        length = max(needed, self._keep.capacity, 0 if array is None else 2 * len(array))
+        dtype = self._keep.dtype if name == "features" else None
+        # Rows before the first mask or weight of an epoch had none: all observed, weight 1.
+        grown = torch.ones(
+            (length, *rows.shape[1:]),
+            dtype=dtype or rows.dtype,
+            device=self._keep.device or rows.device,
+        )
+        if array is not None:
+            grown[: self._rows] = array[: self._rows]
+        self._arrays[name] = grown
+        return grown
+
+    def chunks(self, size: int = 4096) -> Iterator[tuple[Tensor, Targets]]:
+        """Features [n, d] and targets on the head's device, at most `size` rows at a time."""
+        device = self._head.weight.device
+        for start in range(0, self._rows, size):
+            rows = slice(start, min(start + size, self._rows))
+            part = {name: array[rows].to(device) for name, array in self._arrays.items()}
+            yield (
+                part["features"],
+                Targets(part["values"], part.get("mask"), part.get("weight")),
+            )
+
+    def all(self) -> tuple[Tensor, Targets]:
+        """All features [N, d] and targets at once."""
+        return next(self.chunks(self._rows))
+
+    def to(self, device: torch.device) -> None:
+        """Move the examples, unless a device for them was chosen."""
+        if self._keep.device is None:
+            self._arrays = {name: array.to(device) for name, array in self._arrays.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The examples."""
+        return {name: array[: self._rows] for name, array in self._arrays.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over saved examples."""
+        self._arrays = {}
+        self._rows = 0
+        if state:
+            device = self._head.weight.device
+            rows = {name: array.to(device) for name, array in state.items()}
+            count = len(rows["features"])
+            for name, array in rows.items():
+                self._room(name, array, count)[:count] = array
+            self._rows = count

@@ -1,0 +1,193 @@
+"""Quadratic expansion of a head's negative log-likelihood: value, gradient and GGN curvature.
+
+For linear heads the generalised Gauss-Newton matrix Σ J_iᵀ H_i J_i is the Hessian; H_i is the
+curvature of −log p(y | f) in the outputs f (paper, section 4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads import Categorical, Head, OnePredictor
+from bayesagg_pyro.inference._curvature import Curvature, Dense, Diagonal, Kronecker, Structure
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Chunk", "Expansion", "check_structure", "expand", "value"]
+
+
+class Chunk(NamedTuple):
+    """Some examples in the precision of head algebra.
+
+    Attributes:
+        design: [B, D].
+        targets: [B, tasks].
+    """
+
+    design: Tensor
+    targets: Targets
+
+
+class Expansion(NamedTuple):
+    """Σ −log p around a point: value + gradientᵀ Δw + ½ Δwᵀ curvature Δw, for each task.
+
+    Attributes:
+        value: [tasks].
+        gradient: [tasks, P].
+        curvature: at least positive semi-definite.
+    """
+
+    value: Tensor
+    gradient: Tensor
+    curvature: Curvature
+
+    def __add__(self, other: tuple[object, ...]) -> Expansion:
+        assert isinstance(other, Expansion)
+        curvature: Curvature = self.curvature + other.curvature  # type: ignore[operator]
+        return Expansion(self.value + other.value, self.gradient + other.gradient, curvature)
+
+
+def check_structure(head: Head, structure: Structure) -> None:
+    """Refuse heads without second-order expansion and structures that do not fit.
+
+    Raises:
+        SettingError: naming the head and the remedy.
+    """
+    if isinstance(head, OnePredictor):
+        allowed: tuple[str, ...] = ("full", "diag")
+    elif isinstance(head, Categorical):
+        allowed = ("full", "kron", "diag")
+    else:
+        raise SettingError(
+            f"head {head.site!r}: {type(head).__name__} has no second-order expansion; derive it "
+            "from heads.OnePredictor or choose a sampling scheme"
+        )
+    if structure not in allowed:
+        raise SettingError(
+            f"head {head.site!r}: structure must be one of {allowed} for "
+            f"{type(head).__name__} heads, not {structure!r}"
+        )
+
+
+def expand(
+    head: Head,
+    chunks: Iterable[Chunk],
+    point: Tensor,
+    structure: Structure,
+    *,
+    separate_bias: bool = False,
+) -> Expansion:
+    """Expansion at `point`, [tasks, P], summed over chunks of examples."""
+    parts = (
+        _expand_predictor(head, chunk, point, structure)
+        if isinstance(head, OnePredictor)
+        else _expand_categorical(head, chunk, point, structure, separate_bias)
+        for chunk in chunks
+    )
+    return reduce(lambda total, part: total + part, parts)
+
+
+def value(head: Head, chunks: Iterable[Chunk], point: Tensor) -> Tensor:
+    """Σ −log p at `point` over the observed examples, [tasks]."""
+    return reduce(
+        lambda total, part: total + part, (_value(head, chunk, point) for chunk in chunks)
+    )
+
+
+def _outputs(head: Head, design: Tensor, point: Tensor) -> Tensor:
+    """Outputs at weights of tasks; [B, tasks], or [B, tasks, C] for Categorical heads."""
+    if not isinstance(head, Categorical):
+        return design @ point.mT
+    return torch.einsum("bd,tcd->btc", design, point.unflatten(-1, (head.classes, -1)))
+
+
+def _value(head: Head, chunk: Chunk, point: Tensor) -> Tensor:
+    outputs = _outputs(head, chunk.design, point)
+    if isinstance(head, Categorical) and head.tasks == 1:
+        outputs = outputs[:, 0]
+    values = chunk.targets.values
+    if not isinstance(head, Categorical):
+        values = values.to(outputs.dtype)
+    nll = head.negative_log_prob(outputs, values)
+    factor = chunk.targets.factor(nll.dtype)
+    return (nll if factor is None else nll * factor).sum(0)
+
+
+def _expand_predictor(
+    head: OnePredictor, chunk: Chunk, point: Tensor, structure: Structure
+) -> Expansion:
+    design, targets = chunk
+    outputs = _outputs(head, design, point)
+    slope, curvature = head.expansion(outputs, targets.values.to(outputs.dtype))
+    factor = targets.factor(slope.dtype)
+    if factor is not None:
+        slope, curvature = slope * factor, curvature * factor
+    matrix: Curvature = (
+        Dense(linalg.gram(design, curvature))
+        if structure == "full"
+        else Diagonal(curvature.mT @ design.square())
+    )
+    return Expansion(_value(head, chunk, point), slope.mT @ design, matrix)
+
+
+def _expand_categorical(
+    head: Head, chunk: Chunk, point: Tensor, structure: Structure, separate_bias: bool
+) -> Expansion:
+    assert isinstance(head, Categorical)
+    design, targets = chunk
+    p = _outputs(head, design, point).softmax(-1)  # [B, tasks, C]
+    labels = torch.nn.functional.one_hot(targets.values, head.classes)
+    factor = targets.factor(p.dtype)
+    weight = head.target_weight(targets.values)
+    if weight is not None:
+        factor = weight.to(p.dtype) if factor is None else factor * weight
+    slope = p - labels
+    weighted = p if factor is None else p * factor[..., None]
+    if factor is not None:
+        slope = slope * factor[..., None]
+    gradient = torch.einsum("btc,bd->tcd", slope, design).flatten(1)
+    return Expansion(
+        _value(head, chunk, point),
+        gradient,
+        _softmax_curvature(head, chunk, p, weighted, structure, separate_bias),
+    )
+
+
+def _softmax_curvature(
+    head: Categorical,
+    chunk: Chunk,
+    p: Tensor,
+    weighted: Tensor,
+    structure: Structure,
+    separate_bias: bool,
+) -> Curvature:
+    """Σ ω (diag(p) − p pᵀ) ⊗ h hᵀ; `weighted` is ω p."""
+    design, targets = chunk
+    if structure == "diag":
+        return Diagonal(torch.einsum("btc,bd->tcd", weighted * (1 - p), design.square()).flatten(1))
+    if structure == "kron":
+        outputs = torch.diag_embed(weighted.sum(0)) - torch.einsum("btc,bte->tce", weighted, p)
+        mask = None if targets.mask is None else targets.mask.to(design.dtype)
+        inputs = linalg.gram(design, mask)
+        if separate_bias and head.bias:
+            inputs = inputs.clone()
+            inputs[..., -1, :-1] = 0
+            inputs[..., :-1, -1] = 0
+        return Kronecker(outputs, inputs, targets.counts().to(design.dtype))
+    tasks, classes, size = head.tasks, head.classes, design.shape[-1]
+    # diag(p) part: one Gram matrix per class; p pᵀ part: one product of [B, C·D] matrices.
+    matrix = torch.zeros(
+        tasks, classes, size, classes, size, dtype=design.dtype, device=design.device
+    )
+    own = linalg.gram(design, weighted.flatten(1)).unflatten(0, (tasks, classes))
+    matrix.diagonal(dim1=1, dim2=3).copy_(own.permute(0, 2, 3, 1))
+    left = torch.einsum("btc,bd->tbcd", weighted, design).flatten(2)
+    right = torch.einsum("btc,bd->tbcd", p, design).flatten(2)
+    flat = matrix.reshape(tasks, classes * size, classes * size)
+    return Dense(flat.baddbmm(left.mT, right, alpha=-1))

@@ -1,0 +1,212 @@
+"""What TaylorGGN and Laplace share: one Newton step of a head's negative log-posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from bayesagg_pyro.errors import DtypeError, StateError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._curvature import Curvature, Structure
+from bayesagg_pyro.inference._examples import Examples, Keep
+from bayesagg_pyro.inference._ggn import Chunk, Expansion, check_structure, expand, value
+from bayesagg_pyro.inference._scheme import Scheme
+from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["ExpansionSums", "NewtonStep", "SecondOrder", "newton_step"]
+
+#: A source of the examples that can be gone through more than once.
+Source = Callable[[], Iterable[Chunk]]
+
+
+class NewtonStep(NamedTuple):
+    """A quadratic model of the negative log-posterior at a point, and its minimum.
+
+    Attributes:
+        posterior: precision of the quadratic, around the prior's mean still.
+        step: −Λ⁻¹ a, [tasks, P].
+        decrement: sqrt(aᵀ Λ⁻¹ a), [tasks].
+        value: negative log-posterior at the point up to a constant, [tasks].
+    """
+
+    posterior: GaussianFamily
+    step: Tensor
+    decrement: Tensor
+    value: Tensor
+
+
+def newton_step(head: Head, prior: GaussianFamily, point: Tensor, at: Expansion) -> NewtonStep:
+    """Minimise expansion + prior: a = ∇NLL + Λ_p (w − m_p), Λ = Λ_p + GGN (eq. post_cls)."""
+    posterior = at.curvature.onto(prior, f"head {head.site!r}")
+    pull = prior.precision_times(point - prior.mean)
+    gradient = at.gradient + pull
+    step = -posterior.solve(gradient)
+    decrement = -(gradient * step).sum(-1)
+    potential = at.value + 0.5 * (pull * (point - prior.mean)).sum(-1)
+    return NewtonStep(posterior, step, decrement.clamp(min=0).sqrt(), potential)
+
+
+def potential(head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, w: Tensor) -> Tensor:
+    """Negative log-posterior up to a constant, [tasks]."""
+    offset = w - prior.mean
+    return value(head, chunks, w) + 0.5 * (prior.precision_times(offset) * offset).sum(-1)
+
+
+class SecondOrder(Scheme):
+    """Base of the schemes that expand the likelihood to second order around the point estimate.
+
+    Args:
+        structure: of the curvature. "full": a dense block per task. "diag": independent weights.
+            "kron" (Categorical): one factor over outputs times one over features.
+        separate_bias: for "kron", whether features and bias are taken as independent.
+    """
+
+    needs_point = True
+
+    def __init__(self, structure: Structure = "full", *, separate_bias: bool = False) -> None:
+        self.structure = structure
+        self.separate_bias = separate_bias
+
+    def infer(
+        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+    ) -> GaussianFamily:
+        """A Gaussian posterior; its `info` tells how far the expansion can be trusted.
+
+        Args:
+            head: Bernoulli, Categorical or another head of one linear predictor.
+            features: [N, d].
+            targets: [N, tasks], or (values, mask).
+            prior: a Gaussian of a structure that this one can be added to.
+
+        Raises:
+            SettingError: if head, prior and structure do not fit.
+            ShapeError, DtypeError, NonFiniteError: for bad features or targets.
+            NumericalError: if the precision cannot be factored.
+        """
+        if not isinstance(targets, Targets):  # parsed targets come with checked features
+            head.check_features(features)
+        chunk = Chunk(head.exact(features), head.parse_targets(targets, len(features)))
+        return self._infer(head, lambda: [chunk], prior)
+
+    def statistics(self, head: Head, keep: Keep) -> Statistics:
+        """Examples, or sums of expansions when streaming."""
+        return ExpansionSums(head, self) if keep.streaming else Examples(head, keep)
+
+    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> GaussianFamily:
+        """Posterior given all collected examples, at the weights of this moment (or streamed)."""
+        if isinstance(statistics, ExpansionSums):
+            return statistics.posterior(_gaussian(head, prior))
+        assert isinstance(statistics, Examples)
+
+        def source() -> Iterable[Chunk]:
+            return (Chunk(head.exact(h), targets) for h, targets in statistics.chunks())
+
+        return self._infer(head, source, prior)
+
+    def _infer(self, head: Head, source: Source, prior: Posterior) -> GaussianFamily:
+        check_structure(head, self.structure)
+        point = head.point().detach()
+        first = next(iter(source()))
+        prior = _gaussian(head, prior).to(first.design.device, first.design.dtype)
+        return self.fit(head, source, prior, point.to(first.design.dtype))
+
+    def fit(
+        self, head: Head, source: Source, prior: GaussianFamily, point: Tensor
+    ) -> GaussianFamily:
+        """The posterior, starting from `point`, [tasks, P]."""
+        raise NotImplementedError
+
+    def expand(self, head: Head, chunks: Iterable[Chunk], point: Tensor) -> Expansion:
+        """Expansion in this scheme's structure."""
+        return expand(head, chunks, point, self.structure, separate_bias=self.separate_bias)
+
+
+class ExpansionSums(Statistics):
+    """Sums of the batches' quadratic expansions, each at the weights of its moment.
+
+    Their minimum solves (Λ_p + Σ B) w = Λ_p m_p + Σ (B ŵ − ∇), a Gaussian head's normal equations
+    with working responses in place of targets.
+    """
+
+    def __init__(self, head: Head, scheme: SecondOrder) -> None:
+        check_structure(head, scheme.structure)
+        self._head = head
+        self._scheme = scheme
+        self._curvature: Curvature | None = None
+        self._shift: Tensor | None = None
+
+    def __bool__(self) -> bool:
+        return self._curvature is not None
+
+    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        """Add a batch's expansion at the head's present weights."""
+        if valid is not None:
+            features = features.where(valid, 0.0)
+            targets = targets._replace(values=targets.values.where(valid, 0))
+        design = self._head.exact(features)
+        point = self._head.point().detach().to(design.dtype)
+        at = self._scheme.expand(self._head, [Chunk(design, targets)], point)
+        curvature: Curvature = at.curvature
+        shift = curvature.times(point) - at.gradient
+        if valid is not None:
+            curvature, shift = curvature.scaled(valid.to(shift.dtype)), shift * valid
+        if self._curvature is None or self._shift is None:
+            self._curvature, self._shift = curvature, shift
+        else:
+            self._curvature = self._curvature + curvature  # type: ignore[operator]
+            self._shift = self._shift + shift
+
+    def posterior(self, prior: GaussianFamily) -> GaussianFamily:
+        """The Gaussian of the summed quadratics and the prior."""
+        if self._curvature is None or self._shift is None:
+            raise StateError(f"head {self._head.site!r}: no batch has been added")
+        prior = prior.to(self._shift.device, self._shift.dtype)
+        posterior = self._curvature.onto(prior, f"head {self._head.site!r}")
+        innovation = self._shift - self._curvature.times(prior.mean)
+        return posterior.with_mean(prior.mean + posterior.solve(innovation))
+
+    def to(self, device: object) -> None:
+        """Move the sums."""
+        if self._curvature is not None and self._shift is not None:
+            parts = {k: v.to(device) for k, v in vars(self._curvature).items()}
+            self._curvature = type(self._curvature)(**parts)
+            self._shift = self._shift.to(device)  # type: ignore[call-overload]
+
+    def state_dict(self) -> dict[str, object]:
+        """The sums."""
+        parts = {} if self._curvature is None else dict(vars(self._curvature))
+        return {"curvature": parts, "shift": self._shift}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over saved sums."""
+        from bayesagg_pyro.inference._curvature import Dense, Diagonal, Kronecker
+
+        parts, shift = state["curvature"], state["shift"]
+        self._curvature, self._shift = None, None
+        if isinstance(shift, Tensor) and isinstance(parts, dict):
+            kinds = {"full": Dense, "diag": Diagonal, "kron": Kronecker}
+            self._curvature = kinds[self._scheme.structure](**parts)
+            self._shift = shift
+            self.to(self._head.weight.device)
+
+
+def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:
+    """Record how the posterior came about."""
+    info: Info | None = posterior.info
+    assert info is not None
+    posterior.info = replace(info, **changes)
+    return posterior
+
+
+def _gaussian(head: Head, prior: Posterior) -> GaussianFamily:
+    if not isinstance(prior, GaussianFamily):
+        raise DtypeError(
+            f"head {head.site!r}: a second-order scheme needs a Gaussian prior, "
+            f"not {type(prior).__name__}"
+        )
+    return prior
