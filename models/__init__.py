@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from models.cifar import CifarNetwork
 from models.errors import GraphError, MissingPackageError, NetworkError
 from models.geometric import to_geometric
 from models.graphs import PaddedGraphs, pad
 from models.message_passing import MessagePassing
 from models.message_passing_pyg import MessagePassingPyG
+from models.resnet import ResNetFeatures, WeightsError
 
 __all__ = [
+    "CifarNetwork",
     "GraphError",
     "MessagePassing",
     "MessagePassingPyG",
     "MissingPackageError",
     "NetworkError",
     "PaddedGraphs",
+    "ResNetFeatures",
+    "WeightsError",
     "pad",
     "to_geometric",
 ]

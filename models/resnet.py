@@ -55,11 +55,13 @@ class ResNetFeatures(nn.Module):
         if features < 1:
             raise NetworkError(f"features = {features} cannot work: give at least 1")
         models = _torchvision().models
+        state = None
+        if weights is not None:  # before the network is made: what cannot work fails at once
+            state = _imagenet(models, depth) if weights == IMAGENET else _read(Path(weights))
         trunk: nn.Module = getattr(models, f"resnet{depth}")(weights=None)
         inner = int(trunk.fc.in_features)
         trunk.fc = nn.Identity()
-        if weights is not None:
-            state = _imagenet(models, depth) if weights == IMAGENET else _read(Path(weights))
+        if state is not None:
             _load(trunk, state, str(weights), depth)
         self.trunk = trunk
         self.projection = nn.Linear(inner, features)

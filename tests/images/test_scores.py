@@ -1,0 +1,111 @@
+"""Metrics of classification against scikit-learn and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from experiments.errors import DataError
+from experiments.images.targets import log_frequencies, log_odds, stratified
+from experiments.scores import (
+    AreaUnderCurve,
+    BinaryAccuracy,
+    ClassAccuracy,
+    Largest,
+    MeanSquaredError,
+    area_under_curve,
+    mixed,
+)
+
+
+@pytest.mark.parametrize("levels", [3, 20, 10**6])
+def test_area_under_curve_is_scikit_learns(levels: int) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    g = torch.Generator().manual_seed(levels)
+    scores = (torch.rand(500, 4, generator=g) * levels).floor()
+    targets = torch.rand(500, 4, generator=g) < torch.tensor([0.5, 0.1, 0.01, 0.9])
+    meter = AreaUnderCurve()
+    for a, b in zip(scores.split(64), targets.float().split(64), strict=True):
+        meter.update(a, b)
+    for k, value in enumerate(meter.compute()):
+        assert value == pytest.approx(metrics.roc_auc_score(targets[:, k], scores[:, k]), abs=1e-9)
+
+
+def test_a_class_that_does_not_occur_has_no_area() -> None:
+    """None: neither 0, which would pass for the worst network, nor NaN, the mark of a lost one."""
+    meter = AreaUnderCurve()
+    meter.update(torch.randn(6, 3), torch.tensor([[0.0, 1.0, 1.0]] * 5 + [[0.0, 1.0, 0.0]]))
+    values = meter.compute()
+    assert values[:2] == [None, None]
+    assert isinstance(values[2], float)
+    nan = torch.tensor([1.0, math.nan, 2.0])
+    assert math.isnan(area_under_curve(nan, torch.tensor([True, False, False])) or 0.0)
+    assert area_under_curve(nan, torch.tensor([True, True, True])) is None
+
+
+def test_accuracies_by_hand() -> None:
+    logits = torch.tensor([[2.0, -1.0, 3.0], [-1.0, -2.0, -3.0], [0.5, 1.0, -1.0]])
+    one_hot = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    binary, largest, classes = BinaryAccuracy(), Largest(), ClassAccuracy()
+    binary.update(logits, one_hot)
+    largest.update(logits, one_hot)
+    classes.update(logits, one_hot.argmax(1, keepdim=True))
+    assert binary.compute() == pytest.approx([100 / 3, 200 / 3, 100])
+    assert largest.compute() == pytest.approx([200 / 3])
+    assert classes.compute() == largest.compute()
+
+
+def test_a_lost_network_is_not_merely_a_wrong_one() -> None:
+    nan = torch.full((2, 3), math.nan)
+    for meter, targets in (
+        (BinaryAccuracy(), torch.ones(2, 3)),
+        (Largest(), torch.ones(2, 3)),
+        (ClassAccuracy(), torch.zeros(2, 1, dtype=torch.int64)),
+        (MeanSquaredError(), torch.zeros(2, 3)),
+    ):
+        meter.update(nan, targets)
+        assert all(math.isnan(value or 0.0) for value in meter.compute())
+
+
+def test_mixed_meter_keeps_the_order_of_heads() -> None:
+    make = mixed({"b": MeanSquaredError, "a": BinaryAccuracy}, {"top": ("a", Largest)})
+    meter = make()
+    for _ in range(2):
+        meter.update(
+            {"a": torch.tensor([[1.0, -1.0]]), "b": torch.tensor([[3.0]])},
+            {"a": torch.tensor([[1.0, 1.0]]), "b": torch.tensor([[1.0]])},
+        )
+    assert meter.compute() == [4.0, 100.0, 0.0]
+    assert meter.figures() == {"top": 100.0}
+    with pytest.raises(DataError, match="empty split"):
+        make().compute()
+
+
+def test_constants_have_the_smallest_loss() -> None:
+    targets = torch.tensor([[1.0, 0.0]] * 30 + [[0.0, 0.0]] * 70)
+    assert torch.sigmoid(log_odds(targets)).tolist() == pytest.approx([31 / 102, 1 / 102])
+    classes = torch.tensor([0] * 6 + [2] * 2)[:, None]
+    assert log_frequencies(classes, 3).exp().tolist() == pytest.approx([7 / 11, 1 / 11, 3 / 11])
+
+
+def test_stratified_parts() -> None:
+    g = torch.Generator().manual_seed(0)
+    ages = torch.cat(
+        [torch.full((n,), age) for age, n in ((1, 400), (2, 95), (30, 13), (77, 1), (80, 2))]
+    )
+    ages = ages[torch.randperm(len(ages), generator=g)]
+    parts = stratified(ages, seed=3)
+    together = torch.cat([parts.train, parts.validation, parts.test])
+    assert torch.equal(together.sort().values, torch.arange(len(ages)))
+    assert abs(len(parts.train) - 0.7 * len(ages)) <= 7
+    for age, count in ((1, 400), (2, 95), (30, 13)):
+        for rows, share in ((parts.train, 0.7), (parts.validation, 0.1), (parts.test, 0.2)):
+            # Only the two blocks at the ends of a run are shared with its neighbours.
+            assert (
+                abs((ages[rows] == age).sum() - share * count) <= 2 * 10 * share * (1 - share) + 1
+            )
+    again, other = stratified(ages, seed=3), stratified(ages, seed=4)
+    assert torch.equal(again.test, parts.test)
+    assert not torch.equal(other.test, parts.test)
