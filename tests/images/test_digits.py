@@ -59,9 +59,9 @@ def test_it_is_learned_in_seconds(tmp_path: Path) -> None:
     run = Run(benchmark, "ls", methods.options("ls", {}), settings)
     record = Trainer(run, tmp_path).train()
     test, constant = record["best"]["test"], record["constant"]["test"]
-    assert test["digit"] > 93
-    assert test["odd"] > 95
-    assert test["loop"] > 95
+    assert test["digit"] > 90
+    assert test["odd"] > 90 > constant["odd"] + 30
+    assert test["loop"] > 90 > constant["loop"] + 20
     assert test["number"] < 0.25 * constant["number"]
     assert constant["digit"] < 20
 
