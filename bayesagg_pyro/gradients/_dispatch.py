@@ -44,11 +44,13 @@ def distribution(
         Moments [tasks, B, d] in the features' dtype.
 
     Raises:
-        ShapeError, DtypeError, NonFiniteError: for bad features or targets.
+        ShapeError, DtypeError, NonFiniteError: for bad features or targets, or a posterior over
+            the weights of another head.
     """
     if not isinstance(targets, Targets):  # parsed targets come with checked features
         head.check_features(features)
     observed = head.parse_targets(targets, len(features))
+    head.check_weights(posterior, "posterior")
     features = features.detach()
     estimator = estimator or _default(head, posterior)
     grad = estimator.estimate(head, posterior, features, observed, generator)

@@ -13,7 +13,7 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._input import check_device, check_features, check_finite, parse_targets
 from bayesagg_pyro.targets import RawTargets, Targets
 
@@ -223,6 +223,19 @@ class Head(nn.Module, ABC):
         owner = f"head {self.site!r}"
         check_device(owner, "features", features, self.weight.device)
         check_features(owner, features, self.in_features, values=values)
+
+    def check_weights(self, distribution: Any, what: str) -> None:
+        """Refuse a prior or posterior over the weights of another head.
+
+        Raises:
+            ShapeError: naming both shapes.
+        """
+        given = [*distribution.batch_shape, *distribution.event_shape]
+        if given != [self.tasks, self.weight_size]:
+            raise ShapeError(
+                f"head {self.site!r}: the {what} is over weights of shape {given}, the head's are "
+                f"[{self.tasks}, {self.weight_size}] (tasks, weights of one task)"
+            )
 
     def valid(self, targets: Targets) -> Tensor:
         """Whether all target values are usable, as a boolean scalar on their device."""

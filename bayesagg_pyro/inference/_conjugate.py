@@ -84,6 +84,7 @@ def _gaussians(head: Head, prior: Posterior) -> tuple[Gaussian, GaussianPosterio
         raise DtypeError(_not_gaussian("heads", head))
     if not isinstance(prior, GaussianFamily):
         raise DtypeError(_not_gaussian("priors", prior))
+    head.check_weights(prior, "prior")
     return head, prior.to_gaussian()
 
 

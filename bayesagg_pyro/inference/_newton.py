@@ -113,7 +113,8 @@ class SecondOrder(Scheme):
         point = head.point().detach()
         first = next(iter(source()))
         prior = _gaussian(head, prior).to(first.design.device, first.design.dtype)
-        return self.fit(head, source, prior, point.to(first.design.dtype))
+        posterior = self.fit(head, source, prior, point.to(first.design.dtype))
+        return posterior.for_outputs(head.outputs_per_task)
 
     def fit(
         self, head: Head, source: Source, prior: GaussianFamily, point: Tensor
@@ -168,7 +169,8 @@ class ExpansionSums(Statistics):
         prior = prior.to(self._shift.device, self._shift.dtype)
         posterior = self._curvature.onto(prior, f"head {self._head.site!r}")
         innovation = self._shift - self._curvature.times(prior.mean)
-        return posterior.with_mean(prior.mean + posterior.solve(innovation))
+        posterior = posterior.with_mean(prior.mean + posterior.solve(innovation))
+        return posterior.for_outputs(self._head.outputs_per_task)
 
     def to(self, device: object) -> None:
         """Move the sums."""
@@ -209,4 +211,5 @@ def _gaussian(head: Head, prior: Posterior) -> GaussianFamily:
             f"head {head.site!r}: a second-order scheme needs a Gaussian prior, "
             f"not {type(prior).__name__}"
         )
+    head.check_weights(prior, "prior")
     return prior

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.targets import Targets
 
@@ -91,16 +92,25 @@ class GaussianStatistics(Statistics):
         self.count = self.count.to(device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums."""
+        """A copy of the sums, which later batches leave alone."""
         return {
-            "precision": self.precision,
-            "shift": self.shift,
-            "count": self.count,
+            "precision": self.precision.clone(),
+            "shift": self.shift.clone(),
+            "count": self.count.clone(),
             "batches": self._batches,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved sums."""
+        """Take over saved sums.
+
+        Raises:
+            StateError: if they are those of another head.
+        """
+        if state["shift"].shape != self.shift.shape:
+            raise StateError(
+                f"head {self._head.site!r} has weights of shape {list(self.shift.shape)}, the "
+                f"saved sums are for {list(state['shift'].shape)}; make the heads as saved"
+            )
         device = self.shift.device
         self.precision = state["precision"].to(device).clone()
         self.shift = state["shift"].to(device).clone()

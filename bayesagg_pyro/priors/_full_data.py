@@ -86,6 +86,9 @@ class _FullDataTracker(Tracker):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         device = self._head.weight.device
-        prior = state["prior"]
-        self.prior = None if prior is None else Posterior.from_state_dict(prior, device)
+        saved = state["prior"]
+        prior = None if saved is None else Posterior.from_state_dict(saved, device)
+        if prior is not None:
+            self._head.check_weights(prior, "saved prior")
+        self.prior = prior
         self._statistics.load_state_dict(state["statistics"])
