@@ -16,7 +16,9 @@ POWERS = {"energy": 0.85, "other": 0.75}
 class Toy:
     """Two heads of 2 and 3 tasks on a small network in float64, with data of two batches."""
 
-    def __init__(self, rng: torch.Generator, dtype: torch.dtype = torch.float64, **settings: Any) -> None:
+    def __init__(
+        self, rng: torch.Generator, dtype: torch.dtype = torch.float64, **settings: Any
+    ) -> None:
         self.backbone = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 5)).to(dtype)
         self.heads = {
             "energy": heads.Gaussian(5, tasks=2, noise_scale=0.5),

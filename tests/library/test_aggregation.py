@@ -281,7 +281,9 @@ def test_settings_that_do_not_fit_are_refused(settings) -> None:
         PrecisionWeighted(**settings)
 
 
-@pytest.mark.parametrize("power", [[0.5], [0.5] * 4, [], {"a": 0.5}, {"a": 0.5, "b": 1, "c": 1}, {}])
+@pytest.mark.parametrize(
+    "power", [[0.5], [0.5] * 4, [], {"a": 0.5}, {"a": 0.5, "b": 1, "c": 1}, {}]
+)
 def test_powers_must_match_the_tasks(rng, power) -> None:
     joint = cat({"a": grads(rng, tasks=2), "b": grads(rng, tasks=1)})
     with pytest.raises(errors.TaskError):

@@ -46,7 +46,9 @@ def chosen(head, posterior, rng) -> float:
 
 def standard(head: heads.Head) -> posteriors.Gaussian:
     size = head.weight_size
-    return posteriors.Gaussian(torch.zeros(head.tasks, size).double(), torch.eye(size).double()[None])
+    return posteriors.Gaussian(
+        torch.zeros(head.tasks, size).double(), torch.eye(size).double()[None]
+    )
 
 
 def test_a_pair_registered_from_outside_is_used(rng) -> None:
@@ -133,9 +135,7 @@ def test_a_subclass_with_another_loss_does_not_inherit_the_formula(rng) -> None:
     p = inference.Conjugate().infer(c.head, c.features, c.targets, c.prior)
     exact = gradients.distribution(c.head, p, c.features, c.targets)
     plain = Plain(4, tasks=3)
-    same = gradients.distribution(
-        plain, p, c.features, c.targets, estimator=gradients.Exact()
-    )
+    same = gradients.distribution(plain, p, c.features, c.targets, estimator=gradients.Exact())
     assert torch.equal(same.mean, exact.mean)
     huber = Huber(4, tasks=3)
     with pytest.raises(NotImplementedError, match=r"Huber.*Gaussian"):
@@ -187,7 +187,7 @@ def test_a_home_made_head_through_samples(rng, kind, masked) -> None:
 def test_the_engine_takes_a_home_made_head_with_a_home_made_scheme(rng) -> None:
     """Poisson counts beside a Gaussian head, one Newton step from the point as the scheme."""
 
-    class Newton(inference.Conjugate):
+    class Newton(inference.Scheme):
         needs_point = True
 
         def infer(self, head, features, targets, prior):
@@ -195,15 +195,11 @@ def test_the_engine_takes_a_home_made_head_with_a_home_made_scheme(rng) -> None:
             w = head.weight.detach().to(h.dtype)
             rate = (h @ w.T).exp()
             curvature = torch.einsum("bt,bd,be->tde", rate, h, h) + prior.precision_matrix
-            slope = (y - rate).T @ h - (prior.precision_matrix @ (w - prior.mean)[..., None])[..., 0]
+            slope = (y - rate).T @ h - (prior.precision_matrix @ (w - prior.mean)[..., None])[
+                ..., 0
+            ]
             mean = w + torch.linalg.solve(curvature, slope[..., None])[..., 0]
             return posteriors.Gaussian(mean, curvature)
-
-        def statistics(self, head):
-            return inference.Conjugate().statistics(heads.Gaussian(head.in_features, head.tasks))
-
-        def infer_from(self, head, statistics, prior):
-            return prior
 
     mtl = ba.BayesAgg(
         {"count": Poisson(3, tasks=2), "value": heads.Gaussian(3)},

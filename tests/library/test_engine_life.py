@@ -49,7 +49,10 @@ def test_the_contract_runs_as_written() -> None:
     optimizer = torch.optim.Adam([*backbone.parameters(), *mtl.parameters()], lr=1e-3)
     for _ in range(2):
         losses = mtl.backward(backbone(x), {"energy": y1, "other": y2})
-        assert {name: loss.shape for name, loss in losses.items()} == {"energy": (7,), "other": (4,)}
+        assert {name: loss.shape for name, loss in losses.items()} == {
+            "energy": (7,),
+            "other": (4,),
+        }
         optimizer.step()
         optimizer.zero_grad()
         mtl.update_prior()
@@ -158,7 +161,10 @@ def test_evaluation_mode_collects_nothing(rng) -> None:
     toy.mtl.update_prior()
     x, y = toy.batch(slice(0, 16))
     direct = inference.Conjugate().infer(
-        toy.heads["energy"], toy.backbone(x), y["energy"], priors.isotropic(toy.heads["energy"], 0.5)
+        toy.heads["energy"],
+        toy.backbone(x),
+        y["energy"],
+        priors.isotropic(toy.heads["energy"], 0.5),
     )
     close(toy.mtl.priors()["energy"].mean, direct.mean)
     toy.mtl.eval()

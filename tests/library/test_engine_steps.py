@@ -10,6 +10,7 @@ from oracles import close, moments, posterior, precision_weights
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 
+
 def dense_direction(toy: Toy, rows: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features, weights α and direction [B, d] of a step, from the priors in force."""
     x, y = toy.batch(rows)

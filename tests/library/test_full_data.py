@@ -64,10 +64,10 @@ def test_sums_equal_inference_on_the_whole_epoch(sizes, variance, noise, bias, m
 def test_scheme_conditions_sums_on_any_prior(rng) -> None:
     c = case(rng, noise=[0.3, 1.0, 2.0], bias=True)
     scheme = inference.Conjugate()
-    sums = scheme.statistics(c.head)
+    sums = scheme.statistics(c.head, inference.Keep())
     assert not sums
     for rows in (slice(0, 5), slice(5, 12)):
-        sums.add(c.head.exact(c.features[rows]), c.head.parse_targets(c.targets[rows], 7 - 2 * (rows.start == 0)))
+        sums.add(c.features[rows], Targets(c.targets[rows]))
     assert sums
     close(sums.count, torch.full((3,), 12.0).double())
     got = scheme.infer_from(c.head, sums, c.prior)

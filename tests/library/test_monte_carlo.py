@@ -86,9 +86,7 @@ def test_draws_come_from_the_given_generator_only(rng) -> None:
     def run(**kwargs) -> torch.Tensor:
         own = kwargs.pop("own", None)
         mc = gradients.MonteCarlo(samples=16, generator=own)
-        return gradients.distribution(
-            c.head, p, c.features, c.targets, estimator=mc, **kwargs
-        ).mean
+        return gradients.distribution(c.head, p, c.features, c.targets, estimator=mc, **kwargs).mean
 
     one = run(own=torch.Generator().manual_seed(5))
     two = run(generator=torch.Generator().manual_seed(5))
@@ -184,9 +182,7 @@ def test_exact_and_sampled_return_the_features_dtype(rng) -> None:
 
 def test_moments_of_exact_equal_the_paper_through_the_estimator_argument(rng) -> None:
     c, p = solved(rng)
-    grad = gradients.distribution(
-        c.head, p, c.features, c.targets, estimator=gradients.Exact()
-    )
+    grad = gradients.distribution(c.head, p, c.features, c.targets, estimator=gradients.Exact())
     mean, cov = moments(p.mean, p.covariance_matrix, c.design, c.targets, 4)
     close(grad.mean, mean)
     close(grad.covariance_matrix, cov)

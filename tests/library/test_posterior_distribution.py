@@ -65,9 +65,7 @@ def test_samples_have_the_right_moments(rng, rows) -> None:
     assert ((covariance - expected).abs() < 5 * error).all()
     # and the right shape: squared Mahalanobis distances are chi-squared with 4 degrees of freedom
     centred = w - p.mean
-    distance = torch.einsum(
-        "stp,tpq,stq->st", centred, p.precision_matrix.expand(3, 4, 4), centred
-    )
+    distance = torch.einsum("stp,tpq,stq->st", centred, p.precision_matrix.expand(3, 4, 4), centred)
     assert stats.kstest(distance[:, 0].numpy(), stats.chi2(4).cdf).pvalue > 1e-3
 
 
@@ -102,7 +100,7 @@ def test_storage_and_copies_are_exact(rng, kind) -> None:
 
 def test_an_unknown_class_cannot_be_loaded() -> None:
     with pytest.raises(errors.StateError, match="Elsewhere"):
-        posteriors.Posterior.from_state_dict({"kind": "Elsewhere"})
+        posteriors.Posterior.from_state_dict({"kind": "Elsewhere", "outputs_per_task": 1})
 
 
 def test_empirical_moments_and_draws(rng) -> None:

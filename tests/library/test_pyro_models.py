@@ -18,7 +18,9 @@ def test_the_trace_is_prior_plus_likelihood(rng) -> None:
     weight = torch.randn(3, 5, generator=rng, dtype=torch.float64)
     model = poutine.condition(c.head.model, data={"head.weight": weight})
     trace = poutine.trace(model).get_trace(c.features, c.targets, prior=c.prior)
-    normal = torch.distributions.Normal(c.design @ weight.T, torch.tensor(c.noise, dtype=torch.float64))
+    normal = torch.distributions.Normal(
+        c.design @ weight.T, torch.tensor(c.noise, dtype=torch.float64)
+    )
     mvn = torch.distributions.MultivariateNormal(
         c.prior.mean, precision_matrix=c.prior.precision_matrix
     )
@@ -111,9 +113,7 @@ def test_nuts_finds_the_posterior(rng) -> None:
     c = case(rng, n=20, d=3, tasks=1)
     p = inference.Conjugate().infer(c.head, c.features, c.targets, c.prior)
     pyro.set_rng_seed(1)
-    mcmc = MCMC(
-        NUTS(c.head.model), num_samples=150, warmup_steps=60, disable_progbar=True
-    )
+    mcmc = MCMC(NUTS(c.head.model), num_samples=150, warmup_steps=60, disable_progbar=True)
     mcmc.run(c.features, c.targets, prior=c.prior)
     draws = mcmc.get_samples()["head.weight"]
     assert draws.shape == (150, 1, 3)
