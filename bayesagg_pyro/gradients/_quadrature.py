@@ -7,10 +7,6 @@ covariance S − k kᵀ, where z = (u − μ) / sqrt(v) and k = S h / sqrt(v). H
     Cov[g] = (S − k kᵀ) E[f²] + m mᵀ Var f + (m kᵀ + k mᵀ) Cov(f, z f) + k kᵀ Var(z f),
 
 and only expectations over one standard normal z are left, of size [tasks, B].
-
-The rule is a trapezoid in t, z = z₀ + ω sinh t, with z₀ where f bends and ω its width there: evenly
-spaced where the posterior is narrow, dense around the bend where it is wide. f has no pole near
-the real axis of t in either case, so the error falls exponentially with the number of nodes.
 """
 
 from __future__ import annotations
@@ -28,16 +24,10 @@ from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.quadrature import normal_rule
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Quadrature", "normal_rule"]
-
-#: Range of z on each side that carries the normal's mass: 2e-9 lies outside.
-_RANGE = 6.0
-#: Width of the dense part of the rule, in widths of the bend; tuned for the logistic.
-_SPREAD = 6.0
-#: A bend further away than this does not matter; the limit keeps tiny variances from cancelling.
-_FAR = 20.0
+__all__ = ["Quadrature"]
 
 
 class Quadrature(Estimator):
@@ -106,39 +96,6 @@ class _Predictor(NamedTuple):
     derivative: Callable[[Tensor], Tensor]  #: f, elementwise on [nodes, B, tasks]
     transition: tuple[Tensor | float, Tensor | float]
     covariance: Callable[[], Tensor]  #: S, [tasks or 1, 1, d, d]
-
-
-def normal_rule(
-    mean: Tensor,
-    std: Tensor,
-    nodes: int,
-    transition: tuple[Tensor | float, Tensor | float] = (0.0, 1.0),
-) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for expectations over z ~ N(0, 1) of functions of u = mean + std · z.
-
-    Args:
-        mean: [...].
-        std: [...], at least 0.
-        nodes: N.
-        transition: where in u the function bends and over what width.
-
-    Returns:
-        z and weights that sum to 1, both [N, ...].
-    """
-    centre, width = transition
-    tiny = torch.finfo(std.dtype).tiny
-    bend = ((centre - mean) / std.clamp(min=tiny)).clamp(-1e3, 1e3)
-    # Far out on its side of the bend f may still grow like exp(|u|): its square peaks at 2 std.
-    low = -_RANGE - torch.minimum((-bend).clamp(min=0), 2 * std)
-    high = _RANGE + torch.minimum(bend.clamp(min=0), 2 * std)
-    bend = bend.clamp(-_FAR, _FAR)
-    spread = _SPREAD * width / torch.clamp(std, min=0.1)
-    start, stop = torch.asinh((low - bend) / spread), torch.asinh((high - bend) / spread)
-    unit = torch.linspace(0, 1, nodes, dtype=mean.dtype, device=mean.device)
-    t = start + (stop - start) * unit.reshape(-1, *[1] * mean.ndim)
-    z = bend + spread * torch.sinh(t)
-    weight = torch.cosh(t) * torch.exp(-0.5 * z.square())
-    return z, weight / weight.sum(0)
 
 
 def _one_predictor(

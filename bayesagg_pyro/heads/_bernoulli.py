@@ -11,9 +11,14 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.posteriors import GaussianFamily
+from bayesagg_pyro.quadrature import normal_rule
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Bernoulli"]
+
+#: Quadrature nodes of a predictive probability; its error is then below 1e-4.
+_NODES = 32
 
 
 class Bernoulli(OnePredictor):
@@ -96,6 +101,21 @@ class Bernoulli(OnePredictor):
             return slope, curvature
         weight = weight.to(slope.dtype)
         return slope * weight, curvature * weight
+
+    def predictive(self, features: Tensor, posterior: Any) -> Any:
+        """Bernoulli(E[sigmoid(u)]), batch shape [B, tasks]; the mean by quadrature.
+
+        Raises:
+            NotImplementedError: for a posterior that is not Gaussian.
+        """
+        if not isinstance(posterior, GaussianFamily):
+            return super().predictive(features, posterior)
+        design = self.exact(features)
+        mean = design @ posterior.mean.mT
+        std = posterior.project(design).variance.sqrt().mT.expand_as(mean)
+        z, weight = normal_rule(mean, std, _NODES)
+        probability = (weight * torch.sigmoid(mean + std * z)).sum(0)
+        return dist.Bernoulli(probs=probability.clamp(0, 1), validate_args=False)
 
     def check_values(self, targets: Targets) -> None:
         """Refuse labels other than 0 and 1.

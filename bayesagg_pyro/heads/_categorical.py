@@ -98,6 +98,32 @@ class Categorical(Head):
         """The weight of the true class."""
         return None if self.class_weight is None else self.class_weight[targets]
 
+    def predictive(
+        self,
+        features: Tensor,
+        posterior: Any,
+        *,
+        samples: int = 512,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Categorical(E[softmax(f)]), batch shape [B, tasks]; the mean over draws of the weights.
+
+        Args:
+            features: [B, d].
+            posterior: any that can be sampled.
+            samples: draws; the error of a probability p is sqrt(p (1 − p) / samples) at most.
+            generator: a fresh one with a fixed seed if None, so that calls agree.
+        """
+        design_dtype = posterior.mean.dtype
+        if generator is None:
+            generator = torch.Generator(posterior.mean.device).manual_seed(0)
+        probabilities = torch.zeros((), dtype=design_dtype, device=features.device)
+        for _ in range(samples):  # one draw at a time: [B, tasks, C] is all the memory
+            weight = posterior.sample(generator=generator)
+            logits = self.logits(self(features.detach(), weight))
+            probabilities = probabilities + logits.softmax(-1) / samples
+        return dist.Categorical(probs=probabilities, validate_args=False)
+
     def check_values(self, targets: Targets) -> None:
         """Refuse labels outside 0 … C − 1.
 

@@ -69,11 +69,12 @@ class DiagonalGaussian(GaussianFamily):
 
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision."""
-        return Gaussian(
+        dense = Gaussian(
             self._mean,
             torch.diag_embed(self.precision),
             precision_tril=torch.diag_embed(self.precision.sqrt()),
         )
+        return dense.for_outputs(self.outputs_per_task)
 
     def rsample(
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None

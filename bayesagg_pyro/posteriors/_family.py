@@ -73,6 +73,23 @@ class GaussianFamily(Posterior):
         """S, [tasks or 1, P, P]."""
         return self.to_gaussian().covariance_matrix
 
+    def to_laplace_order(self, *, bias: bool = True) -> Gaussian:
+        """The same distribution with each task's weights as in `torch.nn.Linear.parameters()`.
+
+        That is the weight matrix row by row, then all biases: laplace-torch's order. Here the bias
+        of an output follows its own row.
+
+        Args:
+            bias: whether the head has one.
+        """
+        outputs, size = self.outputs_per_task, self.mean.shape[-1]
+        order = torch.arange(size, device=self.mean.device).reshape(outputs, -1)
+        if bias:
+            order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        order = order.flatten()
+        dense = self.to_gaussian()
+        return _dense_class()(dense.mean[:, order], dense.precision_matrix[:, order][..., order])
+
     def noise(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Standard normal draws, [*sample_shape, tasks, P]."""
         return torch.randn(
@@ -98,4 +115,10 @@ class GaussianFamily(Posterior):
             return self
         moved = {name: t.to(device=device, dtype=dtype) for name, t in self.tensors().items()}
         build: Any = type(self)
-        return build(**moved)
+        return build(**moved).for_outputs(self.outputs_per_task)
+
+
+def _dense_class() -> type[Gaussian]:
+    from bayesagg_pyro.posteriors._gaussian import Gaussian  # derived from this module's class
+
+    return Gaussian

@@ -92,7 +92,8 @@ class KroneckerGaussian(GaussianFamily):
         tasks, size = self._mean.shape
         basis = torch.einsum("tce,tdf->tcdef", q1, q2.expand(tasks, -1, -1))
         basis = basis.reshape(tasks, size, size)
-        return Gaussian(self._mean, (basis * values.flatten(1)[:, None]) @ basis.mT)
+        dense = Gaussian(self._mean, (basis * values.flatten(1)[:, None]) @ basis.mT)
+        return dense.for_outputs(self.outputs_per_task)
 
     def rsample(
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None

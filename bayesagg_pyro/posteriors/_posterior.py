@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesagg_pyro.errors import StateError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Info", "Posterior", "Shape"]
 
@@ -61,6 +64,8 @@ class Posterior(TorchDistribution):
     support = constraints.real_vector
     has_rsample = True
     info: Info | None = None
+    #: Linear outputs of one task (classes of a Categorical head): P = outputs_per_task · D.
+    outputs_per_task: int = 1
     _kinds: ClassVar[dict[str, type[Posterior]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -74,6 +79,16 @@ class Posterior(TorchDistribution):
     def tasks(self) -> int:
         """Number of tasks."""
         return int(self.batch_shape[0])
+
+    @property
+    def weight_mean(self) -> Tensor:
+        """Mean as a weight matrix, one row per output, [tasks · outputs_per_task, D]."""
+        return self.mean.reshape(self.tasks * self.outputs_per_task, -1)
+
+    def for_outputs(self, outputs_per_task: int) -> Self:
+        """Say how many outputs the weights of one task belong to; returns itself."""
+        self.outputs_per_task = outputs_per_task
+        return self
 
     def sample(
         self,
@@ -106,7 +121,11 @@ class Posterior(TorchDistribution):
 
     def state_dict(self) -> dict[str, Any]:
         """What `from_state_dict` needs to rebuild this distribution to the bit."""
-        return {"kind": type(self).__name__, **self.tensors()}
+        return {
+            "kind": type(self).__name__,
+            "outputs_per_task": self.outputs_per_task,
+            **self.tensors(),
+        }
 
     @staticmethod
     def from_state_dict(state: dict[str, Any], device: torch.device | None = None) -> Posterior:
@@ -116,10 +135,11 @@ class Posterior(TorchDistribution):
             StateError: if its class is unknown here.
         """
         arguments = dict(state)
-        kind = arguments.pop("kind")
+        kind, outputs = arguments.pop("kind"), arguments.pop("outputs_per_task")
         if kind not in Posterior._kinds:
             raise StateError(
                 f"the saved posterior is of class {kind!r}, which is not defined here; "
                 "import the module that defines it first"
             )
-        return Posterior._kinds[kind](**{k: v.to(device) for k, v in arguments.items()})
+        rebuilt = Posterior._kinds[kind](**{k: v.to(device) for k, v in arguments.items()})
+        return rebuilt.for_outputs(outputs)

@@ -38,4 +38,5 @@ def isotropic(head: Head, variance: float | Sequence[float] | Tensor) -> Diagona
             f"head {head.site!r}: the prior variance must be positive and finite, not {variance}"
         )
     mean = value.new_zeros(head.tasks, head.weight_size)
-    return DiagonalGaussian(mean, value.reciprocal().reshape(-1, 1).expand(-1, head.weight_size))
+    precision = value.reciprocal().reshape(-1, 1).expand(-1, head.weight_size)
+    return DiagonalGaussian(mean, precision).for_outputs(head.outputs_per_task)
