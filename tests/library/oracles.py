@@ -1,6 +1,6 @@
 """What the library should compute, written a second time: dense, slow, float64, loop by loop.
 
-Nothing here calls the library, except `case`, which only makes heads and numbers.
+Nothing here calls the library, except `case` and `gradient_moments`, which only make inputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import heads, posteriors
+from bayesagg_pyro import gradients, heads, posteriors
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
@@ -75,7 +75,7 @@ def moments(
 
 
 def cubature(mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Points [S, D] and weights [S] that integrate polynomials of degree 5 under N(m, S) exactly."""
+    """Points [S, D] and weights [S] that integrate polynomials of degree 5 under N(m, S)."""
     nodes = torch.tensor([-(3**0.5), 0.0, 3**0.5], dtype=mean.dtype)
     weights = torch.tensor([1 / 6, 2 / 3, 1 / 6], dtype=mean.dtype)
     size = len(mean)
@@ -87,7 +87,7 @@ def cubature(mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
 def precision_weights(
     variance: Tensor, power: Sequence[float], observed: Tensor | None = None
 ) -> Tensor:
-    """α of eq. nll_solution_diag in extended precision; each example's sum is its observed share."""
+    """α of eq. nll_solution_diag in extended precision; they sum to the observed share."""
     lam = np.asarray(variance.double().numpy(), dtype=np.longdouble) ** -1
     lam = lam ** np.asarray(power, dtype=np.longdouble)[:, None, None]
     if observed is not None:
@@ -137,3 +137,20 @@ def case(
     targets = torch.randn(n, tasks, generator=rng, dtype=torch.float64).to(dtype)
     scales = noise if isinstance(noise, list) else [noise] * tasks
     return Case(head, features, targets, posteriors.Gaussian(mean, precision), scales)
+
+
+def gradient_moments(
+    rng: torch.Generator,
+    tasks: int = 3,
+    batch: int = 4,
+    d: int = 5,
+    *,
+    observed: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> gradients.GradientDistribution:
+    """Random means and log-normal variances, 0 where not observed."""
+    mean = torch.randn(tasks, batch, d, generator=rng, dtype=torch.float64)
+    variance = (2 * torch.randn(tasks, batch, d, generator=rng, dtype=torch.float64)).exp()
+    if observed is not None:
+        mean, variance = (x.where(observed[..., None], 0.0) for x in (mean, variance))
+    return gradients.GradientDistribution(mean.to(dtype), variance.to(dtype), observed)

@@ -57,7 +57,7 @@ def test_equal_the_papers_formula_for_any_size(n, d, tasks, bias, scale, seed) -
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_equal_an_exact_cubature_of_autograds_gradients(rng, bias) -> None:
-    """g gᵀ is of degree 4 in w, so 3^D points integrate it exactly; torch differentiates the loss."""
+    """Degree 4 in w, so 3^D points integrate g gᵀ exactly; torch differentiates the loss."""
     c, p = solved(rng, n=3, d=3, tasks=2, bias=bias, noise=0.5)
     grad = gradients.distribution(c.head, p, c.features, c.targets)
     for t in range(2):

@@ -111,7 +111,7 @@ def test_right_for_scaled_features_with_the_same_prior(rng, scale) -> None:
 
 
 def test_all_features_dead(rng) -> None:
-    """h = 0 everywhere: the posterior is the prior, the loss' gradient is −2 y w."""
+    """Where h = 0, the posterior is the prior, the loss' gradient is −2 y w."""
     head = heads.Gaussian(4, tasks=2)
     features, targets = torch.zeros(5, 4), torch.randn(5, 2, generator=rng)
     targets[0] = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -76,7 +78,7 @@ def test_a_posterior_serves_as_a_prior(rng, cuts) -> None:
     whole = inference.Conjugate().infer(c.head, c.features, c.targets, c.prior)
     chained: posteriors.Posterior = c.prior
     bounds = [0, *cuts, 12]
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         if start < stop:
             chained = inference.Conjugate().infer(
                 c.head, c.features[start:stop], c.targets[start:stop], chained

@@ -55,7 +55,7 @@ def test_bad_heads(settings, error, words) -> None:
 )
 def test_bad_priors(variance, error) -> None:
     head = heads.Gaussian(3, tasks=2, name="energy")
-    with pytest.raises(error, match="energy.*variance"):
+    with pytest.raises(error, match=r"energy.*variance"):
         priors.isotropic(head, variance)
 
 
@@ -120,7 +120,7 @@ def test_conjugate_refuses_other_heads_and_priors() -> None:
             raise AssertionError
 
     head, h, y, prior = parts()
-    with pytest.raises(errors.DtypeError, match="Other.*another scheme"):
+    with pytest.raises(errors.DtypeError, match=r"Other.*another scheme"):
         inference.Conjugate().infer(Other(3, tasks=2), h, y, prior)
     with pytest.raises(errors.DtypeError, match="Empirical"):
         inference.Conjugate().infer(head, h, y, posteriors.Empirical(prior.sample((4,))))

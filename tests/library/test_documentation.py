@@ -1,0 +1,60 @@
+"""Every example in a docstring, in the README and in docs/ runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import bayesagg_pyro
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = [
+    "bayesagg_pyro",
+    *(m.name for m in pkgutil.walk_packages(bayesagg_pyro.__path__, "bayesagg_pyro.")),
+]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+pytestmark = pytest.mark.usefixtures("registry")
+
+
+def python_blocks(text: str) -> list[tuple[int, str]]:
+    """Fenced blocks marked `python`, with the line each begins at."""
+    pattern = re.compile(r"^```python[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    return [(text.count("\n", 0, m.start(1)), m.group(1)) for m in pattern.finditer(text)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name: str) -> None:
+    results = doctest.testmod(
+        importlib.import_module(name), optionflags=doctest.ELLIPSIS, raise_on_error=False
+    )
+    assert results.failed == 0
+
+
+def test_there_are_docstring_examples() -> None:
+    finder = doctest.DocTestFinder()
+    modules = [importlib.import_module(name) for name in MODULES]
+    assert sum(len(t.examples) for m in modules for t in finder.find(m)) > 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's blocks run one after the other in one namespace, as a reader would type them."""
+    text = page.read_text(encoding="utf-8")
+    blocks = python_blocks(text)
+    if page.name == "README.md" and len(text.splitlines()) > 5:
+        assert blocks, "the README shows no code"
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__page__"}
+    for line, code in blocks:
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+def test_blocks_are_found_where_they_are() -> None:
+    text = "a\n```python\nx = 1\n```\nb\n```bash\nls\n```\n```python\nassert x == 1\n```\n"
+    assert python_blocks(text) == [(2, "x = 1\n"), (9, "assert x == 1\n")]

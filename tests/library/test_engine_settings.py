@@ -1,0 +1,104 @@
+"""Engines that cannot be made: names, heads and settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
+
+
+@pytest.mark.parametrize(
+    "name", ["type", "keys", "", "a.b", "training", "forward", "items", "_apply", 3, None, ("a",)]
+)
+def test_names_that_torch_would_reject(name) -> None:
+    with pytest.raises(errors.TaskError, match=r"cannot name a head.*rename"):
+        ba.BayesAgg({name: heads.Gaussian(3)})
+
+
+def test_one_head_under_two_names() -> None:
+    head = heads.Gaussian(3)
+    with pytest.raises(errors.TaskError, match=r"'a'.*'b'"):
+        ba.BayesAgg({"a": head, "b": head})
+    assert head.name is None
+
+
+@pytest.mark.parametrize("wrong", [{}, [], None, [heads.Gaussian(3)], heads.Gaussian(3)])
+def test_heads_that_are_no_mapping(wrong) -> None:
+    with pytest.raises(errors.TaskError, match="name: head"):
+        ba.BayesAgg(wrong)
+
+
+@pytest.mark.parametrize("wrong", [torch.nn.Linear(3, 1), heads.Gaussian, "Gaussian", None])
+def test_heads_that_are_no_heads(wrong) -> None:
+    with pytest.raises(errors.DtypeError, match="'a'"):
+        ba.BayesAgg({"a": wrong})
+
+
+def test_heads_over_different_features() -> None:
+    with pytest.raises(errors.SettingError, match=r"'a': 3.*'b': 4"):
+        ba.BayesAgg({"a": heads.Gaussian(3), "b": heads.Gaussian(4)})
+
+
+HEAD = {"a": heads.Gaussian(3)}
+
+SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a scheme's class": ({"inference": inference.Conjugate}, errors.DtypeError, r"Conjugate\(\)"),
+    "a scheme's class by name": (
+        {"inference": {"a": inference.Conjugate}},
+        errors.DtypeError,
+        r"'a'.*Conjugate\(\)",
+    ),
+    "a scheme's name": ({"inference": "conjugate"}, errors.DtypeError, "inference of 'a'"),
+    "schemes of other heads": (
+        {"inference": {"b": inference.Conjugate()}},
+        errors.TaskError,
+        r"missing \['a'\], unknown \['b'\]",
+    ),
+    "a policy's class": ({"prior": priors.FullData}, errors.DtypeError, r"FullData\(\)"),
+    "a distribution for a policy": (
+        {"prior": priors.isotropic(HEAD["a"], 1.0)},
+        errors.DtypeError,
+        "prior of 'a'",
+    ),
+    "policies of other heads": (
+        {"prior": {"a": priors.FullData(), "b": priors.FullData()}},
+        errors.TaskError,
+        r"unknown \['b'\]",
+    ),
+    "an estimator's class": (
+        {"estimator": gradients.MonteCarlo},
+        errors.DtypeError,
+        r"MonteCarlo\(\)",
+    ),
+    "estimators of other heads": (
+        {"estimator": {"b": gradients.Exact()}},
+        errors.TaskError,
+        r"\['b'\]",
+    ),
+    "an aggregation's class": (
+        {"aggregation": aggregation.Mean},
+        errors.DtypeError,
+        "aggregation",
+    ),
+    "an aggregation's name": ({"aggregation": "mean"}, errors.DtypeError, "aggregation"),
+    "another scale": ({"scale": "median"}, errors.SettingError, "scale.*median"),
+    "another validation": ({"validate": "later"}, errors.SettingError, "validate.*later"),
+    "no epochs of warm-up": ({"warmup_epochs": 0}, errors.SettingError, "warmup"),
+    "epochs without warm-up": (
+        {"warmup_epochs": 2, "warmup": False},
+        errors.SettingError,
+        "warmup=True",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", SETTINGS)
+def test_bad_settings(wrong) -> None:
+    settings, error, words = SETTINGS[wrong]
+    with pytest.raises(error, match=words) as caught:
+        ba.BayesAgg(HEAD, **settings)
+    assert isinstance(caught.value, errors.BayesAggError)
