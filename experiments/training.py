@@ -167,7 +167,13 @@ class Trainer:
             best = {"epoch": epoch + 1, "score": score, "state": _copy(method.state_dict())}
         watched = list(self.weights)
         if weights is not None:
-            watched.append({"epoch": epoch + 1, "weights": weights.detach().float().cpu()})
+            watched.append(
+                {
+                    "epoch": epoch + 1,
+                    "by_example": weights.by_example.float().cpu(),
+                    "applied": weights.applied.float().cpu(),
+                }
+            )
         # Written before it counts: an interruption in between repeats the epoch, identically.
         self._save([*self.history, record], best, watched)
         self.history.append(record)
@@ -254,10 +260,7 @@ class Trainer:
             | self._scored("test", evaluate_constant(data, data.test, size)),
             "timing": results.timing(self.history),
             "history": self.history,
-            "weights": [
-                {"epoch": entry["epoch"], "weights": entry["weights"].tolist()}
-                for entry in _stages(self.weights)
-            ],
+            "weights": _stages(self.weights),
         }
         results.save(self.results, record)
         return record
@@ -281,9 +284,16 @@ class Trainer:
 
 
 def _stages(weights: list[Record]) -> list[Record]:
-    """Start, middle and end."""
+    """Start, middle and end, as plain values."""
     last = len(weights) - 1
-    return [weights[index] for index in sorted({0, last // 2, last})] if weights else []
+    chosen = [weights[index] for index in sorted({0, last // 2, last})] if weights else []
+    return [
+        {
+            key: value.tolist() if isinstance(value, Tensor) else value
+            for key, value in stage.items()
+        }
+        for stage in chosen
+    ]
 
 
 def _copy(state: Any) -> Any:

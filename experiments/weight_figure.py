@@ -18,13 +18,14 @@ _STAGES = {1: ("end",), 2: ("start", "end"), 3: ("start", "middle", "end")}
 def weights(record: Mapping[str, Any]) -> Figure:
     """Mean weight over dimensions of each task for 20 training examples, at up to three epochs.
 
-    A heat map per stage, tasks across and examples down, and above it the mean over the examples;
-    only the means where a run weighs tasks alike for all examples.
+    A heat map per stage, tasks across and examples down, of each example's own weights; above it
+    the weights that updates used, which differ from the mean of those below where a run averages
+    variances over the batch. Only the latter where all examples are alike.
     """
     stages = record["weights"]
     names = _STAGES[len(stages)]
     symbols = [typeset(task["symbol"]) for task in record["tasks"]]
-    values = [np.asarray(stage["weights"]) for stage in stages]
+    values = [np.asarray(stage["by_example"]) for stage in stages]
     alike = all(np.allclose(value, value[:1], rtol=1e-4) for value in values)
     top = max(float(value.max()) for value in values)
     rows = 1 if alike else 2
@@ -43,7 +44,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
     positions = np.arange(len(symbols))
     for column, (name, stage, value) in enumerate(zip(names, stages, values, strict=True)):
         bars = grid[0, column]
-        bars.bar(positions, value.mean(0), color="#0072B2", width=0.75)
+        bars.bar(positions, stage["applied"], color="#0072B2", width=0.75)
         bars.axhline(1 / len(symbols), color="#D55E00", linewidth=0.9, linestyle="--")
         bars.set_title(f"{name} (epoch {stage['epoch']})")
         if not alike:
@@ -54,10 +55,10 @@ def weights(record: Mapping[str, Any]) -> Figure:
                 spine.set_visible(False)
             cells.tick_params(length=0)
         grid[-1, column].set_xticks(positions, symbols, rotation=90)
-    grid[0, 0].set_ylabel("mean weight" if not alike else "weight")
+    grid[0, 0].set_ylabel("weight in updates")
     if not alike:
         grid[1, 0].set_ylabel("training example")
-        figure.colorbar(image, ax=list(grid[1]), label="weight", aspect=25, pad=0.01)
+        figure.colorbar(image, ax=list(grid[1]), label="weight by example", aspect=25, pad=0.01)
     return figure
 
 

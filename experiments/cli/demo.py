@@ -10,7 +10,7 @@ import typer
 from experiments import figures, tables
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.demo import EPOCHS, HELD_OUT, MOLECULES, runs
+from experiments.demo import EPOCHS, MOLECULES, TEST, VALIDATION, runs
 from experiments.demo import demo as run_demo
 from experiments.terminal import reporter
 from experiments.training import RESULTS
@@ -34,8 +34,8 @@ def demo(
     seed: Annotated[int, typer.Option(help="Decides molecules and initial weights.")] = 0,
     molecules: Annotated[int, typer.Option(help="Training molecules.")] = MOLECULES,
     epochs: Annotated[int, typer.Option(help="Passes over them.")] = EPOCHS,
-    validation: Annotated[int, typer.Option(help="Validation molecules.")] = HELD_OUT,
-    test: Annotated[int, typer.Option(help="Test molecules.")] = HELD_OUT,
+    validation: Annotated[int, typer.Option(help="Validation molecules.")] = VALIDATION,
+    test: Annotated[int, typer.Option(help="Test molecules.")] = TEST,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -48,7 +48,7 @@ def demo(
 ) -> None:
     """Train the baseline and the paper's method on real molecules: a few minutes on a CPU.
 
-    Both learn eleven properties of 2,000 molecules with a small network, from the same initial
+    Both learn eleven properties of 3,000 molecules with a small network, from the same initial
     weights. It ends with a table of test errors and with figures.
     """
     with friendly(debug) as console:

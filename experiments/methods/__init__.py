@@ -10,7 +10,7 @@ from torch import nn
 
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
-from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.methods.base import ExampleWeights, Level, Method, MethodOptions, Needs, Scale
 from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
 from experiments.methods.linear import LinearScalarization
 
@@ -18,6 +18,7 @@ __all__ = [
     "METHODS",
     "BayesAggMethod",
     "BayesAggOptions",
+    "ExampleWeights",
     "Level",
     "LinearScalarization",
     "Method",

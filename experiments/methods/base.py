@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-__all__ = ["Level", "Method", "MethodOptions", "Needs", "Scale"]
+__all__ = ["ExampleWeights", "Level", "Method", "MethodOptions", "Needs", "Scale"]
 
 
 class Scale(Enum):
@@ -36,6 +36,19 @@ class Needs(Enum):
     GRADIENTS = "gradients"
     POSTERIOR = "posterior"
     EPOCHS = "epoch hooks"
+
+
+@dataclass(frozen=True)
+class ExampleWeights:
+    """Weights of tasks, averaged over the dimensions of the features.
+
+    Attributes:
+        by_example: ``[B, tasks]``, each example's own, before any averaging over examples.
+        applied: ``[tasks]``, mean over the examples of the weights that an update uses.
+    """
+
+    by_example: Tensor
+    applied: Tensor
 
 
 @dataclass(frozen=True)
@@ -108,8 +121,8 @@ class Method(ABC):
         """Effective number of tasks in the last step; None when the method has no weights."""
         return None
 
-    def example_weights(self, inputs: Any, targets: dict[str, Tensor]) -> Tensor | None:
-        """Mean weight over dimensions of each task for each example, ``[B, tasks]``.
+    def example_weights(self, inputs: Any, targets: dict[str, Tensor]) -> ExampleWeights | None:
+        """The weights that these examples would get as a batch.
 
         None when the method has no such weights (or not yet). Must change no state.
         """

@@ -15,7 +15,7 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, priors
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
-from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.methods.base import ExampleWeights, Level, Method, MethodOptions, Needs, Scale
 from experiments.settings import require
 
 __all__ = ["BayesAggMethod", "BayesAggOptions"]
@@ -102,13 +102,15 @@ class BayesAggMethod(Method):
         self.backbone = backbone
         self.pretrain = options.pretrain
         self._heads = dict(heads)
+        self._aggregation, self._finest = (
+            aggregation.PrecisionWeighted(
+                power=options.power, resolution=resolution, covariance=options.covariance
+            )
+            for resolution in (options.resolution, "example")
+        )
         self.mtl = ba.BayesAgg(
             heads=self._heads,
-            aggregation=aggregation.PrecisionWeighted(
-                power=options.power,
-                resolution=options.resolution,
-                covariance=options.covariance,
-            ),
+            aggregation=self._aggregation,
             prior=priors.FullData(variance=options.prior_variance),
             warmup=True,
             scale=options.scale,
@@ -152,20 +154,26 @@ class BayesAggMethod(Method):
         return None if self.mtl.info is None else self.mtl.info.effective_tasks
 
     @torch.no_grad()
-    def example_weights(self, inputs: Any, targets: dict[str, Tensor]) -> Tensor | None:
+    def example_weights(self, inputs: Any, targets: dict[str, Tensor]) -> ExampleWeights | None:
         """What the engine's aggregation would give these examples, had they been a batch."""
         if self.mtl.warmup:
             return None
         self.backbone.eval()
         features = self.backbone(inputs)
         self.backbone.train()
+        generator = torch.Generator(features.device).manual_seed(0)  # for heads that need samples
         parts = {}
         for name, prior in self.mtl.priors().items():
             head = self._heads[name]
             posterior = self.mtl.schemes[name].infer(head, features, targets[name], prior)
-            parts[name] = gradients.distribution(head, posterior, features, targets[name])
-        weights = self.mtl.aggregation.weights(gradients.cat(parts))
-        return None if weights is None else weights.mean(-1).mT
+            parts[name] = gradients.distribution(
+                head, posterior, features, targets[name], generator=generator
+            )
+        joint = gradients.cat(parts)
+        applied, finest = self._aggregation.weights(joint), self._finest.weights(joint)
+        if applied is None or finest is None:
+            return None
+        return ExampleWeights(by_example=finest.mean(-1).mT, applied=applied.mean((1, 2)))
 
     def state_dict(self) -> dict[str, Any]:
         """State of backbone and engine."""

@@ -58,7 +58,7 @@ def test_weights_show_three_stages(records: list[dict[str, Any]]) -> None:
     maps = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     assert [stage["epoch"] for stage in records[1]["weights"]] == [2, 3, 4]
     for shown, stage in zip(maps, records[1]["weights"], strict=True):
-        np.testing.assert_allclose(shown, stage["weights"])
+        np.testing.assert_allclose(shown, stage["by_example"])
     titles = [axes.get_title() for axes in figure.axes]
     assert "start (epoch 2)" in titles
     assert "end (epoch 4)" in titles
@@ -70,9 +70,9 @@ def test_weights_of_short_and_coarse_runs(
     stages: int, alike: bool, records: list[dict[str, Any]]
 ) -> None:
     record = records[1] | {"weights": records[1]["weights"][:stages]}
-    if alike:  # resolution "dimension" and "task": no example differs from another
+    if alike:  # power 0: no example differs from another
         record["weights"] = [
-            stage | {"weights": [stage["weights"][0]] * 20} for stage in record["weights"]
+            stage | {"by_example": [stage["applied"]] * 20} for stage in record["weights"]
         ]
     figure = weights(record)
     assert isinstance(figure, Figure)

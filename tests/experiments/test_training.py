@@ -253,9 +253,10 @@ def test_watching_weights_does_not_change_training(
     assert without_times(watched["history"]) == without_times(alone["history"])
     assert [stage["epoch"] for stage in watched["weights"]] == [2, 3, 4]
     for stage in watched["weights"]:
-        weights = torch.tensor(stage["weights"])
+        weights = torch.tensor(stage["by_example"])
         assert weights.shape == (20, 3)
         torch.testing.assert_close(weights.sum(1), torch.ones(20))
+        torch.testing.assert_close(torch.tensor(stage["applied"]), weights.mean(0))
     assert alone["weights"] == []
 
 
@@ -301,8 +302,11 @@ def test_results_are_strict_json_and_complete(tmp_path: Path) -> None:
 )
 def test_every_kind_of_weight(options: BayesAggOptions, tmp_path: Path) -> None:
     record = Trainer(Run(Toy(), "bayesagg", options, settings(3)), tmp_path).train()
-    weights = torch.tensor(record["weights"][-1]["weights"])
+    weights = torch.tensor(record["weights"][-1]["by_example"])
+    applied = torch.tensor(record["weights"][-1]["applied"])
     torch.testing.assert_close(weights.sum(1), torch.ones(20), rtol=0, atol=1e-4)
-    alike = torch.allclose(weights, weights[:1], rtol=1e-4)
-    assert alike is (options.resolution != "example" or options.power == 0)
+    assert applied.sum().item() == pytest.approx(1, abs=1e-4)
+    assert torch.allclose(weights, weights[:1], rtol=1e-4) is (options.power == 0)
+    same = options.resolution == "example" or options.power == 0
+    assert torch.allclose(applied, weights.mean(0), rtol=1e-3) is same
     assert record["history"][-1]["effective_tasks"] <= 3.001
