@@ -75,7 +75,7 @@ def combine(weights: Tensor, grad: GradientDistribution) -> Tensor:
     scale = grad.loss_scale()
     if scale is not None:
         weights = weights * scale
-    return torch.einsum("tbd,tbd->bd", weights.expand_as(grad.mean), grad.mean)
+    return (weights * grad.mean).sum(0)
 
 
 def observed_weights(weights: Tensor, grad: GradientDistribution) -> Tensor:

@@ -11,7 +11,6 @@ and only expectations over one standard normal z are left, of size [tasks, B].
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -157,22 +156,20 @@ def _moments(
     f = derivative(mean + std * z)
     zf = z * f
     f0, f1 = (p * f).sum(0), (p * zf).sum(0)
+    # Variances are centred sums, so none is a difference of large numbers.
     f_centred, zf_centred = f - f0, zf - f1
-    # Each [tasks, B, 1]; variances are centred sums, so none is a difference of large numbers.
+    pf = p * f_centred
+    var_f, cov = (pf * f_centred).sum(0), (pf * zf_centred).sum(0)
+    var_zf = (p * zf_centred.square()).sum(0)
+    # From here on all is [tasks, B, d] and free of cancellation: the features' precision will do.
+    dtype = features.dtype
     f0, f1, square, var_f, cov, var_zf = (
-        x.mT[..., None]
-        for x in (
-            f0,
-            f1,
-            (p * f.square()).sum(0),
-            (p * f_centred.square()).sum(0),
-            (p * f_centred * zf_centred).sum(0),
-            (p * zf_centred.square()).sum(0),
-        )
+        x.mT[..., None].to(dtype) for x in (f0, f1, (p * f.square()).sum(0), var_f, cov, var_zf)
     )
-    root = std.mT[..., None]
-    k = torch.where(root > 0, cross / root.clamp(min=math.sqrt(torch.finfo(root.dtype).tiny)), 0.0)
-    residual = (s - k.square()).clamp_(min=0)
+    inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
+    k = cross * inverse_root.mT[..., None]
+    residual = (s - k.square()).clamp_(min=0).to(dtype)
+    k, m = k.to(dtype), m.to(dtype)
     average = torch.addcmul(m * f0, k, f1)
     variance = residual.mul(square).add_(m.square() * var_f)
     variance = variance.add_(k * (2 * m * cov + k * var_zf)).clamp_(min=0)
