@@ -1,0 +1,109 @@
+"""A weight on an example multiplies its loss and its log-likelihood, in every stage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracles import case, close
+from torch import nn
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import errors, gradients, heads, inference
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("noise", [0.5, [0.3, 1.0, 2.0]], ids=str)
+def test_a_weight_of_two_is_an_example_seen_twice(rng, noise) -> None:
+    c = case(rng, noise=noise, bias=True)
+    times = torch.randint(0, 4, (12,), generator=rng)
+    rows = torch.repeat_interleave(torch.arange(12), times)
+    weighted = (c.targets, None, times.double())
+    one = inference.Conjugate().infer(c.head, c.features, weighted, c.prior)
+    two = inference.Conjugate().infer(c.head, c.features[rows], c.targets[rows], c.prior)
+    close(one.mean, two.mean)
+    close(one.covariance_matrix, two.covariance_matrix.expand_as(one.covariance_matrix))
+
+
+@pytest.mark.parametrize("estimator", [None, gradients.MonteCarlo(64)], ids=str)
+def test_gradients_scale_with_the_weight(rng, estimator) -> None:
+    c = case(rng)
+    weight = torch.rand(12, 3, generator=rng, dtype=torch.float64)
+    p = inference.Conjugate().infer(c.head, c.features, c.targets, c.prior)
+    found = []
+    for targets in (c.targets, (c.targets, None, weight)):
+        g = torch.Generator().manual_seed(3)
+        found.append(
+            gradients.distribution(c.head, p, c.features, targets, estimator=estimator, generator=g)
+        )
+    plain, scaled = found
+    factor = weight.T[..., None]
+    close(scaled.mean, plain.mean * factor)
+    close(scaled.variance, plain.variance * factor**2)
+    draws = [grad.sample((5,), generator=torch.Generator().manual_seed(4)) for grad in found]
+    close(draws[1], draws[0] * factor)
+    if estimator is None:
+        close(scaled.covariance_matrix, plain.covariance_matrix * factor[..., None] ** 2)
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_weights_of_one_change_nothing(rng, bayes) -> None:
+    updates = []
+    for ones in (False, True):
+        torch.manual_seed(0)
+        backbone = nn.Linear(4, 5).double()
+        mtl = ba.BayesAgg({"a": heads.Gaussian(5, tasks=2)}).double()
+        x, y = torch.randn(9, 4).double(), torch.randn(9, 2).double()
+        targets = {"a": (y, None, torch.ones(9).double()) if ones else y}
+        mtl.backward(backbone(x), targets)
+        mtl.update_prior()
+        if bayes:
+            mtl.start_bayes()
+            backbone.zero_grad()
+            mtl.backward(backbone(x), targets)
+        updates.append(backbone.weight.grad)
+    close(*updates)
+
+
+def test_the_warmup_loss_is_weighted(rng) -> None:
+    head = heads.Gaussian(5, tasks=2).double()
+    mtl = ba.BayesAgg({"a": head})
+    h = torch.randn(9, 5, generator=rng, dtype=torch.float64).requires_grad_()
+    y = torch.randn(9, 2, generator=rng, dtype=torch.float64)
+    weight = torch.rand(9, generator=rng, dtype=torch.float64)
+    losses = mtl.backward(h, {"a": (y, None, weight)})
+    expected = (weight[:, None] * (y - h @ head.weight.T) ** 2).sum(0) / 9
+    close(losses["a"], expected.detach())
+    (grad,) = torch.autograd.grad(expected.sum(), h)
+    close(h.grad, grad)
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf"), -1.0])
+@pytest.mark.parametrize("bayes", [False, True])
+@pytest.mark.parametrize("mode", ["now", "deferred"])
+def test_bad_weights(rng, value, bayes, mode) -> None:
+    mtl = ba.BayesAgg({"a": heads.Gaussian(5, tasks=2)}, validate=mode)
+    y, weight = torch.randn(9, 2, generator=rng), torch.ones(9)
+    features = torch.randn(9, 5, generator=rng)
+    mtl.collect(features, {"a": y})
+    mtl.update_prior()
+    if bayes:
+        mtl.start_bayes()
+    weight[2] = value
+    h = features.requires_grad_()
+    if mode == "now":
+        with pytest.raises(errors.BayesAggError, match=r"'a'.*weight"):
+            mtl.backward(h, {"a": (y, None, weight)})
+        assert h.grad is None
+    else:
+        mtl.backward(h, {"a": (y, None, weight)})
+        assert (h.grad == 0).all()
+        with pytest.raises(errors.NonFiniteError):
+            mtl.update_prior()
+
+
+@pytest.mark.parametrize("shape", [(9, 3), (8,), (9, 1, 1), ()], ids=str)
+def test_weights_of_another_shape(rng, shape) -> None:
+    head = heads.Gaussian(5, tasks=2, name="a")
+    with pytest.raises(errors.ShapeError, match=r"'a'.*weight"):
+        head.parse_targets((torch.zeros(9, 2), None, torch.ones(shape)), 9)
