@@ -16,14 +16,15 @@ from bayesagg_pyro._checks import (
     check_names,
     per_head,
 )
-from bayesagg_pyro.aggregation import Aggregated, Aggregation, PrecisionWeighted
-from bayesagg_pyro.errors import DtypeError, NonFiniteError, SettingError, StateError
+from bayesagg_pyro._guard import Guard, cleaned, reported_losses
+from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
+from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import FullData, Policy, Tracker
-from bayesagg_pyro.step import StepInfo
+from bayesagg_pyro.step import StepInfo, describe
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["BayesAgg"]
@@ -83,8 +84,6 @@ class BayesAgg(nn.Module):
         check_heads(heads)
         if scale not in ("mean", "sum"):
             raise SettingError(f'scale must be "mean" or "sum", not {scale!r}')
-        if validate not in ("auto", "now", "deferred"):
-            raise SettingError(f'validate must be "auto", "now" or "deferred", not {validate!r}')
         if warmup_epochs is not None and (warmup_epochs < 1 or not warmup):
             raise SettingError("warmup_epochs must be at least 1 and needs warmup=True")
         for name, head in heads.items():
@@ -104,13 +103,12 @@ class BayesAgg(nn.Module):
             name: policies[name].start(head, self.schemes[name]) for name, head in heads.items()
         }
         self.scale = scale
-        self.validate = validate
+        self._guard = Guard(validate)
         self.generator = generator
         self.keep_gradients = keep_gradients
         self.warmup = warmup
         self.warmup_epochs = warmup_epochs
         self._epochs = 0
-        self._bad: Tensor | None = None
         self.info: StepInfo | None = None
 
     # -- training --------------------------------------------------------------------------------
@@ -132,9 +130,9 @@ class BayesAgg(nn.Module):
             StateError: if the features carry no graph, or no prior exists yet.
         """
         check_graph(features)
-        observed, valid = self._parse(features, targets)
+        observed, valid = self._guard.parse(self._heads(), features, targets)
         if valid is not None:
-            features, observed = _cleaned(features, observed, valid)
+            features, observed = cleaned(features, observed, valid)
         step = self._backward_warmup if self.warmup else self._backward_bayes
         with torch.autocast(features.device.type, enabled=False):  # heads and backward stay exact
             losses = step(features, observed, valid)
@@ -144,7 +142,7 @@ class BayesAgg(nn.Module):
 
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
-        observed, valid = self._parse(features, targets)
+        observed, valid = self._guard.parse(self._heads(), features, targets)
         self._collect(features, observed, valid)
 
     def update_prior(self) -> None:
@@ -182,12 +180,7 @@ class BayesAgg(nn.Module):
         Raises:
             NonFiniteError: if features, targets or an update were not finite.
         """
-        bad, self._bad = self._bad, None
-        if bad is not None and bool(bad):
-            raise NonFiniteError(
-                "a batch since the last check had features, targets or an update that were not "
-                "finite; its update was zero. Make the engine with validate='now' to find it"
-            )
+        self._guard.raise_deferred()
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -205,7 +198,10 @@ class BayesAgg(nn.Module):
         """
         self._check_features(features)
         dtype = _reported(features)
-        return {name: head(features, self._point(name)).to(dtype) for name, head in self._items()}
+        return {
+            name: head(features, self._point(name)).to(dtype)
+            for name, head in self._heads().items()
+        }
 
     def predictive(self, features: Tensor) -> dict[str, Any]:
         """p(y | h) under each head's full-data posterior: {name: distribution [B, tasks]}.
@@ -216,7 +212,9 @@ class BayesAgg(nn.Module):
         """
         self._check_features(features)
         priors = self.priors()
-        return {name: head.predictive(features, priors[name]) for name, head in self._items()}
+        return {
+            name: head.predictive(features, priors[name]) for name, head in self._heads().items()
+        }
 
     def priors(self) -> dict[str, Posterior]:
         """The prior in force for each head: {name: distribution}.
@@ -244,9 +242,9 @@ class BayesAgg(nn.Module):
     ) -> dict[str, Tensor]:
         losses = self._losses(features, observed)
         total = torch.cat(list(losses.values())).sum()
-        valid = self._check_finite("the loss", total, valid)
+        valid = self._guard.check_finite("the loss", total, valid)
         (total if valid is None else torch.where(valid, total, 0.0)).backward()
-        losses = _detached(losses, valid)
+        losses = reported_losses(losses, valid)
         self.info = StepInfo(bayesian=False, losses=losses)
         return losses
 
@@ -258,7 +256,7 @@ class BayesAgg(nn.Module):
         with torch.no_grad():
             posteriors: dict[str, Posterior] = {}
             grads: dict[str, GradientDistribution] = {}
-            for name, head in self._items():
+            for name, head in self._heads().items():
                 posterior = self.schemes[name].infer(head, h, observed[name], priors[name])
                 posteriors[name] = posterior
                 grads[name] = gradients.distribution(
@@ -273,7 +271,7 @@ class BayesAgg(nn.Module):
             result = self.aggregation.aggregate(grad)
             scale = self._scale(grad.tasks)
             update = result.direction * (scale / len(h))
-            valid = self._check_finite("the update", update, valid)
+            valid = self._guard.check_finite("the update", update, valid)
             if valid is not None:
                 update = torch.where(valid, update, 0.0)
         learned = [name for name in self.heads if self.schemes[name].needs_point]
@@ -283,35 +281,14 @@ class BayesAgg(nn.Module):
                 total = torch.cat([losses[name] for name in learned]).sum()
                 (total if valid is None else torch.where(valid, total, 0.0)).backward()
         features.backward(update.to(features.dtype))
-        losses = _detached(losses, valid)
-        self.info = self._describe(losses, posteriors, grad, result, scale)
+        losses = reported_losses(losses, valid)
+        kept = (grad, result) if self.keep_gradients else None
+        self.info = describe(losses, posteriors, result, scale, kept)
         return losses
-
-    def _describe(
-        self,
-        losses: dict[str, Tensor],
-        posteriors: dict[str, Posterior],
-        grad: GradientDistribution,
-        result: Aggregated,
-        scale: float,
-    ) -> StepInfo:
-        infos = {name: posterior.info for name, posterior in posteriors.items()}
-        weights = result.weights
-        return StepInfo(
-            bayesian=True,
-            losses=losses,
-            weights=None if weights is None else weights.mean((1, 2)),
-            effective_tasks=result.effective_tasks,
-            jitter={name: info.jitter for name, info in infos.items() if info is not None},
-            condition={name: info.condition for name, info in infos.items() if info is not None},
-            scale=scale,
-            gradients=grad if self.keep_gradients else None,
-            aggregated=result if self.keep_gradients else None,
-        )
 
     def _losses(self, features: Tensor, observed: dict[str, Targets]) -> dict[str, Tensor]:
         losses = {}
-        for name, head in self._items():
+        for name, head in self._heads().items():
             outputs = head(features, self._point(name))
             target = observed[name]
             loss = head.loss(outputs, _like(target.values, outputs))
@@ -337,52 +314,12 @@ class BayesAgg(nn.Module):
             return 1.0
         return float(tasks) if self.scale == "sum" else 1 / tasks
 
-    # -- input -----------------------------------------------------------------------------------
-
-    def _parse(
-        self, features: Tensor, targets: Mapping[str, RawTargets]
-    ) -> tuple[dict[str, Targets], Tensor | None]:
-        """Parsed targets, and for deferred validation a flag on the device."""
-        deferred = self.validate == "deferred" or (
-            self.validate == "auto"
-            and isinstance(features, Tensor)
-            and features.device.type != "cpu"
-        )
-        check_names(targets, self.heads)
-        observed: dict[str, Targets] = {}
-        for name, head in self._items():
-            head.check_features(features, values=not deferred)
-            observed[name] = head.parse_targets(targets[name], len(features), validate=not deferred)
-        if not deferred:
-            return observed, None
-        valid = features.detach().isfinite().all()
-        for name, head in self._items():
-            valid = valid & head.valid(observed[name])
-        self._note(valid)
-        return observed, valid
-
     def _check_features(self, features: Tensor) -> None:
-        for _, head in self._items():
+        for head in self._heads().values():
             head.check_features(features, values=False)
 
-    def _check_finite(self, what: str, value: Tensor, valid: Tensor | None) -> Tensor | None:
-        """Good input may still overflow: raise, or note it for deferred validation."""
-        finite = value.isfinite().all()
-        if valid is not None:
-            valid = valid & finite
-            self._note(valid)
-        elif not finite:
-            raise NonFiniteError(
-                f"{what} overflows {value.dtype}, although features and targets are finite; "
-                "standardise the targets, or look for a backbone that diverges"
-            )
-        return valid
-
-    def _note(self, valid: Tensor) -> None:
-        self._bad = ~valid if self._bad is None else self._bad | ~valid
-
-    def _items(self) -> list[tuple[str, Head]]:
-        return list(self.heads.items())  # type: ignore[arg-type]  # only heads are let in
+    def _heads(self) -> dict[str, Head]:
+        return dict(self.heads.items())  # type: ignore[arg-type]  # only heads are let in
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -411,38 +348,17 @@ class BayesAgg(nn.Module):
         self._epochs = state["epochs"]
         if state["generator"] is not None and self.generator is not None:
             self.generator.set_state(state["generator"])
-        self._bad = None
+        self._guard.forget()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
         super()._apply(fn, recurse)
-        for (_, head), tracker in zip(self._items(), self._trackers.values(), strict=True):
+        for head, tracker in zip(self._heads().values(), self._trackers.values(), strict=True):
             tracker.to(head.weight.device)
         return self
 
 
 def _reported(features: Tensor) -> torch.dtype:
     return torch.promote_types(features.dtype, torch.float32)
-
-
-def _cleaned(
-    features: Tensor, observed: dict[str, Targets], valid: Tensor
-) -> tuple[Tensor, dict[str, Targets]]:
-    """The batch, or zeros where it is not valid: in a gradient, 0 · NaN would still be NaN."""
-    targets = {
-        name: target._replace(
-            values=torch.where(valid, target.values, torch.zeros_like(target.values))
-        )
-        for name, target in observed.items()
-    }
-    return torch.where(valid, features, 0.0), targets
-
-
-def _detached(losses: dict[str, Tensor], valid: Tensor | None) -> dict[str, Tensor]:
-    """Losses to report: NaN where deferred validation found the batch bad."""
-    losses = {name: loss.detach() for name, loss in losses.items()}
-    if valid is None:
-        return losses
-    return {name: torch.where(valid, loss, torch.nan) for name, loss in losses.items()}
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregated
 from bayesagg_pyro.gradients import GradientDistribution
+from bayesagg_pyro.posteriors import Posterior
 
-__all__ = ["StepInfo"]
+__all__ = ["StepInfo", "describe"]
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,26 @@ class StepInfo:
     scale: float = 1.0
     gradients: GradientDistribution | None = None
     aggregated: Aggregated | None = None
+
+
+def describe(
+    losses: dict[str, Tensor],
+    posteriors: Mapping[str, Posterior],
+    result: Aggregated,
+    scale: float,
+    kept: tuple[GradientDistribution, Aggregated] | None,
+) -> StepInfo:
+    """What a Bayesian step did."""
+    infos = {name: posterior.info for name, posterior in posteriors.items()}
+    weights = result.weights
+    return StepInfo(
+        bayesian=True,
+        losses=losses,
+        weights=None if weights is None else weights.mean((1, 2)),
+        effective_tasks=result.effective_tasks,
+        jitter={name: info.jitter for name, info in infos.items() if info is not None},
+        condition={name: info.condition for name, info in infos.items() if info is not None},
+        scale=scale,
+        gradients=None if kept is None else kept[0],
+        aggregated=None if kept is None else kept[1],
+    )

@@ -1,0 +1,120 @@
+"""Validation of batches: at once on the CPU, deferred on an accelerator.
+
+Looking at a value on an accelerator waits for it. Deferred validation keeps a flag there instead,
+turns the update of a bad batch into zeros, and raises when the engine synchronises anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro._checks import check_names
+from bayesagg_pyro.errors import NonFiniteError, SettingError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["Guard", "cleaned", "reported_losses"]
+
+
+class Guard:
+    """Checks batches and remembers what deferred checks found.
+
+    Args:
+        mode: "now", "deferred", or "auto": "now" for features on the CPU.
+
+    Raises:
+        SettingError: for another mode.
+    """
+
+    def __init__(self, mode: Literal["auto", "now", "deferred"]) -> None:
+        if mode not in ("auto", "now", "deferred"):
+            raise SettingError(f'validate must be "auto", "now" or "deferred", not {mode!r}')
+        self.mode = mode
+        self._bad: Tensor | None = None
+
+    def parse(
+        self, heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, RawTargets]
+    ) -> tuple[dict[str, Targets], Tensor | None]:
+        """Parsed targets, and for deferred validation a flag on the device.
+
+        Raises:
+            ShapeError, DtypeError, DeviceError, TaskError: always at once.
+            NonFiniteError, SettingError: for bad values, unless deferred.
+        """
+        deferred = self.mode == "deferred" or (
+            self.mode == "auto" and isinstance(features, Tensor) and features.device.type != "cpu"
+        )
+        check_names(targets, heads)
+        observed: dict[str, Targets] = {}
+        for name, head in heads.items():
+            head.check_features(features, values=not deferred)
+            observed[name] = head.parse_targets(targets[name], len(features), validate=not deferred)
+        if not deferred:
+            return observed, None
+        valid = features.detach().isfinite().all()
+        for name, head in heads.items():
+            valid = valid & head.valid(observed[name])
+            weight = observed[name].weight
+            if weight is not None:
+                valid = valid & (weight.isfinite() & (weight >= 0)).all()
+        self._note(valid)
+        return observed, valid
+
+    def check_finite(self, what: str, value: Tensor, valid: Tensor | None) -> Tensor | None:
+        """Good input may still overflow: raise, or note it for deferred validation."""
+        finite = value.isfinite().all()
+        if valid is not None:
+            valid = valid & finite
+            self._note(valid)
+        elif not finite:
+            raise NonFiniteError(
+                f"{what} overflows {value.dtype}, although features and targets are finite; "
+                "standardise the targets, or look for a backbone that diverges"
+            )
+        return valid
+
+    def raise_deferred(self) -> None:
+        """Raise what was found since the last call.
+
+        Raises:
+            NonFiniteError: if features, targets or an update were bad.
+        """
+        bad, self._bad = self._bad, None
+        if bad is not None and bool(bad):
+            raise NonFiniteError(
+                "a batch since the last check had features, targets or an update that were not "
+                "finite; its update was zero. Make the engine with validate='now' to find it"
+            )
+
+    def forget(self) -> None:
+        """Drop what was found."""
+        self._bad = None
+
+    def _note(self, valid: Tensor) -> None:
+        self._bad = ~valid if self._bad is None else self._bad | ~valid
+
+
+def cleaned(
+    features: Tensor, observed: dict[str, Targets], valid: Tensor
+) -> tuple[Tensor, dict[str, Targets]]:
+    """The batch, or zeros where it is not valid: in a gradient, 0 · NaN would still be NaN."""
+    targets = {
+        name: target._replace(
+            values=torch.where(valid, target.values, torch.zeros_like(target.values)),
+            weight=None if target.weight is None else torch.where(valid, target.weight, 0.0),
+        )
+        for name, target in observed.items()
+    }
+    return torch.where(valid, features, 0.0), targets
+
+
+def reported_losses(losses: dict[str, Tensor], valid: Tensor | None) -> dict[str, Tensor]:
+    """Losses to report: NaN where deferred validation found the batch bad."""
+    losses = {name: loss.detach() for name, loss in losses.items()}
+    if valid is None:
+        return losses
+    return {name: torch.where(valid, loss, torch.nan) for name, loss in losses.items()}
