@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from torch.optim import Optimizer
@@ -25,7 +24,7 @@ class Schedule(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """What must be kept to go on."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
 
 
@@ -63,9 +62,9 @@ class _Steps:
         state: dict[str, Any] = self._inner.state_dict()
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there, at the learning rate that this run has in that epoch."""
-        self._inner.load_state_dict(dict(state))
+        self._inner.load_state_dict(state_dict)
         factor = steps(self._inner.last_epoch, self._epochs)
         for group, base in zip(self._optimizer.param_groups, self._inner.base_lrs, strict=True):
             group["lr"] = base * factor

@@ -61,7 +61,7 @@ class CifarNetwork(nn.Module):
         self.norm = nn.BatchNorm1d(self.out_features)
         self.image_shape = (image_channels, image_size, image_size)
         # Channels last is the faster layout for these convolutions, on CPUs and on tensor cores.
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, out_features] of images [B, channels, height, width].

@@ -20,6 +20,8 @@ __all__ = ["DEPTHS", "IMAGENET", "ResNetFeatures", "WeightsError"]
 
 DEPTHS: Final = (18, 34)
 
+_WIDTH: Final = 512  # of what both give before their classification layer
+
 IMAGENET: Final = "imagenet"
 """Name of the weights that torchvision offers, trained on ImageNet."""
 
@@ -59,12 +61,11 @@ class ResNetFeatures(nn.Module):
         if weights is not None:  # before the network is made: what cannot work fails at once
             state = _imagenet(models, depth) if weights == IMAGENET else _read(Path(weights))
         trunk: nn.Module = getattr(models, f"resnet{depth}")(weights=None)
-        inner = int(trunk.fc.in_features)
         trunk.fc = nn.Identity()
         if state is not None:
             _load(trunk, state, str(weights), depth)
         self.trunk = trunk
-        self.projection = nn.Linear(inner, features)
+        self.projection = nn.Linear(_WIDTH, features)
         self.activation = nn.ELU()
         self.out_features = features  #: d
 

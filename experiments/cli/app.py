@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from experiments.cli import demo, figures, qm9
+from experiments.cli import chestxray14, cifar_mtl, demo, digits, figures, qm9, utkface
 
 __all__ = ["app"]
 
@@ -28,5 +28,9 @@ def _add(command: Callable[..., None], epilog: str) -> None:
 
 
 _add(demo.demo, demo.EPILOG)
+_add(digits.digits, digits.EPILOG)
 _add(qm9.qm9, qm9.EPILOG)
+_add(cifar_mtl.cifar_mtl, cifar_mtl.EPILOG)
+_add(chestxray14.chestxray14, chestxray14.EPILOG)
+_add(utkface.utkface, utkface.EPILOG)
 _add(figures.figures, figures.EPILOG)

@@ -45,7 +45,7 @@ MethodName = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int, typer.Option(help="Passes over the training molecules.", rich_help_panel=_WHAT)
+    int, typer.Option(help="Passes over the training examples.", rich_help_panel=_WHAT)
 ]
 Seed = Annotated[
     int,

@@ -51,7 +51,8 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     """
     values = images.float() / 255 if images.dtype == torch.uint8 else images
     m, s = _constants((tuple(mean), tuple(std)), values.device)
-    return (values - m) / s
+    normal: Tensor = (values - m) / s
+    return normal
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:

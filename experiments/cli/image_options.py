@@ -1,0 +1,153 @@
+"""Options of the image benchmarks, and the run that they describe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from experiments import methods
+from experiments.benchmark import Benchmark
+from experiments.errors import SettingsError
+from experiments.run import Run
+
+__all__ = [
+    "DATA",
+    "NETWORK",
+    "Bias",
+    "Depth",
+    "LearningRate",
+    "PowerText",
+    "Pretrain",
+    "PriorVariance",
+    "ScheduleName",
+    "Seed",
+    "SplitSeed",
+    "WeightDecay",
+    "Weights",
+    "describe",
+    "power_of",
+]
+
+DATA = "Data"
+NETWORK = "Network"
+_WHAT = "What to train"
+_TRAINING = "Training"
+_BAYES = "Bayesian aggregation (only with --method bayesagg)"
+
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="Decides initial weights, order and augmentation of images and, unless --split-seed "
+        "is given, which images are in which part.",
+        rich_help_panel=_WHAT,
+    ),
+]
+SplitSeed = Annotated[
+    int | None,
+    typer.Option(
+        help="Decides which images are in which part.",
+        show_default="--seed",
+        rich_help_panel=DATA,
+    ),
+]
+Depth = Annotated[
+    int, typer.Option(help="Layers of the residual network, 18 or 34.", rich_help_panel=NETWORK)
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        metavar="imagenet|none|FILE",
+        help="What the network starts from: ImageNet weights through torchvision, nothing, or a "
+        "file with a state dict.",
+        rich_help_panel=NETWORK,
+    ),
+]
+LearningRate = Annotated[
+    float,
+    typer.Option("--lr", help="Adam's learning rate at the start.", rich_help_panel=_TRAINING),
+]
+WeightDecay = Annotated[float, typer.Option(help="Adam's.", rich_help_panel=_TRAINING)]
+ScheduleName = Annotated[
+    str,
+    typer.Option(
+        metavar="steps|plateau",
+        help="steps: a tenth of the learning rate after 60 % and again after 80 % of the epochs; "
+        "plateau: 0.7 times it after 5 epochs without a better validation score.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Bias = Annotated[
+    bool,
+    typer.Option("--bias/--no-bias", help="Give heads a bias.", rich_help_panel=_TRAINING),
+]
+Pretrain = Annotated[
+    int | None,
+    typer.Option(
+        help="Epochs of ls before the first Bayesian one.",
+        show_default="the paper's for this benchmark",
+        rich_help_panel=_BAYES,
+    ),
+]
+PowerText = Annotated[
+    str | None,
+    typer.Option(
+        "--power",
+        metavar="S|HEAD=S,...",
+        help="Exponent of the precision in the weights: 0 weighs all tasks alike, 1 fully by "
+        "certainty. One for all heads, or one for each.",
+        show_default="the paper's for this benchmark",
+        rich_help_panel=_BAYES,
+    ),
+]
+PriorVariance = Annotated[
+    float | None,
+    typer.Option(
+        help="Variance of the prior over head weights.",
+        show_default="this benchmark's",
+        rich_help_panel=_BAYES,
+    ),
+]
+
+
+def power_of(text: str | None) -> float | dict[str, float] | None:
+    """``"0.5"`` is one power for all heads, ``"age=0.5,gender=0.05"`` one for each.
+
+    Raises:
+        SettingsError: It is neither.
+    """
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return float(text)
+        pairs = [part.split("=") for part in text.split(",")]
+        powers = {name.strip(): float(value) for name, value in pairs}
+    except ValueError as error:
+        raise SettingsError(
+            f"power = {text!r} cannot be read: give a number such as 0.5, or one for each head "
+            "such as age=0.5,gender=0.05,ethnicity=0.05"
+        ) from error
+    if len(powers) < len(pairs):
+        raise SettingsError(f"power = {text!r} names a head twice: give one number for each")
+    return powers
+
+
+def describe(
+    benchmark: Benchmark, method: str, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Run:
+    """The run of a benchmark with these options of the method and these settings.
+
+    Raises:
+        SettingsError: Something does not fit.
+    """
+    return Run(
+        benchmark=benchmark,
+        method=method,
+        options=methods.options(
+            method, {**options, "power": power_of(options["power"])}, benchmark.method_options
+        ),
+        settings=dataclasses.replace(benchmark.default_settings, **settings),
+    )

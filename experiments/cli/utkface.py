@@ -1,0 +1,95 @@
+"""``python -m experiments utkface``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.cli import image_options as i
+from experiments.cli import options as o
+from experiments.cli.launch import friendly, launch
+from experiments.utkface.benchmark import UtkFace
+
+__all__ = ["EPILOG", "utkface"]
+
+_DEFAULT = UtkFace.default_settings
+
+EPILOG = """
+Examples:
+
+python -m experiments utkface --data UTKFace --method bayesagg --out results/utkface
+
+The three heads with exponents of their own:
+python -m experiments utkface --data UTKFace --power age=0.3,gender=0.05,ethnicity=0.05
+"""
+
+
+def utkface(
+    method: o.MethodName = "bayesagg",
+    epochs: o.Epochs = _DEFAULT.epochs,
+    seed: i.Seed = 0,
+    device: o.Device = "auto",
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="The folder with the released images, [age]_[gender]_[race]_[date&time].jpg.",
+            rich_help_panel=i.DATA,
+        ),
+    ] = Path("UTKFace"),
+    split_seed: i.SplitSeed = None,
+    depth: i.Depth = 18,
+    weights: i.Weights = "none",
+    batch_size: o.BatchSize = _DEFAULT.batch_size,
+    lr: i.LearningRate = _DEFAULT.learning_rate,
+    weight_decay: i.WeightDecay = _DEFAULT.weight_decay,
+    schedule: i.ScheduleName = _DEFAULT.schedule,
+    bias: i.Bias = _DEFAULT.head_bias,
+    pretrain: i.Pretrain = None,
+    power: i.PowerText = None,
+    prior_variance: i.PriorVariance = None,
+    resolution: o.Resolution = None,
+    scale: o.Scale = None,
+    covariance: o.Covariance = None,
+    out: o.Out = None,
+    resume: o.Resume = False,
+    overwrite: o.Overwrite = False,
+    figures: o.Figures = True,
+    debug: o.Debug = False,
+) -> None:
+    """Train one network to tell age, gender and ethnicity from a face.
+
+    A regression, a binary and a five-class task share the network. Files whose name lacks a label
+    are left out and listed in the results.
+    """
+    with friendly(debug) as console:
+        run = i.describe(
+            UtkFace(
+                data=str(data),
+                split_seed=seed if split_seed is None else split_seed,
+                depth=depth,
+                weights=None if weights == "none" else weights,
+            ),
+            method,
+            {
+                "pretrain": pretrain,
+                "power": power,
+                "prior_variance": prior_variance,
+                "resolution": resolution,
+                "scale": scale,
+                "covariance": covariance,
+            },
+            {
+                "epochs": epochs,
+                "batch_size": batch_size,
+                "learning_rate": lr,
+                "weight_decay": weight_decay,
+                "schedule": schedule,
+                "seed": seed,
+                "device": device,
+                "head_bias": bias,
+            },
+        )
+        launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)

@@ -1,0 +1,101 @@
+"""The commands of the image benchmarks: what works, and what a mistake looks like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from experiments.cli.image_options import power_of
+from experiments.errors import SettingsError
+from experiments.training import RESULTS
+from tests.images.fixtures import class_folder, utk_folder
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+@pytest.mark.parametrize("command", ["digits", "cifar-mtl", "chestxray14", "utkface"])
+def test_help(command: str) -> None:
+    assert command in run("--help")
+    text = run(command, "--help")
+    for word in ("What to train", "Data", "Network", "Training", "Output", "Example", "--resume"):
+        assert word in text
+
+
+@pytest.mark.parametrize("method", ["ls", "bayesagg"])
+def test_digits_in_one_command(method: str, tmp_path: Path) -> None:
+    size = ["--epochs", "2", "--width", "8", "--batch-size", "256", "--device", "cpu"]
+    bayes = ["--pretrain", "1", "--power", "regression=0.5,binary=0.1,classes=0.1"]
+    options = ["digits", "--method", method, *size, *(bayes if method == "bayesagg" else [])]
+    options += ["--out", str(tmp_path), *(["--no-figures"] if method == "bayesagg" else [])]
+    text = run(*options)
+    assert "Δm" in text
+    record = json.loads((tmp_path / RESULTS).read_text())
+    assert list(record["best"]["test"]) == ["number", "odd", "loop", "digit"]
+    assert (tmp_path / "figures" / "errors.png").exists() == (method == "ls")
+    run(*options, "--resume", "--no-figures")
+
+
+def test_the_papers_options_of_the_method_are_taken(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "set")
+    size = ["--epochs", "4", "--width", "8", "--validation", "6", "--device", "cpu"]
+    text = run(
+        *("cifar-mtl", "--source", "folder", "--data", str(root), *size, "--no-figures"),
+        *("--out", str(tmp_path / "out")),
+    )
+    assert "accuracy" in text
+    record = json.loads((tmp_path / "out" / RESULTS).read_text())
+    assert record["method"]["options"]["power"] == 5e-4
+    assert record["method"]["options"]["pretrain"] == 3
+    assert record["settings"]["weight_decay"] == 1e-4
+    assert [epoch["phase"] for epoch in record["history"]][2:] == ["pre-training", "Bayesian"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits", "--only", "even"], "only = 'even'"),
+        (["digits", "--power", "high"], "power = 'high' cannot be read"),
+        (["digits", "--power", "2"], "power = 2.0 cannot work"),
+        (["digits", "--power", "odd=0.1", "--epochs", "6"], "odd"),
+        (["digits", "--schedule", "cosine"], "schedule = 'cosine'"),
+        (["cifar-mtl", "--source", "folder"], "source folder needs one"),
+        (["cifar-mtl", "--source", "folder", "--data", "absent"], "no folder absent"),
+        (["chestxray14", "--data", "absent"], "no folder absent"),
+        (["utkface", "--data", "absent"], "no folder absent"),
+        (["utkface", "--depth", "50"], "depth = 50"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = run(*arguments, "--device", "cpu", code=2)
+    lines = [line for line in text.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_weights_file_that_is_not_there(tmp_path: Path) -> None:
+    faces = utk_folder(tmp_path / "faces", count=20)
+    options = ["--data", str(faces), "--weights", "absent.pth", "--method", "ls", "--device", "cpu"]
+    text = run("utkface", *options, "--out", str(tmp_path / "out"), code=2)
+    assert "there is no weights file absent.pth" in text
+
+
+def test_powers_in_words() -> None:
+    assert power_of(None) is None
+    assert power_of("0.5") == 0.5
+    assert power_of("age=0.3, gender=0.05") == {"age": 0.3, "gender": 0.05}
+    for text in ("a", "age=", "age=x", "age=1,0.5"):
+        with pytest.raises(SettingsError, match="cannot be read"):
+            power_of(text)
+    with pytest.raises(SettingsError, match="twice"):
+        power_of("age=1,age=0.5")
