@@ -96,6 +96,7 @@ class BayesAgg(nn.Module):
                 "aggregation must be an object from bayesagg_pyro.aggregation, "
                 f"not {self.aggregation!r}"
             )
+        self.aggregation.check_heads({name: head.tasks for name, head in heads.items()})
         self.schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
         self.estimators = check_estimators(estimator, heads)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
@@ -159,8 +160,9 @@ class BayesAgg(nn.Module):
                 f"nothing has been collected for {empty} since the last update_prior(); "
                 "only backward() in train mode (mtl.train()) collects"
             )
-        for tracker in self._trackers.values():
-            tracker.update()
+        found = {name: tracker.propose() for name, tracker in self._trackers.items()}
+        for name, tracker in self._trackers.items():  # all or none
+            tracker.accept(found[name])
         self._epochs += 1
         if self.warmup and self._epochs == self.warmup_epochs:
             self.start_bayes()

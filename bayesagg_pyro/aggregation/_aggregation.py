@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -47,6 +48,14 @@ class Aggregation(ABC):
     @abstractmethod
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, weights and diagnostics."""
+
+    def check_heads(self, tasks: Mapping[str, int]) -> None:
+        """Refuse settings that do not fit heads of so many tasks; the engine asks when it is made.
+
+        Raises:
+            TaskError: naming what does not fit.
+        """
+        return
 
     def __call__(self, grad: GradientDistribution) -> Tensor:
         """The direction alone, [B, d]."""

@@ -77,6 +77,10 @@ class PrecisionWeighted(Aggregation):
         self.covariance = covariance
         self.resolution = resolution
 
+    def check_heads(self, tasks: Mapping[str, int]) -> None:
+        """Refuse powers that do not match heads of so many tasks."""
+        _per_task(self.power, tasks, sum(tasks.values()))
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction and weights.
 
@@ -167,26 +171,31 @@ def _named(power: Any) -> list[tuple[str, Any]]:
 
 def _powers(power: Power, grad: GradientDistribution) -> Tensor | float:
     """One power, or a tensor [tasks, 1, 1]."""
-    if isinstance(power, Mapping):
-        missing = [name for name in grad.groups if name not in power]
-        extra = [name for name in power if name not in grad.groups]
-        if missing or extra or not grad.groups:
-            raise TaskError(
-                f"powers are given for {sorted(power)}, the gradients belong to "
-                f"{sorted(grad.groups) or 'unnamed tasks'}: missing {missing}, unknown {extra}; "
-                "join heads with gradients.cat({name: grad, ...})"
-            )
-        values = [power[name] for name, rows in grad.groups.items() for _ in _rows(rows)]
-    elif isinstance(power, Sequence):
-        if len(power) != grad.tasks:
-            raise TaskError(f"{len(power)} powers are given for {grad.tasks} tasks")
-        values = list(power)
-    else:
-        return float(power)
+    groups = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
+    values = _per_task(power, groups, grad.tasks)
     if len(set(values)) == 1:
         return float(values[0])
     return grad.mean.new_tensor(values).reshape(-1, 1, 1)
 
 
-def _rows(rows: slice) -> range:
-    return range(rows.start, rows.stop)
+def _per_task(power: Power, groups: Mapping[str, int], tasks: int) -> list[float]:
+    """One power for each task, heads in order.
+
+    Raises:
+        TaskError: if names or numbers do not match.
+    """
+    if isinstance(power, Mapping):
+        missing = [name for name in groups if name not in power]
+        extra = [name for name in power if name not in groups]
+        if missing or extra or not groups:
+            raise TaskError(
+                f"powers are given for {sorted(power)}, the gradients belong to "
+                f"{sorted(groups) or 'unnamed tasks'}: missing {missing}, unknown {extra}; "
+                "join heads with gradients.cat({name: grad, ...})"
+            )
+        return [power[name] for name, size in groups.items() for _ in range(size)]
+    if isinstance(power, Sequence):
+        if len(power) != tasks:
+            raise TaskError(f"{len(power)} powers are given for {tasks} tasks")
+        return list(power)
+    return [power] * tasks

@@ -26,7 +26,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
-from bayesagg_pyro.gradients._samples import sampled_covariance
+from bayesagg_pyro.gradients._samples import outer_products, sampled_moments
 from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
@@ -107,7 +107,9 @@ class Conditional(Estimator):
             targets,
             mean,
             variance,
-            lambda: sampled_covariance(head, posterior, features, targets, self.samples, generator),
+            lambda: sampled_moments(
+                head, posterior, features, targets, self.samples, generator, outer_products
+            )[1],
         )
 
     def _chunk(

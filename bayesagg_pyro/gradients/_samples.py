@@ -7,18 +7,29 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["gradient_sampler", "sampled_covariance", "sampled_gradients"]
+__all__ = [
+    "CentredSums",
+    "gradient_sampler",
+    "outer_products",
+    "sampled_gradients",
+    "sampled_moments",
+    "squares",
+]
+
+#: Entries of the largest temporary of a chunk: 2²³ doubles are 64 MiB.
+_CHUNK = 2**23
 
 
 def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
     """∂ℓ_tb/∂h_b at given weights, by automatic differentiation of `head.loss`.
 
-    Works for every head whose outputs of different examples and tasks do not mix, linear or not:
-    each example's features are copied per sample and task, so that one backward pass gives all.
+    Works for every head whose outputs of different examples and tasks do not mix. Where the outputs
+    are linear in the features, the loss is differentiated in the outputs, once for all tasks and
+    samples, and the rest is a product with the weights.
 
     Args:
         head: the head.
@@ -33,16 +44,32 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
     if values.is_floating_point():
         values = values.to(weight.dtype)
 
-    def losses(h: Tensor, w: Tensor) -> Tensor:
-        loss = head.loss(head(h, w), values)  # [B, tasks]
-        if targets.mask is not None:
-            loss = torch.where(targets.mask, loss, 0.0)
-        return loss.sum(0)  # examples do not mix: the sum's gradient is each example's own
+    def losses(outputs: Tensor) -> Tensor:
+        loss = head.loss(outputs, values)  # [..., B, tasks]
+        return loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
 
-    per_task = torch.func.jacrev(losses)  # [tasks, B, d]
-    gradients: Tensor = torch.func.vmap(per_task, in_dims=(None, 0))(
-        features.detach().to(weight.dtype), weight
-    )
+    features = features.detach().to(weight.dtype)
+    kind = type(head)
+    if kind.design is not Head.design or kind.forward not in (Head.forward, Categorical.forward):
+        return _by_jacobian(head, losses, features, weight)
+    with torch.enable_grad():
+        outputs = head(features, weight).detach().requires_grad_()
+        (slope,) = torch.autograd.grad(losses(outputs).sum(), outputs)
+    slope = slope.reshape(*slope.shape[:2], head.tasks, head.outputs_per_task)
+    rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., : head.in_features]
+    return torch.einsum("sbtc,stcd->stbd", slope, rows)
+
+
+def _by_jacobian(
+    head: Head, losses: Callable[[Tensor], Tensor], features: Tensor, weight: Tensor
+) -> Tensor:
+    """For outputs that are no linear function: one backward pass per task, over all samples."""
+
+    def summed(h: Tensor, w: Tensor) -> Tensor:
+        return losses(head(h, w)).sum(0)  # examples do not mix: each keeps its own gradient
+
+    per_task = torch.func.jacrev(summed)  # [tasks, B, d]
+    gradients: Tensor = torch.func.vmap(per_task, in_dims=(None, 0))(features, weight)
     return gradients.detach()
 
 
@@ -58,16 +85,70 @@ def gradient_sampler(
     return draw
 
 
-def sampled_covariance(
+def sampled_moments(
     head: Head,
     posterior: Posterior,
     features: Tensor,
     targets: Targets,
     samples: int,
     generator: torch.Generator | None,
-) -> Tensor:
-    """Unbiased full covariance over fresh draws of the weights, [tasks, B, d, d]."""
-    weight = posterior.sample((samples,), generator=generator)
-    centred = sampled_gradients(head, weight, features, targets)
-    centred = centred - centred.mean(0)
-    return torch.einsum("stbd,stbe->tbde", centred, centred) / (samples - 1)
+    products: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased second central moment over draws of the weights, in chunks.
+
+    Args:
+        head: the head.
+        posterior: over its weights.
+        features: [B, d].
+        targets: [B, tasks].
+        samples: number of draws.
+        generator: source of randomness.
+        products: sums the products of centred gradients [n, tasks, B, d] over the first axis.
+    """
+    entries = head.tasks * features.numel()
+    size = max(1, min(samples, _CHUNK // entries))
+    total = CentredSums(products)
+    for start in range(0, samples, size):
+        weight = posterior.sample((min(size, samples - start),), generator=generator)
+        total.add(sampled_gradients(head, weight, features, targets))
+    return total.mean, total.products / (samples - 1)
+
+
+def squares(centred: Tensor) -> Tensor:
+    """Products for variances, [n, tasks, B, d] to [tasks, B, d]."""
+    return centred.square().sum(0)
+
+
+def outer_products(centred: Tensor) -> Tensor:
+    """Products for full covariances, [n, tasks, B, d] to [tasks, B, d, d]."""
+    return torch.einsum("stbd,stbe->tbde", centred, centred)
+
+
+class CentredSums:
+    """Mean and sum of products of deviations over chunks, merged pairwise (Chan et al., 1983).
+
+    Args:
+        products: sums the products of [n, ...] centred samples over the first axis.
+    """
+
+    mean: Tensor
+    products: Tensor
+
+    def __init__(self, products: Callable[[Tensor], Tensor]) -> None:
+        self._products = products
+        self._count = 0
+
+    def add(self, chunk: Tensor) -> None:
+        """Take in samples [n, ...]."""
+        new = chunk.shape[0]
+        mean = chunk.mean(0)
+        products = self._products(chunk - mean)
+        if self._count == 0:
+            self.mean, self.products, self._count = mean, products, new
+            return
+        total = self._count + new
+        shift = mean - self.mean
+        self.mean = self.mean + shift * (new / total)
+        between = self._products(shift[None]) * (self._count * new / total)
+        self.products = self.products + products + between
+        self._count = total

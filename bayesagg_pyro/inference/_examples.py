@@ -115,7 +115,7 @@ class Examples(Statistics):
 
     def state_dict(self) -> dict[str, Any]:
         """The examples."""
-        return {name: array[: self._rows] for name, array in self._arrays.items()}
+        return {name: array[: self._rows].clone() for name, array in self._arrays.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved examples."""

@@ -44,7 +44,7 @@ class FullData(Policy):
         self.keep = keep or Keep()
 
     def start(self, head: Head, scheme: Scheme) -> Tracker:
-        """Begin with no prior: the first comes from the first `update`."""
+        """Begin with no prior: the first comes from the first `update_prior`."""
         return _FullDataTracker(head, scheme, self)
 
     def __repr__(self) -> str:
@@ -65,14 +65,17 @@ class _FullDataTracker(Tracker):
     def collected(self) -> bool:
         return bool(self._statistics)
 
-    def update(self) -> None:
+    def propose(self) -> Posterior:
         if not self.collected:
             raise StateError(
                 f"head {self._head.site!r}: no data has been collected since the last "
                 "update_prior(); only backward() in train mode collects"
             )
         prior = isotropic(self._head, self._policy.variance)
-        self.prior = self._scheme.infer_from(self._head, self._statistics, prior)
+        return self._scheme.infer_from(self._head, self._statistics, prior)
+
+    def accept(self, prior: Posterior) -> None:
+        self.prior = prior
         self._statistics = self._scheme.statistics(self._head, self._policy.keep)
 
     def to(self, device: torch.device) -> None:

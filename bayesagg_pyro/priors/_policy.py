@@ -23,7 +23,7 @@ __all__ = ["Policy", "Tracker"]
 class Tracker(ABC):
     """The prior of one head over time."""
 
-    #: The prior in force, None before the first `update`.
+    #: The prior in force, None before the first `accept`.
     prior: Posterior | None = None
 
     @abstractmethod
@@ -37,12 +37,21 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def update(self) -> None:
-        """End of an epoch: make the next prior and clear what was collected.
+    def propose(self) -> Posterior:
+        """End of an epoch: the next prior, from what was collected; changes nothing.
 
         Raises:
             StateError: if nothing was collected.
+            NumericalError: if it cannot be computed.
         """
+
+    @abstractmethod
+    def accept(self, prior: Posterior) -> None:
+        """Put the proposed prior in force and clear what was collected."""
+
+    def update(self) -> None:
+        """Propose and accept."""
+        self.accept(self.propose())
 
     @property
     @abstractmethod
