@@ -109,7 +109,7 @@ def _one_predictor(
         cross[..., :d],
         design @ posterior.mean.mT,
         variance.sqrt().mT,
-        lambda u: head.derivative(u, values),
+        lambda u: head.derivative(u, values.expand_as(u)),
         head.transition(values),
         lambda: posterior.covariance_matrix[:, None, :d, :d],
     )

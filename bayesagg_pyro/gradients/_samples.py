@@ -45,7 +45,9 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
         values = values.to(weight.dtype)
 
     def losses(outputs: Tensor) -> Tensor:
-        loss = head.loss(outputs, values)  # [..., B, tasks]
+        # Losses of users need not broadcast: targets get the outputs' shape, [..., B, tasks].
+        y = values.expand_as(outputs) if head.outputs_per_task == 1 else values
+        loss = head.loss(outputs, y)
         return loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
 
     features = features.detach().to(weight.dtype)
