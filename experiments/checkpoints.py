@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from experiments.errors import CheckpointError
 from experiments.files import write_atomically
 
-__all__ = ["load", "matches", "save"]
+__all__ = ["load", "matches", "save", "snapshot"]
 
 FORMAT = 1
 
@@ -73,6 +74,17 @@ def matches(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
             f"checkpoint {path} belongs to a run with other settings ({listed}): "
             "repeat the settings it was started with, or choose another --out"
         )
+
+
+def snapshot(state: Any) -> Any:
+    """A copy of nested state on the CPU, which later steps leave alone."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, Mapping):
+        return {key: snapshot(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(snapshot(value) for value in state)
+    return state
 
 
 def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], at: str = "") -> list[str]:

@@ -15,9 +15,9 @@ from experiments.benchmark import Benchmark
 from experiments.methods import Method, MethodOptions
 from experiments.settings import Settings
 
-__all__ = ["Run", "isolated_random", "seed_of"]
+__all__ = ["Run", "isolated_random", "limited_threads", "seed_of"]
 
-_FREE_ON_RESUME = ("epochs", "device")
+_FREE_ON_RESUME = ("epochs", "device", "threads")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Run:
         }
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same when a checkpoint is resumed: all but the epochs and the device."""
+        """What must be the same when a checkpoint is resumed: all but how long and where."""
         described = self.describe()
         for name in _FREE_ON_RESUME:
             del described["settings"][name]
@@ -88,3 +88,15 @@ def isolated_random(device: torch.device) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
+
+
+@contextmanager
+def limited_threads(threads: int | None) -> Iterator[None]:
+    """Let torch use so many CPU threads, and give it back what it had; None changes nothing."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -41,6 +41,7 @@ class Settings:
         seed: Decides the initial weights, the order of the examples and the methods' own samples.
             Which rows are training rows is the benchmark's setting.
         device: ``"auto"`` (a GPU when torch sees one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
+        threads: CPU threads that torch uses; None leaves its choice, one per core.
         head_bias: Whether heads have a bias; the paper's regression heads have none.
 
     Raises:
@@ -57,6 +58,7 @@ class Settings:
     minimum_learning_rate: float = 1e-5
     seed: int = 0
     device: str = "auto"
+    threads: int | None = None
     head_bias: bool = False
 
     def __post_init__(self) -> None:
@@ -94,6 +96,9 @@ class Settings:
             "minimum_learning_rate",
             self.minimum_learning_rate,
             "give 0 or more, such as 1e-5",
+        )
+        require(
+            self.threads is None or self.threads >= 1, "threads", self.threads, "give at least 1"
         )
         require(
             0 <= self.seed < 2**31, "seed", self.seed, "give a whole number from 0 to 2147483647"

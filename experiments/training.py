@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments import checkpoints, results, schedules
+from experiments import checkpoints, results, schedules, summary
 from experiments.benchmark import Batch, Values
-from experiments.errors import DivergenceError, OutputError, RunInterrupted
-from experiments.evaluation import Measured, evaluate, evaluate_constant
+from experiments.errors import DivergenceError, OutputError, RunInterrupted, SettingsError
+from experiments.evaluation import evaluate
 from experiments.files import prepare_folder
 from experiments.reporting import Reporter, Silent
-from experiments.run import Run, isolated_random, seed_of
+from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import resolve_device
 
 __all__ = ["CHECKPOINT", "RESULTS", "Trainer"]
@@ -46,7 +44,7 @@ class Trainer:
     Raises:
         OutputError: The folder is not writable, or holds a run already.
         CheckpointError: ``resume`` was asked for and there is no fitting, intact checkpoint.
-        SettingsError: The device does not exist.
+        SettingsError: The device does not exist, or the checkpoint holds more epochs already.
     """
 
     def __init__(
@@ -68,6 +66,12 @@ class Trainer:
         if resume:
             self._saved = checkpoints.load(self.checkpoint)
             checkpoints.matches(self.checkpoint, self._saved["identity"], run.identity())
+            done = len(self._saved["history"])
+            if done > run.settings.epochs:
+                raise SettingsError(
+                    f"epochs = {run.settings.epochs} cannot work: checkpoint {self.checkpoint} "
+                    f"holds {done} epochs already; give at least as many"
+                )
         elif overwrite:
             self.checkpoint.unlink(missing_ok=True)
             self.results.unlink(missing_ok=True)
@@ -94,7 +98,7 @@ class Trainer:
             OutputError: A file could not be written.
         """
         try:
-            with isolated_random(self.device):
+            with isolated_random(self.device), limited_threads(self.run.settings.threads):
                 self._prepare()
                 for epoch in range(len(self.history), self.run.settings.epochs):
                     self._epoch(epoch)
@@ -164,7 +168,11 @@ class Trainer:
         }
         best = self.best
         if best is None or score < best["score"]:
-            best = {"epoch": epoch + 1, "score": score, "state": _copy(method.state_dict())}
+            best = {
+                "epoch": epoch + 1,
+                "score": score,
+                "state": checkpoints.snapshot(method.state_dict()),
+            }
         watched = list(self.weights)
         if weights is not None:
             watched.append(
@@ -237,71 +245,20 @@ class Trainer:
     def _finish(self) -> Record:
         if self.best is None:
             raise AssertionError("a run has at least one epoch")
-        last = self._both_splits(len(self.history))
-        final = _copy(self.method.state_dict())
+        last = summary.measure(self.run, self.method, self.data, len(self.history))
+        final = checkpoints.snapshot(self.method.state_dict())
         self.method.load_state_dict(self.best["state"])
-        best = self._both_splits(self.best["epoch"])
+        best = summary.measure(self.run, self.method, self.data, self.best["epoch"])
         self.method.load_state_dict(final)
-        data, benchmark = self.data, self.run.benchmark
-        size = self.run.settings.batch_size
         record = {
-            **self.run.describe(),
-            "title": self.method.title,
-            "tasks": [dataclasses.asdict(task) for task in benchmark.tasks],
-            "metric": benchmark.metric,
-            "single_task_source": benchmark.single_task_source,
-            "score_name": benchmark.score_name,
-            "data": dict(data.about),
+            **summary.describe(self.run, self.method, self.data),
             "environment": results.environment(self.device),
-            "parameters": sum(p.numel() for p in self.method.parameters()),
             "best": best,
             "last": last,
-            "constant": self._scored("validation", evaluate_constant(data, data.validation, size))
-            | self._scored("test", evaluate_constant(data, data.test, size)),
+            "constant": summary.measure_constant(self.run, self.data),
             "timing": results.timing(self.history),
             "history": self.history,
-            "weights": _stages(self.weights),
+            "weights": summary.stages(self.weights),
         }
         results.save(self.results, record)
         return record
-
-    def _both_splits(self, epoch: int) -> Record:
-        """Errors of the method as it is now, on the validation and on the test split."""
-        data, size = self.data, self.run.settings.batch_size
-        scored: Record = {"epoch": epoch}
-        for name, split in (("validation", data.validation), ("test", data.test)):
-            scored |= self._scored(name, evaluate(self.method, data, split, size))
-        return scored
-
-    def _scored(self, split: str, measured: Measured) -> Record:
-        benchmark = self.run.benchmark
-        return {
-            split: results.by_task(benchmark, measured.values),
-            f"{split}_figures": dict(measured.figures),
-            f"{split}_delta_m": benchmark.delta_m(measured.values),
-            f"{split}_score": benchmark.score(measured.values, measured.figures),
-        }
-
-
-def _stages(weights: list[Record]) -> list[Record]:
-    """Start, middle and end, as plain values."""
-    last = len(weights) - 1
-    chosen = [weights[index] for index in sorted({0, last // 2, last})] if weights else []
-    return [
-        {
-            key: value.tolist() if isinstance(value, Tensor) else value
-            for key, value in stage.items()
-        }
-        for stage in chosen
-    ]
-
-
-def _copy(state: Any) -> Any:
-    """A copy on the CPU that later steps leave alone."""
-    if isinstance(state, Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, Mapping):
-        return {key: _copy(value) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return type(state)(_copy(value) for value in state)
-    return state

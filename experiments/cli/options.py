@@ -28,6 +28,7 @@ __all__ = [
     "Resume",
     "Scale",
     "Seed",
+    "Threads",
 ]
 
 _WHAT = "What to train"
@@ -61,6 +62,14 @@ Device = Annotated[
         metavar="auto|cpu|cuda|cuda:N",
         help="Where to compute; auto takes a GPU if there is one.",
         rich_help_panel=_WHAT,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="CPU threads. 1 is best for several runs side by side, and for small networks.",
+        show_default="one per core",
+        rich_help_panel=_TRAINING,
     ),
 ]
 BatchSize = Annotated[int, typer.Option(help="Examples per step.", rich_help_panel=_TRAINING)]

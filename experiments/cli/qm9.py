@@ -119,6 +119,7 @@ def qm9(
     batch_size: o.BatchSize = Qm9.default_settings.batch_size,
     lr: o.LearningRate = Qm9.default_settings.learning_rate,
     bias: o.Bias = False,
+    threads: o.Threads = None,
     pretrain: o.Pretrain = None,
     power: o.Power = None,
     prior_variance: o.PriorVariance = None,
@@ -175,6 +176,7 @@ def qm9(
                 seed=seed,
                 device=device,
                 head_bias=bias,
+                threads=threads,
             ),
         )
         launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)

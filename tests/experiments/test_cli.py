@@ -77,6 +77,7 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
         (["--device", "abacus"], "device = 'abacus' is not a device"),
         (["--width", "0"], "width = 0 cannot work"),
         (["--network", "resnet"], "network = 'resnet' cannot work"),
+        (["--threads", "0"], "threads = 0 cannot work: give at least 1"),
         (["--seed", "-1"], "seed = -1 cannot work"),
         (["--resume"], "no checkpoint at"),
         (["--molecules", "1000"], "1000"),

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from experiments import checkpoints
-from experiments.errors import CheckpointError, DivergenceError, OutputError, RunInterrupted
+from experiments.errors import (
+    CheckpointError,
+    DivergenceError,
+    OutputError,
+    RunInterrupted,
+    SettingsError,
+)
 from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.reporting import Silent
 from experiments.run import Run, seed_of
@@ -182,6 +188,20 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
     assert (tmp_path / RESULTS).read_bytes() == before
     Trainer(make("ls", 1, seed=5), tmp_path, overwrite=True).train()
     assert json.loads((tmp_path / RESULTS).read_text())["settings"]["seed"] == 5
+
+
+def test_resume_refuses_fewer_epochs(tmp_path: Path) -> None:
+    Trainer(make("ls", 2), tmp_path).train()
+    with pytest.raises(SettingsError, match=r"epochs = 1 cannot work: .* holds 2 epochs already"):
+        Trainer(make("ls", 1), tmp_path, resume=True)
+    Trainer(make("ls", 2, threads=1), tmp_path, resume=True).train()  # nothing left but the report
+
+
+def test_threads_are_given_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    record = Trainer(make("ls", 1, threads=before + 1), tmp_path).train()
+    assert record["environment"]["threads"] == before + 1
+    assert torch.get_num_threads() == before
 
 
 def test_resume_refuses_other_settings(tmp_path: Path) -> None:

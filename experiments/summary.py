@@ -1,0 +1,76 @@
+"""What a finished run amounts to: the parts of its results file that need the data once more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from experiments import results
+from experiments.benchmark import Data
+from experiments.evaluation import Measured, evaluate, evaluate_constant
+from experiments.methods import Method
+from experiments.run import Run
+
+__all__ = ["describe", "measure", "measure_constant", "stages"]
+
+Record = dict[str, Any]
+
+
+def describe(run: Run, method: Method, data: Data) -> Record:
+    """What was trained on what, and how."""
+    benchmark = run.benchmark
+    return {
+        **run.describe(),
+        "title": method.title,
+        "tasks": [dataclasses.asdict(task) for task in benchmark.tasks],
+        "metric": benchmark.metric,
+        "single_task_source": benchmark.single_task_source,
+        "score_name": benchmark.score_name,
+        "data": dict(data.about),
+        "parameters": sum(p.numel() for p in method.parameters()),
+    }
+
+
+def measure(run: Run, method: Method, data: Data, epoch: int) -> Record:
+    """Metrics of the method as it stands after ``epoch``, on the validation and the test split."""
+    size = run.settings.batch_size
+    return {
+        "epoch": epoch,
+        **_scored(run, "validation", evaluate(method, data, data.validation, size)),
+        **_scored(run, "test", evaluate(method, data, data.test, size)),
+    }
+
+
+def measure_constant(run: Run, data: Data) -> Record:
+    """Metrics of the constant prediction, likewise."""
+    size = run.settings.batch_size
+    return {
+        **_scored(run, "validation", evaluate_constant(data, data.validation, size)),
+        **_scored(run, "test", evaluate_constant(data, data.test, size)),
+    }
+
+
+def stages(weights: Sequence[Record]) -> list[Record]:
+    """Start, middle and end, as plain values."""
+    last = len(weights) - 1
+    chosen = [weights[index] for index in sorted({0, last // 2, last})] if weights else []
+    return [
+        {
+            key: value.tolist() if isinstance(value, Tensor) else value
+            for key, value in stage.items()
+        }
+        for stage in chosen
+    ]
+
+
+def _scored(run: Run, split: str, measured: Measured) -> Record:
+    benchmark = run.benchmark
+    return {
+        split: results.by_task(benchmark, measured.values),
+        f"{split}_figures": dict(measured.figures),
+        f"{split}_delta_m": benchmark.delta_m(measured.values),
+        f"{split}_score": benchmark.score(measured.values, measured.figures),
+    }
