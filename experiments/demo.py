@@ -56,7 +56,7 @@ def runs(
     settings = Settings(
         epochs=epochs,
         batch_size=30,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         plateau_patience=2,
         seed=seed,
         device="cpu",

@@ -167,6 +167,7 @@ def _write(make: Callable[[], Figure], path: Path) -> Path:
         FigureCanvasAgg(figure)
         png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")
         write_atomically(png, lambda file: figure.savefig(file, format="png"))
+        figure.set_layout_engine("none")  # it is laid out by now
         write_atomically(
             pdf,
             lambda file: figure.savefig(file, format="pdf", metadata={"CreationDate": None}),

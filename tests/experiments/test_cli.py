@@ -16,8 +16,12 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.errors import SettingsError
-from experiments.training import CHECKPOINT, RESULTS
+from experiments.methods import BayesAggOptions, MethodOptions
+from experiments.run import Run
+from experiments.settings import Settings
+from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.conftest import TABLES
+from tests.experiments.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_BAYES = ["--pretrain", "1", "--prior-variance", "1", "--scale", "sum"]
@@ -113,11 +117,11 @@ def test_missing_gpu(qm9: list[str], tmp_path: Path) -> None:
     assert "torch sees 0 CUDA device(s) here; give cpu or auto" in text
 
 
-def test_figures_compares_runs(qm9: list[str], tmp_path: Path) -> None:
-    for method in ("ls", "bayesagg"):
-        extra = SMALL_BAYES if method == "bayesagg" else []
-        out = str(tmp_path / method)
-        run(*qm9, "--method", method, "--epochs", "2", *extra, "--out", out)
+def test_figures_compares_runs(tmp_path: Path) -> None:
+    options = {"ls": MethodOptions(), "bayesagg": BayesAggOptions(pretrain=1, prior_variance=1.0)}
+    for method, chosen in options.items():
+        todo = Run(Toy(), method, chosen, Settings(epochs=2, batch_size=32, device="cpu"))
+        Trainer(todo, tmp_path / method).train()
     text = run(
         "figures", str(tmp_path / "ls"), str(tmp_path / "bayesagg"), "--out", str(tmp_path / "both")
     )
