@@ -190,7 +190,7 @@ class Head(nn.Module, ABC):
         contexts: list[AbstractContextManager[Any]] = [examples, task_plate]
         if observed is not None:
             obs = observed.values
-            if obs.is_floating_point():
+            if self.target_kind != "class":
                 obs = obs.to(features.dtype)
             contexts += _tempering(observed, self.target_weight(observed.values), features.dtype)
         with ExitStack() as stack:

@@ -78,6 +78,8 @@ def parse_targets(
     values, mask, weight = _split(owner, targets)
     values = _columns(owner, values, batch, tasks, "targets")
     _check_kind(owner, values, kind)
+    if kind == "class":
+        values = values.long()  # what indexing and one-hot codes take
     if mask is not None:
         mask = _columns(owner, mask, batch, tasks, "the mask")
         if mask.dtype != torch.bool:
