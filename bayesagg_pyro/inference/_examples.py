@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.targets import Targets
@@ -25,7 +25,7 @@ class Keep:
         streaming: keep no examples but the sum of the batches' quadratic expansions, each at the
             weights of its own moment: O(T D²) memory, and a prior that mixes old weights.
         dtype: of kept features; None for theirs. torch.float16 halves the memory; its rounding is
-            5e-4 of a feature.
+            5e-4 of a feature, and features beyond 65,504 overflow in it.
         device: of kept examples; None for theirs, "cpu" for host memory.
         capacity: examples to allocate room for at once; grown by doubling where it does not do.
     """
@@ -118,7 +118,20 @@ class Examples(Statistics):
         return {name: array[: self._rows].clone() for name, array in self._arrays.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved examples."""
+        """Take over saved examples.
+
+        Raises:
+            StateError: if they are those of another head or way to keep them.
+        """
+        if state:
+            head = self._head
+            found = [tuple(state[k].shape[1:]) for k in ("features", "values") if k in state]
+            if found != [(head.in_features,), (head.tasks,)]:
+                raise StateError(
+                    f"head {head.site!r} has {head.in_features} features and {head.tasks} tasks; "
+                    f"the saved statistics ({list(state)}) are of another head or another way "
+                    "to keep examples; make the engine as saved"
+                )
         self._arrays = {}
         self._rows = 0
         if state:

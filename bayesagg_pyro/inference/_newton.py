@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 from torch import Tensor
 
-from bayesagg_pyro.errors import DtypeError, StateError
+from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._curvature import Curvature, Structure
+from bayesagg_pyro.inference._curvature import (
+    Curvature,
+    Dense,
+    Diagonal,
+    Kronecker,
+    Structure,
+)
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._ggn import Chunk, Expansion, check_structure, expand, value
 from bayesagg_pyro.inference._scheme import Scheme
@@ -64,11 +70,16 @@ class SecondOrder(Scheme):
         structure: of the curvature. "full": a dense block per task. "diag": independent weights.
             "kron" (Categorical): one factor over outputs times one over features.
         separate_bias: for "kron", whether features and bias are taken as independent.
+
+    Raises:
+        SettingError: for another structure.
     """
 
     needs_point = True
 
     def __init__(self, structure: Structure = "full", *, separate_bias: bool = False) -> None:
+        if structure not in ("full", "kron", "diag"):
+            raise SettingError(f'structure must be "full", "kron" or "diag", not {structure!r}')
         self.structure = structure
         self.separate_bias = separate_bias
 
@@ -94,7 +105,12 @@ class SecondOrder(Scheme):
         return self._infer(head, lambda: [chunk], prior)
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
-        """Examples, or sums of expansions when streaming."""
+        """Examples, or sums of expansions when streaming.
+
+        Raises:
+            SettingError: if head and structure do not fit.
+        """
+        check_structure(head, self.structure)
         return ExpansionSums(head, self) if keep.streaming else Examples(head, keep)
 
     def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> GaussianFamily:
@@ -130,16 +146,18 @@ class SecondOrder(Scheme):
 class ExpansionSums(Statistics):
     """Sums of the batches' quadratic expansions, each at the weights of its moment.
 
-    Their minimum solves (Λ_p + Σ B) w = Λ_p m_p + Σ (B ŵ − ∇), a Gaussian head's normal equations
-    with working responses in place of targets.
+    Their minimum solves (Λ_p + Σ B)(w − w₀) = Λ_p (m_p − w₀) + Σ (B (ŵ − w₀) − ∇), a Gaussian
+    head's normal equations with working responses in place of targets. The weights w₀ of the first
+    batch change nothing while curvatures add up; the Kronecker one, of which a sum is approximate,
+    is so applied to the drift of the weights alone.
     """
 
     def __init__(self, head: Head, scheme: SecondOrder) -> None:
-        check_structure(head, scheme.structure)
         self._head = head
         self._scheme = scheme
         self._curvature: Curvature | None = None
         self._shift: Tensor | None = None
+        self._origin: Tensor | None = None
 
     def __bool__(self) -> bool:
         return self._curvature is not None
@@ -148,12 +166,17 @@ class ExpansionSums(Statistics):
         """Add a batch's expansion at the head's present weights."""
         if valid is not None:
             features = features.where(valid, 0.0)
-            targets = targets._replace(values=targets.values.where(valid, 0))
+            targets = targets._replace(
+                values=targets.values.where(valid, 0),
+                weight=None if targets.weight is None else targets.weight.where(valid, 0.0),
+            )
         design = self._head.exact(features)
         point = self._head.point().detach().to(design.dtype)
         at = self._scheme.expand(self._head, [Chunk(design, targets)], point)
         curvature: Curvature = at.curvature
-        shift = curvature.times(point) - at.gradient
+        if self._origin is None:
+            self._origin = point.clone()
+        shift = curvature.times(point - self._origin) - at.gradient
         if valid is not None:
             curvature, shift = curvature.scaled(valid.to(shift.dtype)), shift * valid
         if self._curvature is None or self._shift is None:
@@ -164,11 +187,11 @@ class ExpansionSums(Statistics):
 
     def posterior(self, prior: GaussianFamily) -> GaussianFamily:
         """The Gaussian of the summed quadratics and the prior."""
-        if self._curvature is None or self._shift is None:
+        if self._curvature is None or self._shift is None or self._origin is None:
             raise StateError(f"head {self._head.site!r}: no batch has been added")
         prior = prior.to(self._shift.device, self._shift.dtype)
         posterior = self._curvature.onto(prior, f"head {self._head.site!r}")
-        innovation = self._shift - self._curvature.times(prior.mean)
+        innovation = self._shift - self._curvature.times(prior.mean - self._origin)
         posterior = posterior.with_mean(prior.mean + posterior.solve(innovation))
         return posterior.for_outputs(self._head.outputs_per_task)
 
@@ -178,23 +201,40 @@ class ExpansionSums(Statistics):
             parts = {k: v.to(device) for k, v in vars(self._curvature).items()}
             self._curvature = type(self._curvature)(**parts)
             self._shift = self._shift.to(device)  # type: ignore[call-overload]
+        if self._origin is not None:
+            self._origin = self._origin.to(device)  # type: ignore[call-overload]
 
     def state_dict(self) -> dict[str, object]:
         """The sums."""
         parts = {} if self._curvature is None else dict(vars(self._curvature))
-        return {"curvature": parts, "shift": self._shift}
+        return {"curvature": parts, "shift": self._shift, "origin": self._origin}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over saved sums."""
-        from bayesagg_pyro.inference._curvature import Dense, Diagonal, Kronecker
+        """Take over saved sums.
 
-        parts, shift = state["curvature"], state["shift"]
-        self._curvature, self._shift = None, None
-        if isinstance(shift, Tensor) and isinstance(parts, dict):
-            kinds = {"full": Dense, "diag": Diagonal, "kron": Kronecker}
-            self._curvature = kinds[self._scheme.structure](**parts)
-            self._shift = shift
-            self.to(self._head.weight.device)
+        Raises:
+            StateError: if they are those of another head, structure or way to keep examples.
+        """
+        parts, shift, origin = (state.get(name) for name in ("curvature", "shift", "origin"))
+        if not state.keys() >= {"curvature", "shift", "origin"}:
+            raise StateError(
+                f"head {self._head.site!r}: the saved statistics are no streamed sums; make the "
+                "engine with the keep and the scheme as saved"
+            )
+        if not (isinstance(shift, Tensor) and isinstance(origin, Tensor)):
+            self._curvature = self._shift = self._origin = None
+            return
+        kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
+        assert isinstance(parts, dict)
+        size = [self._head.tasks, self._head.weight_size]
+        if list(shift.shape) != size or parts.keys() != {f.name for f in fields(kind)}:
+            raise StateError(
+                f"head {self._head.site!r} has weights of shape {size} and "
+                f"structure={self._scheme.structure!r}; the saved sums hold {list(parts)} for "
+                f"weights of shape {list(shift.shape)}; make the heads and schemes as saved"
+            )
+        self._curvature, self._shift, self._origin = kind(**parts), shift, origin
+        self.to(self._head.weight.device)
 
 
 def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:
