@@ -21,6 +21,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._registry import same_model
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.quadrature import normal_rule
@@ -71,12 +72,17 @@ class Quadrature(Estimator):
         posterior = posterior.to(design.device, design.dtype)
         if isinstance(head, OnePredictor):
             predictor = _one_predictor(head, posterior, design, targets)
-        elif isinstance(head, Categorical) and head.classes == 2:
+        elif (
+            isinstance(head, Categorical)
+            and head.classes == 2
+            and same_model(type(head), Categorical)
+        ):
             predictor = _two_classes(head, posterior, design, targets)
         else:
             raise DtypeError(
-                f"head {head.site!r}: Quadrature is for heads with one linear predictor, and a "
-                f"{type(head).__name__} has more; use gradients.Conditional or MonteCarlo"
+                f"head {head.site!r}: Quadrature is for heads with one linear predictor and for "
+                f"Categorical ones of two classes, not for {type(head).__name__}; use "
+                "gradients.Conditional or MonteCarlo"
             )
         return _moments(head, posterior, predictor, self.nodes, features, targets)
 

@@ -22,14 +22,14 @@ _F = TypeVar("_F", bound=Formula)
 _formulas: dict[tuple[type, type], Formula] = {}
 
 #: A subclass that changes one of these is another model: its base's formula no longer applies.
-_DEFINING = ("forward", "loss", "likelihood", "design")
+_DEFINING = ("forward", "loss", "negative_log_prob", "likelihood", "design")
 
 
 def register(head: type[Head], posterior: type[Posterior]) -> Callable[[_F], _F]:
     """Decorator: this function gives the moments for `head` with `posterior` and their subclasses.
 
     The most specific registered pair wins; an ambiguous choice warns. A subclass of `head` that
-    overrides `forward`, `loss`, `likelihood` or `design` does not inherit the formula.
+    overrides `forward`, `loss`, `negative_log_prob`, `likelihood` or `design` does not inherit it.
 
     Example:
         >>> from bayesagg_pyro import gradients, heads, posteriors

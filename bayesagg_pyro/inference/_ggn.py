@@ -63,6 +63,12 @@ def check_structure(head: Head, structure: Structure) -> None:
         allowed: tuple[str, ...] = ("full", "diag")
     elif isinstance(head, Categorical):
         allowed = ("full", "kron", "diag")
+        for name in ("negative_log_prob", "likelihood", "forward", "design"):
+            if getattr(type(head), name) is not getattr(Categorical, name):
+                raise SettingError(
+                    f"head {head.site!r}: {type(head).__name__} overrides {name} of Categorical, "
+                    "whose expansion is for softmax(W h); choose a sampling scheme"
+                )
     else:
         raise SettingError(
             f"head {head.site!r}: {type(head).__name__} has no second-order expansion; derive it "
