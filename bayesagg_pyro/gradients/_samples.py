@@ -107,7 +107,8 @@ def sampled_moments(
         generator: source of randomness.
         products: sums the products of centred gradients [n, tasks, B, d] over the first axis.
     """
-    entries = head.tasks * features.numel()
+    batch, d = features.shape
+    entries = head.tasks * max(batch * d, batch * head.outputs_per_task, head.weight_size)
     size = max(1, min(samples, _CHUNK // entries))
     total = CentredSums(products)
     for start in range(0, samples, size):
