@@ -113,6 +113,8 @@ def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
 
 def _check_kind(owner: str, values: Tensor, kind: str) -> None:
     floating = values.is_floating_point()
+    if values.is_complex():
+        raise DtypeError(f"{owner}: targets must be real, not {values.dtype}")
     if kind == "real" and not floating:
         raise DtypeError(
             f"{owner}: targets must be floating point, not {values.dtype}; "
