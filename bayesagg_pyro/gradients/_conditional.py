@@ -38,8 +38,8 @@ from bayesagg_pyro.targets import Targets
 
 __all__ = ["Conditional"]
 
-#: Entries of the largest temporary of a chunk of examples: 2²² doubles are 32 MiB.
-_CHUNK = 2**22
+#: Entries of the largest temporary of a chunk of examples: 2²⁰ doubles are 8 MiB, near a cache.
+_CHUNK = 2**20
 
 
 class Conditional(Estimator):
@@ -47,7 +47,7 @@ class Conditional(Estimator):
 
     Args:
         samples: J, at least 2; a power of 2 suits Sobol.
-        sobol: scrambled Sobol points in place of independent draws.
+        sobol: scrambled Sobol points in place of independent draws, whose errors shrink faster.
         generator: source of randomness; the engine's, or torch's global one, if None.
 
     Raises:
@@ -56,7 +56,7 @@ class Conditional(Estimator):
 
     def __init__(
         self,
-        samples: int = 1024,
+        samples: int = 256,
         *,
         sobol: bool = True,
         generator: torch.Generator | None = None,
@@ -89,11 +89,9 @@ class Conditional(Estimator):
         design = head.exact(features)
         posterior = posterior.to(design.device, design.dtype)
         z = self._normal(head.classes, design, generator)
-        per_example = (
-            head.tasks
-            * head.classes
-            * max(self.samples, head.in_features * (1 if _independent(posterior) else head.classes))
-        )
+        c = head.classes
+        coefficients = 2 * c if _independent(posterior) else c + c * c
+        per_example = head.tasks * coefficients * max(self.samples, head.in_features)
         size = max(1, _CHUNK // per_example)
         parts = [
             self._chunk(head, posterior, design[rows], _take(targets, rows), z)
@@ -126,12 +124,11 @@ class Conditional(Estimator):
             if _independent(posterior)
             else _dense_law(head, posterior, design)
         )
-        logits = law.logits(z)  # [J, tasks, b, C]
-        labels = torch.nn.functional.one_hot(targets.values.mT, head.classes)
-        delta = logits.softmax(-1) - labels
+        delta = law.logits(z).softmax(-1)  # [tasks, b, J, C]
+        delta -= torch.nn.functional.one_hot(targets.values.mT, head.classes)[..., None, :]
         weight = head.target_weight(targets.values)
         if weight is not None:
-            delta = delta * weight.mT[..., None].to(delta.dtype)
+            delta *= weight.mT[..., None, None].to(delta.dtype)
         return law.moments(delta, z, self.samples if self.sobol else self.samples - 1)
 
     def _normal(self, dimension: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -163,15 +160,16 @@ class _DenseLaw(NamedTuple):
     blocks: Tensor  #: Cov(W_cd, W_ed), [tasks, C, C, d]
 
     def logits(self, z: Tensor) -> Tensor:
-        return self.mean + torch.einsum("tbck,jk->jtbc", self.scale, z)
+        return self.mean[..., None, :] + z @ self.scale.mT
 
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         batch = self.mean.shape[1]
-        phi = torch.cat([delta, (delta[..., None] * z[:, None, None, None]).flatten(-2)], -1)
-        gain = self.gain.transpose(2, 3).flatten(2, 3)  # rows ordered as δ_c z_k
-        own = self.weight_mean[:, None].expand(-1, batch, -1, -1)
-        mean, variance = _linear_moments(phi, torch.cat([own, gain], 2), degrees)
-        outer = torch.einsum("jtbc,jtbe->tbce", delta, delta) / len(delta)
+        # φ and its coefficients, class by class: (δ_c, δ_c z_1, ...) and (M_c, G_1c, ...).
+        phi = (delta[..., None] * _with_one(z)[:, None]).flatten(-2)
+        own = self.weight_mean[:, None, :, None].expand(-1, batch, -1, -1, -1)
+        coefficients = torch.cat([own, self.gain.transpose(2, 3)], 3).flatten(2, 3)
+        mean, variance = _linear_moments(phi, coefficients, degrees)
+        outer = delta.mT @ delta / len(z)
         conditional = torch.einsum("tbce,tced->tbd", outer, self.blocks)
         # Σ_ce E[δ_c δ_e] Σ_k G_kcd G_ked
         conditional -= torch.einsum("tbce,tbkcd,tbked->tbd", outer, self.gain, self.gain)
@@ -189,30 +187,33 @@ class _IndependentLaw(NamedTuple):
     variance: Tensor  #: variances of the weights in that basis, [tasks, C, d]
 
     def logits(self, z: Tensor) -> Tensor:
-        f = self.mean + self.std * z[:, None, None]
-        return f if self.basis is None else f @ self.basis.mT
+        f = self.mean[..., None, :] + self.std[..., None, :] * z
+        return f if self.basis is None else f @ self.basis.mT[:, None]
 
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         if self.basis is not None:
-            delta = delta @ self.basis
-        phi = torch.cat([delta, delta * z[:, None, None]], -1)
+            delta = delta @ self.basis[:, None]
+        phi = torch.cat([delta, delta * z], -1)
         own = self.weight_mean[:, None].expand_as(self.gain)
         mean, variance = _linear_moments(phi, torch.cat([own, self.gain], 2), degrees)
-        square = delta.square().mean(0)  # [tasks, b, C]
+        square = delta.square().mean(2)  # [tasks, b, C]
         left = (self.variance[:, None] - self.gain.square()).clamp_(min=0)
         return mean, variance + torch.einsum("tbc,tbcd->tbd", square, left)
 
 
 def _linear_moments(phi: Tensor, a: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance of φ a over samples: φ [J, tasks, b, q], a [tasks, b, q, d]."""
-    centre = phi.mean(0)
-    mean = torch.einsum("tbq,tbqd->tbd", centre, a)
-    centred = phi - centre
+    """Mean and variance of φ a over samples: φ [tasks, b, J, q], a [tasks, b, q, d]."""
+    centre = phi.mean(2, keepdim=True)
+    mean = (centre @ a)[..., 0, :]
+    phi -= centre
     if a.shape[-1] > a.shape[-2]:  # fewer coefficients than features: d stays out of the samples
-        covariance = torch.einsum("jtbp,jtbq->tbpq", centred, centred) / degrees
+        covariance = phi.mT @ phi / degrees
         return mean, ((covariance @ a) * a).sum(-2).clamp(min=0)
-    deviation = torch.einsum("jtbq,tbqd->tbjd", centred, a)
-    return mean, deviation.square().sum(2) / degrees
+    return mean, (phi @ a).square_().sum(2) / degrees
+
+
+def _with_one(z: Tensor) -> Tensor:
+    return torch.cat([z.new_ones(len(z), 1), z], 1)
 
 
 def _independent(posterior: GaussianFamily) -> bool:
