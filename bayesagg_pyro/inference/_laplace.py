@@ -9,6 +9,7 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._curvature import Structure
 from bayesagg_pyro.inference._newton import (
+    NewtonStep,
     SecondOrder,
     Source,
     newton_step,
@@ -63,11 +64,12 @@ class Laplace(SecondOrder):
         """Iterate to the MAP, then expand there."""
         steps = torch.zeros(head.tasks, dtype=torch.long, device=point.device)
         newton = newton_step(head, prior, point, self.expand(head, source(), point))
+        first = torch.ones_like(newton.decrement)
         for _ in range(self.max_steps):
             active = newton.decrement > self.tolerance
             if not active.any():
                 break
-            length = active.to(point.dtype)
+            length = active * first
             demanded = _ARMIJO * newton.decrement.square()
             slack = torch.finfo(point.dtype).eps * newton.value.abs() * 16
             for _ in range(_HALVINGS):
@@ -79,7 +81,11 @@ class Laplace(SecondOrder):
                 length = torch.where(short, length / 2, length)
             point = point + length[:, None] * newton.step
             steps += active
-            newton = newton_step(head, prior, point, self.expand(head, source(), point))
+            last, newton = (
+                newton,
+                newton_step(head, prior, point, self.expand(head, source(), point)),
+            )
+            first = _secant(last, newton, length)
         return with_info(
             newton.posterior.with_mean(point),
             newton_decrement=newton.decrement,
@@ -89,3 +95,15 @@ class Laplace(SecondOrder):
 
     def __repr__(self) -> str:
         return f"Laplace(structure={self.structure!r}, tolerance={self.tolerance})"
+
+
+def _secant(last: NewtonStep, now: NewtonStep, length: Tensor) -> Tensor:
+    """The length, at most 1, that would have ended the last step where its slope vanishes; [tasks].
+
+    True Newton steps have length 1. Quasi-Newton ones overshoot where the structure leaves out
+    curvature, which the value no longer shows close to the optimum; the slope does.
+    """
+    before = -last.decrement.square()
+    after = -(now.posterior.precision_times(now.step) * last.step).sum(-1)
+    rise = (after - before).clamp(min=torch.finfo(before.dtype).tiny)
+    return torch.where(length > 0, -length * before / rise, 1.0).clamp(max=1)
