@@ -45,7 +45,8 @@ def weights(record: Mapping[str, Any]) -> Figure:
     for column, (name, stage, value) in enumerate(zip(names, stages, values, strict=True)):
         bars = grid[0, column]
         bars.bar(positions, stage["applied"], color="#0072B2", width=0.75)
-        bars.axhline(1 / len(symbols), color="#D55E00", linewidth=0.9, linestyle="--")
+        equal = 1 / len(symbols)
+        bars.axhline(equal, color="#D55E00", linewidth=0.9, linestyle="--", label="equal weights")
         bars.set_title(f"{name} (epoch {stage['epoch']})")
         if not alike:
             cells = grid[1, column]
@@ -56,6 +57,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
             cells.tick_params(length=0)
         grid[-1, column].set_xticks(positions, symbols, rotation=90)
     grid[0, 0].set_ylabel("weight in updates")
+    grid[0, 0].legend(loc="upper left", fontsize=6, borderpad=0, handlelength=1.5)
     if not alike:
         grid[1, 0].set_ylabel("training example")
         figure.colorbar(image, ax=list(grid[1]), label="weight by example", aspect=25, pad=0.01)
