@@ -12,6 +12,7 @@ from experiments.cli import options as o
 from experiments.cli.launch import friendly
 from experiments.demo import EPOCHS, MOLECULES, TEST, VALIDATION, runs
 from experiments.demo import demo as run_demo
+from experiments.errors import RunInterrupted
 from experiments.terminal import reporter
 from experiments.training import RESULTS
 
@@ -53,11 +54,15 @@ def demo(
     """
     with friendly(debug) as console:
         path = None if data is None else str(data)
-        records = run_demo(
-            runs(molecules, epochs, seed, validation=validation, test=test, data=path),
-            out,
-            reporter(console),
-        )
+        try:
+            records = run_demo(
+                runs(molecules, epochs, seed, validation=validation, test=test, data=path),
+                out,
+                reporter(console),
+            )
+        except RunInterrupted:
+            console.print("interrupted; the next demonstration starts from the beginning")
+            raise typer.Exit(130) from None
         console.print(tables.comparison(records))
         console.print(f"results: {out / RESULTS}", soft_wrap=True, highlight=False)
         for figure in figures.draw(records, out / "figures"):

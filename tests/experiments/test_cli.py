@@ -149,6 +149,16 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list((out / "figures").glob("*.png"))) == 3
 
 
+def test_interrupted_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.qm9.benchmark.Qm9.load", press)
+    text = run("demo", "--out", str(tmp_path / "demo"), code=130)
+    assert "starts from the beginning" in text
+    assert "--resume" not in text
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_in_a_real_process(qm9: list[str], tmp_path: Path) -> None:
