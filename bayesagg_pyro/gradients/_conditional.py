@@ -26,6 +26,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._registry import same_model
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments
 from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import (
@@ -78,14 +79,17 @@ class Conditional(Estimator):
         """Mean and variance; the full covariance on request is from plain draws.
 
         Raises:
-            DtypeError: if the head is not Categorical or the posterior not Gaussian.
+            DtypeError: if the head is not Categorical (or changes its loss) or the posterior not
+                Gaussian.
         """
         generator = self.generator or generator
-        if not isinstance(head, Categorical) or not isinstance(posterior, GaussianFamily):
+        softmax = isinstance(head, Categorical) and same_model(type(head), Categorical)
+        if not softmax or not isinstance(posterior, GaussianFamily):
             raise DtypeError(
                 f"Conditional is for Categorical heads with Gaussian posteriors, not "
                 f"{type(head).__name__} with {type(posterior).__name__}; use gradients.MonteCarlo()"
             )
+        assert isinstance(head, Categorical)
         design = head.exact(features)
         posterior = posterior.to(design.device, design.dtype)
         z = self._normal(head.classes, design, generator)
