@@ -55,7 +55,7 @@ class Task:
         return isinstance(self.head, heads.Bernoulli)
 
     def log_likelihood(self, w: Tensor, t: int, b: int) -> Tensor:
-        """log p of one target under weights of its task, [P], with every factor it carries."""
+        """The log-likelihood of one target under weights [P], with every factor it carries."""
         h, y = self.design[b], self.targets[b, t]
         if self.binary:
             u = h @ w

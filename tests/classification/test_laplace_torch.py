@@ -33,7 +33,7 @@ def laplace() -> Any:
 
 
 def fit(package: Any, head: heads.Categorical, h, y, structure: str, variance: float) -> Any:
-    """Their posterior at the head's weights, of one batch: their Kronecker factors are per batch."""
+    """Their posterior at the head's weights. One batch: their Kronecker factors are per batch."""
     net = nn.Sequential(nn.Identity(), nn.Linear(head.in_features, head.classes, bias=head.bias))
     with torch.no_grad():
         net[1].weight.copy_(head.weight[:, : head.in_features])
