@@ -76,7 +76,8 @@ def effective_tasks(weights: Tensor) -> Tensor:
     Returns:
         [...]; NaN where no task has any weight.
     """
-    return weights.sum(0).square() / weights.square().sum(0)
+    norm: Tensor = torch.linalg.vector_norm(weights, dim=0)
+    return (weights.sum(0) / norm).square()
 
 
 def combine(weights: Tensor, grad: GradientDistribution) -> Tensor:

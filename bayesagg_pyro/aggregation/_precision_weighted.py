@@ -25,6 +25,10 @@ Power: TypeAlias = float | Sequence[float] | Mapping[str, float]
 Resolution: TypeAlias = Literal["example", "dimension", "task"]
 
 
+#: The logit of a task without variance; finite in every floating type that logits come in.
+_HUGE = 1e30
+
+
 class PrecisionWeighted(Aggregation):
     """g = Σ_t α_t μ_t with α_t ∝ λ_t^s, λ_t = 1 / Var[g_t], per example and dimension.
 
@@ -145,20 +149,17 @@ class PrecisionWeighted(Aggregation):
 
 def _softmax(variance: Tensor, power: Tensor | float, grad: GradientDistribution) -> Tensor:
     """α = softmax over tasks of −s log Var; only logarithms survive variances of 1e±30."""
-    logits = variance.log().mul_(-power)  # +inf where Var = 0
+    # A task without variance has a logit of infinity; any huge number that can be subtracted from
+    # itself leaves the weight to such tasks alone, in equal parts.
+    logits = variance.log().mul_(-power).clamp_(max=_HUGE)
     if isinstance(power, Tensor):
-        logits = torch.where(power == 0, 0.0, logits)  # not 0 · inf
-    if grad.observed is not None:
-        logits = torch.where(grad.observed[..., None], logits, -torch.inf)
-    # Shifting by the largest logit turns an infinite one into inf − inf; those entries, which are
-    # the tasks without variance, take equal parts of the weight instead.
-    top = logits.amax(0, keepdim=True)
-    weights = torch.where(logits == top, 0.0, logits - top).exp()
+        logits = torch.where(power == 0, 0.0, logits)  # power 0 never reads the variance
     if grad.observed is None:
-        return weights.div_(weights.sum(0, keepdim=True))
-    weights = torch.where(grad.observed[..., None], weights, 0.0)
-    share = grad.observed.to(weights.dtype).mean(0)[..., None]
-    return weights * (share / weights.sum(0, keepdim=True).clamp(min=1))
+        return logits.softmax(0)
+    observed = grad.observed[..., None]
+    weights = torch.where(observed, logits, -torch.inf).softmax(0)
+    # An example without any target has 0/0 here, which is masked with the rest.
+    return torch.where(observed, weights, 0.0) * observed.to(weights.dtype).mean(0)
 
 
 def _named(power: Any) -> list[tuple[str, Any]]:

@@ -39,10 +39,10 @@ def gaussian_moments(
     residual = design @ posterior.mean.mT - targets.values.to(design.dtype)
     r = residual.mT[..., None]  # [T, B, 1]
 
-    mean = torch.addcmul(c, m, r).mul_(2)
-    # S_dd (r² + v) + m_d² v + 2 m_d r c_d + c_d², with the terms in c gathered.
-    variance = torch.addcmul(s * (r.square() + v), m.square(), v)
-    variance = variance.add_((2 * m * r + c).mul_(c)).mul_(4).clamp_(min=0)
+    mean = torch.addcmul(2 * c, 2 * m, r)
+    # 4 (S_dd (r² + v) + m_d² v + (2 m_d r + c_d) c_d); the inner bracket is the mean less c_d.
+    variance = (4 * s) * (r.square() + v)
+    variance = variance.addcmul_(4 * m.square(), v).addcmul_(mean - c, 4 * c).clamp_(min=0)
 
     def covariance() -> Tensor:
         S = posterior.covariance_matrix[:, None, :d, :d]

@@ -176,9 +176,9 @@ def _moments(
     k = cross * inverse_root.mT[..., None]
     residual = (s - k.square()).clamp_(min=0).to(dtype)
     k, m = k.to(dtype), m.to(dtype)
-    average = torch.addcmul(m * f0, k, f1)
-    variance = residual.mul(square).add_(m.square() * var_f)
-    variance = variance.add_(k * (2 * m * cov + k * var_zf)).clamp_(min=0)
+    average = (m * f0).addcmul_(k, f1)
+    mixed = (k * var_zf).addcmul_(m, 2 * cov)
+    variance = (residual * square).addcmul_(m.square(), var_f).addcmul_(k, mixed).clamp_(min=0)
 
     def covariance() -> Tensor:
         kk = k[..., :, None] * k[..., None, :]
