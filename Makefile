@@ -1,6 +1,6 @@
 # Everything starts here: each target makes the virtual environment first if it is missing.
 #   make demo    train LS and BayesAgg on real molecules; table, figures and results under results/
-#   make test    format, lint, types, then the whole test suite
+#   make test    format, lint, types, then the whole test suite (one process per core)
 #   make bench   timings, as ratios from interleaved runs
 PYTHON ?= python3
 VENV   ?= .venv
@@ -26,7 +26,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

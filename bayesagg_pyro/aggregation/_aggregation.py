@@ -76,8 +76,7 @@ def effective_tasks(weights: Tensor) -> Tensor:
     Returns:
         [...]; NaN where no task has any weight.
     """
-    norm: Tensor = torch.linalg.vector_norm(weights, dim=0)
-    return (weights.sum(0) / norm).square()
+    return weights.sum(0).square() / weights.square().sum(0)
 
 
 def combine(weights: Tensor, grad: GradientDistribution) -> Tensor:
