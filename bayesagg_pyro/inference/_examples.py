@@ -69,7 +69,8 @@ class Examples(Statistics):
         count = len(features)
         for name, rows in batch.items():
             if rows is None and name in self._arrays:
-                rows = torch.ones(count, *self._arrays[name].shape[1:], device=features.device)
+                kept = self._arrays[name]
+                rows = kept.new_ones((count, *kept.shape[1:]))
             if rows is not None:
                 self._room(name, rows, count)[self._rows : self._rows + count] = rows
         self._rows += count
