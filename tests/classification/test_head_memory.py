@@ -12,9 +12,7 @@ from benchmarks.timing import peak_memory
 LIMIT = 200e6
 
 
-@pytest.mark.parametrize(
-    ("structure", "batch"), [("diag", 32), ("kron", 16)], ids=["diag", "kron"]
-)
+@pytest.mark.parametrize(("structure", "batch"), [("diag", 32), ("kron", 16)], ids=["diag", "kron"])
 def test_a_thousand_classes(rng, structure, batch) -> None:
     """C = 1000, d = 128: a whole Bayesian step, prior to update, within 200 MB.
 
