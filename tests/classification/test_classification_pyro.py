@@ -8,7 +8,7 @@ import torch
 from dense import KINDS, close, gaussian, normal, prior, task
 from pyro import poutine
 from pyro.infer import MCMC, NUTS, Predictive
-from test_quadrature import MASS, Z
+from trapezoid import MASS, Z
 
 from bayesagg_pyro import heads, inference, posteriors, priors
 
@@ -46,7 +46,7 @@ def test_the_trace_is_prior_plus_weighted_likelihood(rng, kind, extra, tasks) ->
 def test_predictive_draws(rng, kind, tasks, parallel) -> None:
     """Frequencies of the labels drawn are the probabilities of the weights given."""
     t = task(rng, kind, n=5, tasks=tasks)
-    draws = 3000 if parallel else 400
+    draws = 3000 if parallel else 200
     weight = normal(rng, tasks, t.head.weight_size)
     samples = {"head.weight": weight.expand(draws, -1, -1)}
     got = Predictive(t.head.model, samples, parallel=parallel)(t.features)["head.targets"]
@@ -66,11 +66,11 @@ def test_prior_predictive_of_classes(parallel) -> None:
     """By symmetry every class has probability 1/C under the default prior."""
     head = heads.Categorical(2, 4, tasks=3, prior_variance=2.0)
     h = torch.tensor([[1.0, 2.0], [0.0, 3.0]])
-    got = Predictive(head.model, num_samples=500, parallel=parallel)(h)
-    assert got["head.weight"].numel() == 500 * 3 * 12
-    labels = got["head.targets"].reshape(500, 2, 3)
+    got = Predictive(head.model, num_samples=200, parallel=parallel)(h)
+    assert got["head.weight"].numel() == 200 * 3 * 12
+    labels = got["head.targets"].reshape(200, 2, 3)
     share = torch.nn.functional.one_hot(labels, 4).double().mean(0)
-    assert ((share - 0.25).abs() < 5 * (0.25 * 0.75 / 500) ** 0.5).all()
+    assert ((share - 0.25).abs() < 5 * (0.25 * 0.75 / 200) ** 0.5).all()
 
 
 def test_nuts_agrees_with_laplace_where_laplace_is_good(rng) -> None:
@@ -81,10 +81,10 @@ def test_nuts_agrees_with_laplace_where_laplace_is_good(rng) -> None:
     p = priors.isotropic(head, 1.0)
     laplace = inference.Laplace().infer(head, h, y, p)
     pyro.set_rng_seed(1)
-    mcmc = MCMC(NUTS(head.model), num_samples=150, warmup_steps=60, disable_progbar=True)
+    mcmc = MCMC(NUTS(head.model), num_samples=120, warmup_steps=50, disable_progbar=True)
     mcmc.run(h, y, prior=p)
     draws = mcmc.get_samples()["head.weight"]
-    assert draws.shape == (150, 1, 3)
+    assert draws.shape == (120, 1, 3)
     scale = laplace.variance.sqrt()
     assert ((draws.mean(0) - laplace.mean).abs() < 0.5 * scale).all()
     assert ((draws.std(0) / scale - 1).abs() < 0.35).all()

@@ -44,7 +44,7 @@ def test_monte_carlo_counts_the_weights_it_draws(rng) -> None:
     head = heads.Categorical(128, 1000)
     h, y = torch.randn(2, 128, generator=rng), torch.randint(0, 1000, (2,), generator=rng)
     p = priors.isotropic(head, 0.01)
-    estimator = gradients.MonteCarlo(256)  # 264 MB of weights, several times that at once
+    estimator = gradients.MonteCarlo(256)  # 264 MB of weights, several times that without chunks
     extra = peak_memory(
         lambda: gradients.distribution(head, p, h, y, estimator=estimator, generator=rng)
     )

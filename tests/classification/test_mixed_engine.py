@@ -4,78 +4,14 @@ from __future__ import annotations
 
 from itertools import permutations
 
-import pytest
 import torch
 from dense import F64, Task, close, newton, normal
-from test_quadrature import by_trapezoid
+from mixed import make
 from torch import nn
+from trapezoid import by_trapezoid
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import aggregation, errors, gradients, heads, inference, posteriors, priors
-from bayesagg_pyro.inference import Keep
-
-NAN = float("nan")
-
-
-class World:
-    """Four kinds of heads on one network, with data of 20 examples."""
-
-    def __init__(self, rng: torch.Generator, order: tuple[str, ...] | None = None, **settings):
-        self.backbone = nn.Sequential(nn.Linear(4, 5), nn.Tanh()).double()
-        self.x = normal(rng, 20, 4)
-        with torch.no_grad():
-            for p in self.backbone.parameters():
-                p.copy_(normal(rng, *p.shape))
-        self.y = {
-            "age": normal(rng, 20, 2),
-            "sick": (torch.rand(20, 3, generator=rng) < 0.4).double(),
-            "side": torch.randint(0, 2, (20,), generator=rng),
-            "kind": torch.randint(0, 3, (20, 2), generator=rng),
-        }
-        made = {
-            "age": heads.Gaussian(5, 2, noise_scale=[0.5, 1.0]),
-            "sick": heads.Bernoulli(5, 3, pos_weight=[1.0, 2.0, 0.5]),
-            "side": heads.Categorical(5, 2),
-            "kind": heads.Categorical(5, 3, tasks=2, class_weight=[1.0, 0.5, 2.0]),
-        }
-        start = {name: normal(rng, *head.weight.shape) for name, head in made.items()}
-        order = order or tuple(made)
-        self.heads = {name: made[name].double() for name in order}
-        with torch.no_grad():
-            for name, head in self.heads.items():
-                head.weight.copy_(0.5 * start[name])
-        self.powers = {"age": 0.8, "sick": 0.3, "side": 0.1, "kind": 0.05}
-        settings.setdefault(
-            "estimator",
-            {"kind": gradients.Conditional(64, generator=torch.Generator().manual_seed(7))},
-        )
-        self.mtl = ba.BayesAgg(
-            self.heads,
-            aggregation.PrecisionWeighted({name: self.powers[name] for name in order}),
-            prior=priors.FullData(0.5),
-            **settings,
-        ).double()
-
-    def targets(self):
-        return {name: self.y[name] for name in self.heads}
-
-    def bayes(self) -> World:
-        self.mtl.collect(self.backbone(self.x), self.targets())
-        self.mtl.update_prior()
-        self.mtl.start_bayes()
-        return self
-
-    def step(self, targets=None) -> dict[str, torch.Tensor]:
-        return self.mtl.backward(self.backbone(self.x), targets or self.targets())
-
-    def updates(self) -> dict[str, torch.Tensor]:
-        found = {f"backbone {k}": p.grad for k, p in self.backbone.named_parameters()}
-        heads_ = {name: head.weight.grad for name, head in self.heads.items()}
-        return {k: g.clone() for k, g in {**found, **heads_}.items() if g is not None}
-
-
-def make(seed: int = 1234, **settings) -> World:
-    return World(torch.Generator().manual_seed(seed), **settings)
+from bayesagg_pyro import aggregation, gradients, heads, inference, posteriors, priors
 
 
 def test_the_order_of_heads_does_not_matter() -> None:
@@ -185,78 +121,6 @@ def test_a_bernoulli_step_from_end_to_end(rng) -> None:
         close(p.grad, g, 1e-4)
 
 
-POISON = {"sick": [0.0, NAN, 1e30, -7.0], "side": [0, 1, 99, -1], "kind": [0, 2, 99, -1]}
-
-
-@pytest.mark.parametrize("which", ["sick", "side", "kind"])
-@pytest.mark.parametrize("bayes", [False, True])
-def test_what_stands_in_a_hole_does_not_matter(which, bayes) -> None:
-    """Whatever the values under a mask are, legal or not; and (for binary) NaN says the same."""
-    found = []
-    for filler in POISON[which]:
-        w = make(validate="now")
-        observed = torch.rand(20, 3, generator=torch.Generator().manual_seed(1)) < 0.6
-        y = w.y[which].reshape(20, -1)
-        mask = observed[:, : y.shape[1]]
-        y = torch.where(mask, y, torch.full_like(y, filler))
-        w.y[which] = (y, mask)
-        if bayes:
-            w.bayes()
-        w.step()
-        found.append(w.updates())
-    if which == "sick":
-        w = make()
-        w.heads["sick"].missing = "nan"
-        w.y["sick"] = y.where(mask, torch.tensor(NAN).double())
-        if bayes:
-            w.bayes()
-        w.step()
-        found.append(w.updates())
-    for other in found[1:]:
-        for name, value in found[0].items():
-            close(other[name], value, 1e-12)
-
-
-@pytest.mark.parametrize("which", ["age", "sick", "side", "kind"])
-def test_missing_targets_leave_no_trace(which) -> None:
-    """No gradient, no aggregation weight, a posterior and a loss of the observed rows alone."""
-    w = make(keep_gradients=True)
-    rows = torch.arange(20) % 3 != 0
-    full = w.y[which].reshape(20, -1)
-    w.y[which] = (full, rows[:, None].expand_as(full).contiguous())
-    w.bayes()
-    losses = w.step()
-    part = w.mtl.info.gradients.groups[which]
-    assert (w.mtl.info.gradients.mean[part][:, ~rows] == 0).all()
-    assert (w.mtl.info.gradients.variance[part][:, ~rows] == 0).all()
-    assert (w.mtl.info.aggregated.weights[part][:, ~rows] == 0).all()
-    head, scheme = w.heads[which], w.mtl.schemes[which]
-    h = w.backbone(w.x).detach()[rows]
-    own = scheme.infer(head, h, full[rows], priors.isotropic(head, 0.5))
-    close(w.mtl.priors()[which].mean, own.mean)
-    outputs = head(h) if scheme.needs_point else head(h, own.mean)
-    close(losses[which], head.loss(outputs, full[rows]).mean(0).detach())
-    if scheme.needs_point:
-        loss = head.loss(head(h), full[rows]).mean(0).sum()
-        close(head.weight.grad, torch.autograd.grad(loss, head.weight)[0])
-
-
-@pytest.mark.parametrize("bayes", [False, True])
-def test_a_batch_without_any_label_moves_nothing(bayes) -> None:
-    w = make()
-    if bayes:
-        w.bayes()
-    empty = {
-        name: (y.reshape(20, -1), torch.zeros_like(y.reshape(20, -1), dtype=torch.bool))
-        for name, y in w.y.items()
-    }
-    losses = w.step(empty)
-    for loss in losses.values():
-        assert (loss == 0).all()
-    for gradient in w.updates().values():
-        assert (gradient == 0).all()
-
-
 def test_each_head_has_its_own_scheme_estimator_and_power() -> None:
     """Every head's moments are those of its own choice, computed alone."""
     schemes = {
@@ -307,98 +171,6 @@ def test_predictions_have_the_documented_shapes() -> None:
         assert p.batch_shape == (20, w.heads[name].tasks)
         assert p.log_prob(w.y[name].reshape(20, -1)).isfinite().all()
     close(w.mtl.predict(h)["sick"], w.heads["sick"](h))  # the learned point, not the posterior's
-
-
-BAD = [
-    ("side", lambda y: y + 1, errors.SettingError, "2; classes are 0 to 1"),
-    ("kind", lambda y: y - 1, errors.SettingError, "-1; classes are 0 to 2"),
-    ("kind", lambda y: y.double(), errors.DtypeError, r"long\(\)"),
-    ("kind", lambda y: y > 0, errors.DtypeError, "class indices"),
-    ("kind", lambda y: y[:, :1], errors.ShapeError, r"\[20, 2\]"),
-    ("side", lambda y: torch.nn.functional.one_hot(y, 2), errors.ShapeError, r"\[20, 1\]"),
-    ("sick", lambda y: y * 0.5, errors.SettingError, "0 or 1"),
-    ("sick", lambda y: y - 1, errors.SettingError, "-1"),
-    ("sick", lambda y: y * NAN, errors.NonFiniteError, "missing='nan'"),
-    ("sick", lambda y: y + float("inf"), errors.NonFiniteError, "inf"),
-    ("sick", lambda y: y + 0j, errors.DtypeError, "complex"),
-    ("kind", lambda y: y + 0j, errors.DtypeError, "complex"),
-    ("sick", lambda y: (y, y), errors.DtypeError, "bool"),
-    ("sick", lambda y: (y, (y > 0)[:, :2]), errors.ShapeError, "mask"),
-    ("kind", lambda y: (y, (y > 0)[:19]), errors.ShapeError, "mask"),
-    ("kind", lambda y: (y, torch.ones(20)), errors.ShapeError, "mask"),
-    ("side", lambda y: (y, torch.ones(20)), errors.DtypeError, "bool"),
-    ("kind", lambda y: (y, None, torch.full((20,), -1.0)), errors.SettingError, "weight"),
-    ("kind", lambda y: (y, None, torch.full((20,), NAN)), errors.NonFiniteError, "weight"),
-    ("kind", lambda y: (y, None, torch.ones(20, 3)), errors.ShapeError, "weight"),
-]
-
-
-@pytest.mark.parametrize(("name", "change", "error", "words"), BAD)
-@pytest.mark.parametrize("bayes", [False, True])
-def test_bad_targets_change_nothing(name, change, error, words, bayes) -> None:
-    w = make()
-    if bayes:
-        w.bayes()
-    before = {k: v.clone() for k, v in w.mtl.state_dict().items() if torch.is_tensor(v)}
-    bad = {**w.targets(), name: change(w.y[name])}
-    with pytest.raises(error, match=f"{name}.*{words}"):
-        w.step(bad)
-    assert w.updates() == {}
-    assert w.mtl.info is None
-    with pytest.raises(errors.StateError, match="nothing has been collected"):
-        w.mtl.update_prior()
-    for k, v in w.mtl.state_dict().items():
-        if torch.is_tensor(v):
-            assert torch.equal(v, before[k])
-
-
-@pytest.mark.parametrize("bad", ["label", "half", "weight"])
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("call", ["backward", "collect"])
-def test_deferred_validation_of_classes(rng, bad, streaming, call) -> None:
-    """Out-of-range labels never reach an index; the priors leave the batch out."""
-
-    def engine() -> ba.BayesAgg:
-        torch.manual_seed(0)
-        return ba.BayesAgg(
-            {"kind": heads.Categorical(4, 3), "sick": heads.Bernoulli(4)},
-            validate="deferred",
-            prior=priors.FullData(keep=Keep(streaming=streaming)),
-        ).double()
-
-    h, y = normal(rng, 8, 4), torch.randint(0, 3, (8,), generator=rng)
-    good = {"kind": y, "sick": (y > 1).double()}
-    clean, mtl = engine(), engine()
-    for m in (clean, mtl):
-        m.collect(h, good)
-    clean.update_prior()
-    spoilt = dict(good)
-    if bad == "label":
-        spoilt["kind"] = y + 2
-    elif bad == "half":
-        spoilt["sick"] = good["sick"] + 0.5
-    else:
-        spoilt["kind"] = (y, None, torch.full((8,), NAN))
-    x = h.clone().requires_grad_()
-    getattr(mtl, call)(x, spoilt)
-    assert x.grad is None if call == "collect" else (x.grad == 0).all()
-    with pytest.raises(errors.NonFiniteError):
-        mtl.raise_deferred()
-    mtl.update_prior()
-    for name, prior in mtl.priors().items():
-        close(prior.mean, clean.priors()[name].mean)
-        close(prior.variance, clean.priors()[name].variance)
-
-
-@pytest.mark.parametrize("scheme", [inference.TaylorGGN, inference.Laplace])
-def test_structures_are_checked_when_the_engine_is_made(scheme) -> None:
-    """Not an epoch later, when the first prior is made."""
-    with pytest.raises(errors.SettingError, match=r"sick.*'kron'"):
-        ba.BayesAgg({"sick": heads.Bernoulli(3, name="sick")}, inference=scheme("kron"))
-    with pytest.raises(errors.SettingError, match="structure"):
-        scheme("dense")
-    with pytest.raises(errors.DtypeError, match="Gaussian"):
-        ba.BayesAgg({"sick": heads.Bernoulli(3)}, inference=inference.Conjugate())
 
 
 def test_a_small_training_learns_all_heads(rng) -> None:
