@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError, TaskError
@@ -73,6 +74,8 @@ def check_graph(features: Tensor) -> None:
     """
     if not isinstance(features, Tensor):
         raise DtypeError(f"features must be a tensor, not {type(features).__name__}")
+    if not torch.is_grad_enabled():
+        raise StateError("backward() needs gradients: call it outside torch.no_grad()")
     if not features.requires_grad:
         raise StateError(
             "the features need no gradient: pass the backbone's output itself, not detached and "

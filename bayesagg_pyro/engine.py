@@ -245,7 +245,13 @@ class BayesAgg(nn.Module):
         losses = self._losses(features, observed)
         total = torch.cat(list(losses.values())).sum()
         valid = self._guard.check_finite("the loss", total, valid)
-        (total if valid is None else torch.where(valid, total, 0.0)).backward()
+        total = total if valid is None else torch.where(valid, total, 0.0)
+        # The backbone first: where its graph is spent, no head has changed.
+        (update,) = torch.autograd.grad(total, features, retain_graph=True)
+        _into_backbone(features, update)
+        learned = [weight for weight in self.heads.parameters() if weight.requires_grad]
+        if learned:
+            total.backward(inputs=learned)
         losses = reported_losses(losses, valid)
         self.info = StepInfo(bayesian=False, losses=losses)
         return losses
@@ -279,10 +285,10 @@ class BayesAgg(nn.Module):
         learned = [name for name in self.heads if self.schemes[name].needs_point]
         with torch.enable_grad():
             losses = self._losses(h, observed)
+            _into_backbone(features, update.to(features.dtype))
             if learned:
                 total = torch.cat([losses[name] for name in learned]).sum()
                 (total if valid is None else torch.where(valid, total, 0.0)).backward()
-        features.backward(update.to(features.dtype))
         losses = reported_losses(losses, valid)
         kept = (grad, result) if self.keep_gradients else None
         self.info = describe(losses, posteriors, result, scale, kept)
@@ -361,6 +367,23 @@ class BayesAgg(nn.Module):
 
 def _reported(features: Tensor) -> torch.dtype:
     return torch.promote_types(features.dtype, torch.float32)
+
+
+def _into_backbone(features: Tensor, update: Tensor) -> None:
+    """Propagate the update of the features.
+
+    Raises:
+        StateError: if the features' graph has been used up by an earlier call.
+    """
+    try:
+        features.backward(update)
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise StateError(
+            "these features have been through backward() already, which frees their graph; "
+            "compute them anew for each call"
+        ) from error
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from typing import IO, Any
 
 from experiments.errors import OutputError
 
-__all__ = ["prepare_folder", "strict", "write_atomically", "write_json"]
+__all__ = ["prepare_folder", "remove_if_empty", "strict", "write_atomically", "write_json"]
 
 
 def prepare_folder(folder: Path) -> None:
@@ -30,6 +31,12 @@ def prepare_folder(folder: Path) -> None:
             f"cannot write into the output folder {folder} ({error.strerror or error}): "
             "choose another with --out, or free its name, its permissions or the disk"
         ) from error
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder that nothing was written into; leave any other alone."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

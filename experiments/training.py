@@ -14,7 +14,7 @@ from experiments import checkpoints, results, schedules, summary
 from experiments.benchmark import Batch, Values
 from experiments.errors import DivergenceError, OutputError, RunInterrupted, SettingsError
 from experiments.evaluation import evaluate
-from experiments.files import prepare_folder
+from experiments.files import prepare_folder, remove_if_empty
 from experiments.reporting import Reporter, Silent
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import resolve_device
@@ -61,7 +61,6 @@ class Trainer:
         self.device = resolve_device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS
-        prepare_folder(out)
         self._saved: Record | None = None
         if resume:
             self._saved = checkpoints.load(self.checkpoint)
@@ -80,6 +79,8 @@ class Trainer:
                 f"the output folder {out} holds a run already: go on with --resume, "
                 "start anew with --overwrite, or choose another --out"
             )
+        self._new = None if out.exists() else out
+        prepare_folder(out)
         self.history: list[Record] = []
         self.best: Record | None = None
         self.weights: list[Record] = []
@@ -99,7 +100,12 @@ class Trainer:
         """
         try:
             with isolated_random(self.device), limited_threads(self.run.settings.threads):
-                self._prepare()
+                try:
+                    self._prepare()
+                except BaseException:
+                    if self._new is not None:  # a run that never began leaves no folder
+                        remove_if_empty(self._new)
+                    raise
                 for epoch in range(len(self.history), self.run.settings.epochs):
                     self._epoch(epoch)
                 record = self._finish()

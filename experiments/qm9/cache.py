@@ -38,6 +38,9 @@ LAYOUT: Final = 1
 FOLDER_VARIABLE: Final = "BAYESAGG_DATA"
 """Environment variable that names the folder for built data sets."""
 
+REBUILD: Final = "delete it, and it will be built again"
+"""What helps with a file that was built here."""
+
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -99,8 +102,12 @@ def write(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> str:
     return total
 
 
-def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
+def read(path: Path, remedy: str = REBUILD) -> tuple[Arrays, dict[str, Any]]:
     """The arrays and the note of a file, after checking that they are what was written.
+
+    Args:
+        path: The file.
+        remedy: What the reader of an error can do about it.
 
     Raises:
         DataError: There is no such file, it is damaged, or its layout is another.
@@ -111,7 +118,7 @@ def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
             content: Arrays = {name: archive[name] for name in archive.files}
         about: dict[str, Any] = json.loads(str(content.pop("about")))
     except FileNotFoundError as error:
-        raise DataError(f"there is no data file {path}") from error
+        raise DataError(f"there is no data file {path}; {remedy}") from error
     except PermissionError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; change its permissions"
@@ -121,21 +128,23 @@ def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
         *(OSError, EOFError, ValueError, KeyError, NotImplementedError, MemoryError),
         *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
     ) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+        # Advice of numpy's own, to load pickles, must not reach the reader.
+        reason = f"{type(error).__name__}: {str(error).split('.')[0]}"
+        raise _damaged(path, reason, remedy) from error
     if not isinstance(about, dict):
-        raise _damaged(path, "its note is not a dictionary")
+        raise _damaged(path, "its note is not a dictionary", remedy)
     if about.get("layout") != LAYOUT:
         raise DataError(
             f"{path} has layout {about.get('layout')!r}, this version reads layout {LAYOUT}; "
-            "delete it, and it will be built again"
+            f"{remedy}"
         )
     if checksum(content) != about.get("sha256"):
-        raise _damaged(path, "its checksum does not match its content")
+        raise _damaged(path, "its checksum does not match its content", remedy)
     return content, about
 
 
-def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(f"{path} is damaged ({reason}); delete it, and it will be built again")
+def _damaged(path: Path, reason: str, remedy: str) -> DataError:
+    return DataError(f"{path} is damaged ({reason}); {remedy}")
 
 
 def _reason(error: BaseException) -> str:

@@ -57,6 +57,9 @@ class QM9:
         }
 
 
+_OTHER_FILE = "name another file, or leave --data out to build one from the installed qm9pack"
+
+
 def load(
     source: Source = "qm9pack",
     *,
@@ -107,7 +110,7 @@ def load(
         )
     else:
         file = given
-        molecules, about = _read(file)
+        molecules, about = _read(file, _OTHER_FILE)
     sha256 = str(about["sha256"])
     if features == "chemistry":
         molecules = _with_chemistry(molecules, file, sha256, home, progress)
@@ -130,14 +133,12 @@ def _build_installed(tick: Progress | None) -> Molecules:
     return molecules
 
 
-def _read(file: Path) -> tuple[Molecules, dict[str, Any]]:
-    arrays, about = cache.read(file)
+def _read(file: Path, remedy: str = cache.REBUILD) -> tuple[Molecules, dict[str, Any]]:
+    arrays, about = cache.read(file, remedy)
     try:
         return Molecules(**arrays), about
     except (TypeError, DataError) as error:
-        raise DataError(
-            f"{file} does not hold QM9 ({error}); delete it, or give another"
-        ) from error
+        raise DataError(f"{file} does not hold QM9 ({error}); {remedy}") from error
 
 
 def _kept(

@@ -1,0 +1,82 @@
+"""Features without a usable graph: a typed error, and no gradient has changed."""
+
+import pytest
+import torch
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import heads
+from bayesagg_pyro.errors import StateError
+
+
+@pytest.fixture
+def setting():
+    torch.manual_seed(0)
+    backbone = torch.nn.Linear(5, 8)
+    mtl = ba.BayesAgg({"a": heads.Gaussian(8, 2), "b": heads.Bernoulli(8, 3)})
+    x = torch.randn(16, 5)
+    targets = {"a": torch.randn(16, 2), "b": torch.randint(2, (16, 3)).float()}
+    return backbone, mtl, x, targets
+
+
+def _gradients(*modules):
+    return [None if p.grad is None else p.grad.clone() for m in modules for p in m.parameters()]
+
+
+def _same(before, after):
+    return all(
+        (a is None and b is None) or torch.equal(a, b) for a, b in zip(before, after, strict=True)
+    )
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_features_used_twice(setting, bayes) -> None:
+    backbone, mtl, x, targets = setting
+    backbone = torch.nn.Sequential(backbone, torch.nn.Tanh())
+    mtl.backward(backbone(x), targets)
+    mtl.update_prior()
+    if bayes:
+        mtl.start_bayes()
+    features = backbone(x)
+    mtl.backward(features, targets)
+    before = _gradients(backbone, mtl)
+    with pytest.raises(StateError, match="compute them anew"):
+        mtl.backward(features, targets)
+    assert _same(before, _gradients(backbone, mtl))
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_without_gradients(setting, bayes) -> None:
+    backbone, mtl, x, targets = setting
+    mtl.backward(backbone(x), targets)
+    mtl.update_prior()
+    if bayes:
+        mtl.start_bayes()
+    features = backbone(x)
+    before = _gradients(backbone, mtl)
+    with torch.no_grad(), pytest.raises(StateError, match="no_grad"):
+        mtl.backward(features, targets)
+    assert _same(before, _gradients(backbone, mtl))
+
+
+def test_frozen_heads_and_other_parameters_of_a_head(setting) -> None:
+    backbone, _, x, targets = setting
+
+    class Scaled(heads.Gaussian):
+        def __init__(self) -> None:
+            super().__init__(8, 2)
+            self.log_scale = torch.nn.Parameter(torch.zeros(2))
+
+        def forward(self, features, weight=None):
+            return super().forward(features, weight) * self.log_scale.exp()
+
+    head = Scaled()
+    mtl = ba.BayesAgg({"a": head})
+    mtl.backward(backbone(x), {"a": targets["a"]})
+    assert head.log_scale.grad is not None
+    assert head.weight.grad is not None
+    frozen = heads.Gaussian(8, 2)
+    frozen.weight.requires_grad_(False)
+    backbone.zero_grad()
+    ba.BayesAgg({"a": frozen}).backward(backbone(x), {"a": targets["a"]})
+    assert backbone.weight.grad is not None
+    assert frozen.weight.grad is None
