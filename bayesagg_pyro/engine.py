@@ -48,7 +48,8 @@ class BayesAgg(nn.Module):
         inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for Gaussian
             heads and TaylorGGN for others.
         estimator: of the gradients' moments, likewise; None picks by head and posterior types.
-        prior: a policy for all heads, or {name: policy}; the paper's by default.
+        prior: a policy for all heads, or {name: policy}. None takes `FullData(variance=1.0)`: the
+            paper's policy, with a weaker prior than its own choices (1e-3 on QM9).
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
             before the first Bayesian step: run the first epoch's batches through `collect`.
         warmup_epochs: call `start_bayes()` on the so many-th `update_prior()` by itself.

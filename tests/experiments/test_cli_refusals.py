@@ -1,0 +1,43 @@
+"""Runs that cannot begin: one line with the remedy, exit code 2, nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli import app
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "400", "TERM": "dumb"})
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.output
+
+
+def test_a_missing_data_file(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    text = refused("qm9", "--data", str(tmp_path / "nope.npz"), "--out", str(out))
+    assert "there is no data file" in text
+    assert "leave --data out" in text
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"some text", b"PK\x03\x04 cut off"])
+def test_a_damaged_data_file_is_not_to_be_deleted(tmp_path: Path, content: bytes) -> None:
+    data, out = tmp_path / "mine.npz", tmp_path / "out"
+    data.write_bytes(content)
+    text = refused("qm9", "--data", str(data), "--out", str(out))
+    assert "damaged" in text
+    assert "leave --data out" in text
+    assert "delete" not in text
+    assert "pickle=" not in text
+    assert not out.exists()
+
+
+def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "checkpoint" in refused("qm9", "--resume", "--out", str(out))
+    assert not out.exists()
