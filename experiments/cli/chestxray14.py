@@ -72,6 +72,7 @@ def chestxray14(
     The official test list is kept; a tenth of all images is set aside for validation, by patient.
     Images are decoded once, which takes a while, and kept in grey at 224×224 (5.6 GB).
     """
+    given = dict(locals())
     with friendly(debug) as console:
         run = i.describe(
             ChestXray14(
@@ -81,24 +82,6 @@ def chestxray14(
                 depth=depth,
                 weights=None if weights == "none" else weights,
             ),
-            method,
-            {
-                "pretrain": pretrain,
-                "power": power,
-                "prior_variance": prior_variance,
-                "resolution": resolution,
-                "scale": scale,
-                "covariance": covariance,
-            },
-            {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "learning_rate": lr,
-                "weight_decay": weight_decay,
-                "schedule": schedule,
-                "seed": seed,
-                "device": device,
-                "head_bias": bias,
-            },
+            given,
         )
         launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)

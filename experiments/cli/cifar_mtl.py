@@ -98,6 +98,7 @@ def cifar_mtl(
     of taking the class with the largest logit; the paper reports 100 % minus that. The defaults are
     the paper's settings: 45,000 training images of CIFAR-100, 50 epochs.
     """
+    given = dict(locals())
     with friendly(debug) as console:
         run = i.describe(
             Cifar(
@@ -108,24 +109,6 @@ def cifar_mtl(
                 split_seed=seed if split_seed is None else split_seed,
                 width=width,
             ),
-            method,
-            {
-                "pretrain": pretrain,
-                "power": power,
-                "prior_variance": prior_variance,
-                "resolution": resolution,
-                "scale": scale,
-                "covariance": covariance,
-            },
-            {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "learning_rate": lr,
-                "weight_decay": weight_decay,
-                "schedule": schedule,
-                "seed": seed,
-                "device": device,
-                "head_bias": bias,
-            },
+            given,
         )
         launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)

@@ -68,6 +68,7 @@ def digits(
     The digit as a number, whether it is odd, whether it has a loop, and which of the ten it is. The
     images come with scikit-learn.
     """
+    given = dict(locals())
     with friendly(debug) as console:
         run = i.describe(
             Digits(
@@ -75,24 +76,6 @@ def digits(
                 split_seed=seed if split_seed is None else split_seed,
                 width=width,
             ),
-            method,
-            {
-                "pretrain": pretrain,
-                "power": power,
-                "prior_variance": prior_variance,
-                "resolution": resolution,
-                "scale": scale,
-                "covariance": covariance,
-            },
-            {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "learning_rate": lr,
-                "weight_decay": weight_decay,
-                "schedule": schedule,
-                "seed": seed,
-                "device": device,
-                "head_bias": bias,
-            },
+            given,
         )
         launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -135,19 +135,38 @@ def power_of(text: str | None) -> float | dict[str, float] | None:
     return powers
 
 
-def describe(
-    benchmark: Benchmark, method: str, options: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Run:
-    """The run of a benchmark with these options of the method and these settings.
+#: Options of the method, and of training by the name of their setting.
+_METHOD: Final = ("pretrain", "power", "prior_variance", "resolution", "scale", "covariance")
+_SETTINGS: Final = {
+    "epochs": "epochs",
+    "batch_size": "batch_size",
+    "learning_rate": "lr",
+    "weight_decay": "weight_decay",
+    "schedule": "schedule",
+    "seed": "seed",
+    "device": "device",
+    "head_bias": "bias",
+}
+
+
+def describe(benchmark: Benchmark, given: Mapping[str, Any]) -> Run:
+    """The run of a benchmark with what was given on the command line.
+
+    Args:
+        benchmark: Data, backbone and heads.
+        given: Every option of the command by its parameter's name; those of the benchmark itself
+            are passed over.
 
     Raises:
         SettingsError: Something does not fit.
     """
+    method = str(given["method"])
+    options = {name: given[name] for name in _METHOD}
+    options["power"] = power_of(options["power"])
+    settings = {setting: given[option] for setting, option in _SETTINGS.items()}
     return Run(
         benchmark=benchmark,
         method=method,
-        options=methods.options(
-            method, {**options, "power": power_of(options["power"])}, benchmark.method_options
-        ),
+        options=methods.options(method, options, benchmark.method_options),
         settings=dataclasses.replace(benchmark.default_settings, **settings),
     )

@@ -64,6 +64,7 @@ def utkface(
     A regression, a binary and a five-class task share the network. Files whose name lacks a label
     are left out and listed in the results.
     """
+    given = dict(locals())
     with friendly(debug) as console:
         run = i.describe(
             UtkFace(
@@ -72,24 +73,6 @@ def utkface(
                 depth=depth,
                 weights=None if weights == "none" else weights,
             ),
-            method,
-            {
-                "pretrain": pretrain,
-                "power": power,
-                "prior_variance": prior_variance,
-                "resolution": resolution,
-                "scale": scale,
-                "covariance": covariance,
-            },
-            {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "learning_rate": lr,
-                "weight_decay": weight_decay,
-                "schedule": schedule,
-                "seed": seed,
-                "device": device,
-                "head_bias": bias,
-            },
+            given,
         )
         launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)
