@@ -53,8 +53,9 @@ class CifarNetwork(nn.Module):
             channels = image_channels if block == 0 else width
             layers += [
                 nn.Conv2d(channels, width, 3, padding=1, padding_mode="reflect"),
-                nn.ELU(),
+                # Before the activation, nine times cheaper: ELU is monotone, so they commute.
                 nn.MaxPool2d(_POOL),
+                nn.ELU(),
             ]
         self.blocks = nn.Sequential(*layers)
         self.out_features = width * (image_size // _POOL**blocks) ** 2  #: d
