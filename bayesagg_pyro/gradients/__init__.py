@@ -7,6 +7,7 @@ from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
+from bayesagg_pyro.gradients._plug_in import PlugIn
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import register
 
@@ -16,6 +17,7 @@ __all__ = [
     "Exact",
     "GradientDistribution",
     "MonteCarlo",
+    "PlugIn",
     "Quadrature",
     "cat",
     "distribution",

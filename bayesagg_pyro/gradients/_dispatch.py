@@ -17,7 +17,7 @@ from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["distribution"]
+__all__ = ["default_estimator", "distribution"]
 
 
 def distribution(
@@ -52,12 +52,12 @@ def distribution(
     observed = head.parse_targets(targets, len(features))
     head.check_weights(posterior, "posterior")
     features = features.detach()
-    estimator = estimator or _default(head, posterior)
+    estimator = estimator or default_estimator(head, posterior)
     grad = estimator.estimate(head, posterior, features, observed, generator)
     return grad if observed.weight is None else _weighted(grad, observed.weight)
 
 
-def _default(head: Head, posterior: Posterior) -> Estimator:
+def default_estimator(head: Head, posterior: Posterior) -> Estimator:
     """A registered formula; else quadrature or conditional samples; else plain Monte Carlo."""
     if registered(head, posterior) is not None:
         return Exact()

@@ -61,6 +61,7 @@ def chestxray14(
     resolution: o.Resolution = None,
     scale: o.Scale = None,
     covariance: o.Covariance = None,
+    mean: o.Mean = None,
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,

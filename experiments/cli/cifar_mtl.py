@@ -86,6 +86,7 @@ def cifar_mtl(
     resolution: o.Resolution = None,
     scale: o.Scale = None,
     covariance: o.Covariance = None,
+    mean: o.Mean = None,
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,

@@ -136,7 +136,15 @@ def power_of(text: str | None) -> float | dict[str, float] | None:
 
 
 #: Options of the method, and of training by the name of their setting.
-_METHOD: Final = ("pretrain", "power", "prior_variance", "resolution", "scale", "covariance")
+_METHOD: Final = (
+    "pretrain",
+    "power",
+    "prior_variance",
+    "resolution",
+    "scale",
+    "covariance",
+    "mean",
+)
 _SETTINGS: Final = {
     "epochs": "epochs",
     "batch_size": "batch_size",

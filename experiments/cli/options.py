@@ -18,6 +18,7 @@ __all__ = [
     "Epochs",
     "Figures",
     "LearningRate",
+    "Mean",
     "MethodName",
     "Out",
     "Overwrite",
@@ -132,6 +133,16 @@ Covariance = Annotated[
         metavar="diagonal|full",
         help="Treat dimensions one by one, or together, which needs --power 1 and much more time.",
         show_default="diagonal",
+        rich_help_panel=_BAYES,
+    ),
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        metavar="posterior|plug-in",
+        help="Average each gradient over the posterior (the paper), or take it at the posterior "
+        "mean, where uncertainty decides the weights alone.",
+        show_default="posterior",
         rich_help_panel=_BAYES,
     ),
 ]

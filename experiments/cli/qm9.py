@@ -126,6 +126,7 @@ def qm9(
     resolution: o.Resolution = None,
     scale: o.Scale = None,
     covariance: o.Covariance = None,
+    mean: o.Mean = None,
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
@@ -167,6 +168,7 @@ def qm9(
                     "resolution": resolution,
                     "scale": scale,
                     "covariance": covariance,
+                    "mean": mean,
                 },
             ),
             settings=Settings(

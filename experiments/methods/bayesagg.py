@@ -36,6 +36,8 @@ class BayesAggOptions(MethodOptions):
             number of tasks, the size that the pre-training had).
         covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
             alone and takes a matrix for each task and example.
+        mean: The gradient averaged over the ``"posterior"`` (the paper), or taken at its mean
+            (``"plug-in"``), where the uncertainty decides the weights alone.
     """
 
     pretrain: int = 50
@@ -44,6 +46,7 @@ class BayesAggOptions(MethodOptions):
     resolution: Literal["example", "dimension", "task"] = "example"
     scale: Literal["mean", "sum"] = "mean"
     covariance: Literal["diagonal", "full"] = "diagonal"
+    mean: Literal["posterior", "plug-in"] = "posterior"
 
     def __post_init__(self) -> None:
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
@@ -67,6 +70,9 @@ class BayesAggOptions(MethodOptions):
             "covariance",
             self.covariance,
             "give diagonal or full",
+        )
+        require(
+            self.mean in ("posterior", "plug-in"), "mean", self.mean, "give posterior or plug-in"
         )
         if self.covariance == "full":
             require(self.power == 1, "power", self.power, "covariance = 'full' needs power = 1")
@@ -114,6 +120,7 @@ class BayesAggMethod(Method):
             prior=priors.FullData(variance=options.prior_variance),
             warmup=True,
             scale=options.scale,
+            estimator=gradients.PlugIn() if options.mean == "plug-in" else None,
         )
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -167,7 +174,12 @@ class BayesAggMethod(Method):
             head = self._heads[name]
             posterior = self.mtl.schemes[name].infer(head, features, targets[name], prior)
             parts[name] = gradients.distribution(
-                head, posterior, features, targets[name], generator=generator
+                head,
+                posterior,
+                features,
+                targets[name],
+                estimator=self.mtl.estimators[name],
+                generator=generator,
             )
         joint = gradients.cat(parts)
         applied, finest = self._aggregation.weights(joint), self._finest.weights(joint)
