@@ -283,7 +283,11 @@ class BayesAgg(nn.Module):
             valid = self._guard.check_finite("the update", update, valid)
             if valid is not None:
                 update = torch.where(valid, update, 0.0)
-        learned = [name for name in self.heads if self.schemes[name].needs_point]
+        learned = [
+            name
+            for name, head in self._heads().items()
+            if self.schemes[name].needs_point or head.has_own_parameters
+        ]
         with torch.enable_grad():
             losses = self._losses(h, observed)
             _into_backbone(features, update.to(features.dtype))
@@ -298,9 +302,8 @@ class BayesAgg(nn.Module):
     def _losses(self, features: Tensor, observed: dict[str, Targets]) -> dict[str, Tensor]:
         losses = {}
         for name, head in self._heads().items():
-            outputs = head(features, self._point(name))
             target = observed[name]
-            loss = head.loss(outputs, _like(target.values, outputs))
+            loss = head.losses(features, target, self._point(name))
             losses[name] = target.mean(loss).to(_reported(features))
         return losses
 
@@ -385,11 +388,6 @@ def _into_backbone(features: Tensor, update: Tensor) -> None:
             "these features have been through backward() already, which frees their graph; "
             "compute them anew for each call"
         ) from error
-
-
-def _like(values: Tensor, outputs: Tensor) -> Tensor:
-    """Real targets in the outputs' precision; class indices as they are."""
-    return values.to(outputs.dtype) if values.is_floating_point() else values
 
 
 def _default_scheme(head: Head) -> Scheme:

@@ -84,10 +84,12 @@ class Conditional(Estimator):
         """
         generator = self.generator or generator
         softmax = isinstance(head, Categorical) and same_model(type(head), Categorical)
+        softmax = softmax and head.embedding is None
         if not softmax or not isinstance(posterior, GaussianFamily):
             raise DtypeError(
-                f"Conditional is for Categorical heads with Gaussian posteriors, not "
-                f"{type(head).__name__} with {type(posterior).__name__}; use gradients.MonteCarlo()"
+                f"Conditional is for Categorical heads (without embedding) with Gaussian "
+                f"posteriors, not {type(head).__name__} with {type(posterior).__name__}; use "
+                "gradients.MonteCarlo()"
             )
         assert isinstance(head, Categorical)
         design = head.exact(features)

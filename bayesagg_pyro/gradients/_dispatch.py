@@ -66,7 +66,9 @@ def default_estimator(head: Head, posterior: Posterior) -> Estimator:
         linear = kind.forward is Head.forward and kind.design is Head.design
         if isinstance(head, OnePredictor) and linear:
             return Quadrature()
-        if isinstance(head, Categorical) and same_model(kind, Categorical):
+        softmax = isinstance(head, Categorical) and same_model(kind, Categorical)
+        if softmax and head.embedding is None:
+            assert isinstance(head, Categorical)
             return Quadrature() if head.classes == 2 else Conditional()
     return MonteCarlo()
 

@@ -21,6 +21,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._predictor import predictor_terms
 from bayesagg_pyro.gradients._registry import same_model
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
@@ -71,10 +72,11 @@ class Quadrature(Estimator):
         design = head.exact(features)
         posterior = posterior.to(design.device, design.dtype)
         if isinstance(head, OnePredictor):
-            predictor = _one_predictor(head, posterior, design, targets)
+            predictor = _one_predictor(head, posterior, features, targets)
         elif (
             isinstance(head, Categorical)
             and head.classes == 2
+            and head.embedding is None
             and same_model(type(head), Categorical)
         ):
             predictor = _two_classes(head, posterior, design, targets)
@@ -93,31 +95,30 @@ class Quadrature(Estimator):
 class _Predictor(NamedTuple):
     """One linear predictor per task and example, and the derivative of its loss."""
 
-    weight_mean: Tensor  #: m, [tasks, 1, d]
-    weight_variance: Tensor  #: diagonal of S, [tasks or 1, 1, d]
+    weight_mean: Tensor  #: m (of du/dh), [tasks, 1 or B, d]
+    weight_variance: Tensor  #: diagonal of S, [tasks or 1, 1 or B, d]
     cross: Tensor  #: S h, [tasks or 1, B, d]
     mean: Tensor  #: μ, [B, tasks]
     std: Tensor  #: sqrt(v), [B, tasks or 1]
     derivative: Callable[[Tensor], Tensor]  #: f, elementwise on [nodes, B, tasks]
     transition: tuple[Tensor | float, Tensor | float]
-    covariance: Callable[[], Tensor]  #: S, [tasks or 1, 1, d, d]
+    covariance: Callable[[], Tensor]  #: S, [tasks or 1, 1 or B, d, d]
 
 
 def _one_predictor(
-    head: OnePredictor, posterior: GaussianFamily, design: Tensor, targets: Targets
+    head: OnePredictor, posterior: GaussianFamily, features: Tensor, targets: Targets
 ) -> _Predictor:
-    d = head.in_features
-    cross, variance = posterior.project(design)
-    values = targets.values.to(design.dtype)
+    terms = predictor_terms(head, posterior, features)
+    values = targets.values.to(terms.mean.dtype)
     return _Predictor(
-        posterior.mean[:, None, :d],
-        posterior.variance[: cross.shape[0], None, :d],
-        cross[..., :d],
-        design @ posterior.mean.mT,
-        variance.sqrt().mT,
+        terms.slope_mean,
+        terms.slope_variance,
+        terms.cross,
+        terms.mean,
+        terms.variance.sqrt().mT,
         lambda u: head.derivative(u, values.expand_as(u)),
         head.transition(values),
-        lambda: posterior.covariance_matrix[:, None, :d, :d],
+        terms.covariance,
     )
 
 

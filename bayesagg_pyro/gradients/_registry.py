@@ -20,16 +20,26 @@ Formula: TypeAlias = Callable[[Any, Any, Tensor, Targets], GradientDistribution]
 _F = TypeVar("_F", bound=Formula)
 
 _formulas: dict[tuple[type, type], Formula] = {}
+#: Formulas that also hold for heads with an embedding.
+_embedded: set[Formula] = set()
 
 #: A subclass that changes one of these is another model: its base's formula no longer applies.
 _DEFINING = ("forward", "loss", "negative_log_prob", "likelihood", "design")
 
 
-def register(head: type[Head], posterior: type[Posterior]) -> Callable[[_F], _F]:
+def register(
+    head: type[Head], posterior: type[Posterior], *, embedded: bool = False
+) -> Callable[[_F], _F]:
     """Decorator: this function gives the moments for `head` with `posterior` and their subclasses.
 
     The most specific registered pair wins; an ambiguous choice warns. A subclass of `head` that
     overrides `forward`, `loss`, `negative_log_prob`, `likelihood` or `design` does not inherit it.
+
+    Args:
+        head: type of the head.
+        posterior: type of the posterior.
+        embedded: whether the formula also holds for heads with an embedding, whose design is not
+            made of the features (`head.embedding.jacobian` leads back to them).
 
     Example:
         >>> from bayesagg_pyro import gradients, heads, posteriors
@@ -41,6 +51,8 @@ def register(head: type[Head], posterior: type[Posterior]) -> Callable[[_F], _F]
 
     def decorate(formula: _F) -> _F:
         _formulas[head, posterior] = formula
+        if embedded:
+            _embedded.add(formula)
         return formula
 
     return decorate
@@ -51,8 +63,11 @@ def registered(head: Head, posterior: Posterior) -> Formula | None:
     h, p = type(head), type(posterior)
     matches = [
         (rh, rp)
-        for rh, rp in _formulas
-        if issubclass(h, rh) and issubclass(p, rp) and same_model(h, rh)
+        for (rh, rp), formula in _formulas.items()
+        if issubclass(h, rh)
+        and issubclass(p, rp)
+        and same_model(h, rh)
+        and (head.embedding is None or formula in _embedded)
     ]
     if not matches:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.gradients._predictor import pull_back
 from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
@@ -33,42 +34,44 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
 
     Args:
         head: the head.
-        weight: [S, tasks, P].
+        weight: [S, blocks, P].
         features: [B, d].
         targets: [B, tasks].
 
     Returns:
         [S, tasks, B, d] in the weights' dtype; 0 where a target is not observed.
     """
+    features = features.detach().to(weight.dtype)
+    kind = type(head)
+    linear = kind.design is Head.design and kind.forward in (Head.forward, Categorical.forward)
+    if not linear or kind.losses is not Head.losses:
+        return _by_jacobian(head, features, targets, weight)
     values = targets.values
     if values.is_floating_point():
         values = values.to(weight.dtype)
-
-    def losses(outputs: Tensor) -> Tensor:
+    with torch.enable_grad():
+        outputs = head(features, weight).detach().requires_grad_()
         # Losses of users need not broadcast: targets get the outputs' shape, [..., B, tasks].
         y = values.expand_as(outputs) if head.outputs_per_task == 1 else values
         loss = head.loss(outputs, y)
-        return loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
-
-    features = features.detach().to(weight.dtype)
-    kind = type(head)
-    if kind.design is not Head.design or kind.forward not in (Head.forward, Categorical.forward):
-        return _by_jacobian(head, losses, features, weight)
-    with torch.enable_grad():
-        outputs = head(features, weight).detach().requires_grad_()
-        (slope,) = torch.autograd.grad(losses(outputs).sum(), outputs)
+        loss = loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
+        (slope,) = torch.autograd.grad(loss.sum(), outputs)
     slope = slope.reshape(*slope.shape[:2], head.tasks, head.outputs_per_task)
-    rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., : head.in_features]
-    return torch.einsum("sbtc,stcd->stbd", slope, rows)
+    size = head.in_features if head.embedding is None else head.embedding.out_features
+    rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., :size]
+    gradient = torch.einsum("sbtc,stcd->stbd", slope, rows)
+    if head.embedding is None:
+        return gradient
+    return pull_back(head.embedding.jacobian(features), gradient)
 
 
-def _by_jacobian(
-    head: Head, losses: Callable[[Tensor], Tensor], features: Tensor, weight: Tensor
-) -> Tensor:
+def _by_jacobian(head: Head, features: Tensor, targets: Targets, weight: Tensor) -> Tensor:
     """For outputs that are no linear function: one backward pass per task, over all samples."""
 
     def summed(h: Tensor, w: Tensor) -> Tensor:
-        return losses(head(h, w)).sum(0)  # examples do not mix: each keeps its own gradient
+        loss = head.losses(h, targets, w)
+        loss = loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
+        return loss.sum(0)  # examples do not mix: each keeps its own gradient
 
     per_task = torch.func.jacrev(summed)  # [tasks, B, d]
     gradients: Tensor = torch.func.vmap(per_task, in_dims=(None, 0))(features, weight)
@@ -107,9 +110,7 @@ def sampled_moments(
         generator: source of randomness.
         products: sums the products of centred gradients [n, tasks, B, d] over the first axis.
     """
-    batch, d = features.shape
-    entries = head.tasks * max(batch * d, batch * head.outputs_per_task, head.weight_size)
-    size = max(1, min(samples, _CHUNK // entries))
+    size = max(1, min(samples, _CHUNK // head.numbers_per_draw(len(features))))
     total = CentredSums(products)
     for start in range(0, samples, size):
         weight = posterior.sample((min(size, samples - start),), generator=generator)

@@ -2,8 +2,9 @@
 
 from bayesagg_pyro.heads._bernoulli import Bernoulli
 from bayesagg_pyro.heads._categorical import Categorical
+from bayesagg_pyro.heads._embedding import Body, Embedding
 from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "Head", "OnePredictor"]
+__all__ = ["Bernoulli", "Body", "Categorical", "Embedding", "Gaussian", "Head", "OnePredictor"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyro
 import torch
@@ -14,8 +14,12 @@ from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._embedding import Embedding
 from bayesagg_pyro.heads._input import check_device, check_features, check_finite, parse_targets
 from bayesagg_pyro.targets import RawTargets, Targets
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Head"]
 
@@ -70,13 +74,43 @@ class Head(nn.Module, ABC):
         self.missing = missing
         self.name = name
         self.outputs_per_task = outputs_per_task
-        self.weight = nn.Parameter(torch.empty(tasks * outputs_per_task, in_features + bias))
+        self.embedding: Embedding | None = None
+        self._make_weight(in_features)
+
+    def _make_weight(self, size: int) -> None:
+        """The point estimate of a head that is linear in `size` numbers (and a constant)."""
+        rows = self.tasks * self.outputs_per_task
+        self.weight = nn.Parameter(torch.empty(rows, size + self.bias))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the point estimate as `torch.nn.Linear` does: uniform within 1/sqrt(in_features)."""
-        bound = 1 / math.sqrt(self.in_features)
+        """Draw the point estimate as `torch.nn.Linear` does: uniform within 1/sqrt(inputs)."""
+        bound = 1 / math.sqrt(self.weight.shape[1] - self.bias)
         nn.init.uniform_(self.weight, -bound, bound)
+
+    def embed(self, embedding: Embedding) -> Self:
+        """Make the outputs linear in φ(h), f = W φ(h) (+ b), and draw weights of that size.
+
+        All inference goes on as before, with φ(h) in place of h; gradient distributions stay those
+        of the features h. Parameters of φ are point estimates, learned by the head's loss.
+
+        Args:
+            embedding: φ, of d features.
+
+        Returns:
+            The head itself.
+
+        Raises:
+            SettingError: if φ is of another number of features.
+        """
+        if embedding.in_features != self.in_features:
+            raise SettingError(
+                f"head {self.site!r} is of {self.in_features} features, the embedding of "
+                f"{embedding.in_features}; make both of the backbone's output size"
+            )
+        self._make_weight(embedding.out_features)
+        self.embedding = embedding
+        return self
 
     # -- what the task is ------------------------------------------------------------------------
 
@@ -120,19 +154,65 @@ class Head(nn.Module, ABC):
         """
         return
 
+    def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
+        """`loss` at the point estimate or at given weights, [..., B, tasks].
+
+        Missing targets hold a filler and weights of examples are left out: callers see to both.
+
+        Args:
+            features: [B, d].
+            targets: [B, tasks].
+            weight: [..., blocks, P].
+        """
+        outputs = self(features, weight)
+        return self.loss(outputs, _like(targets.values, outputs))
+
+    def negative_log_probs(
+        self, features: Tensor, targets: Targets, weight: Tensor | None = None
+    ) -> Tensor:
+        """As `losses`, of `negative_log_prob`."""
+        outputs = self(features, weight)
+        return self.negative_log_prob(outputs, _like(targets.values, outputs))
+
+    # -- its weights -----------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> int:
+        """Independent groups of weights: one per task, or 1 where all tasks share their weights.
+
+        Posteriors and priors have batch shape [blocks].
+        """
+        return self.tasks
+
+    @property
+    def has_own_parameters(self) -> bool:
+        """Whether the loss must teach parameters that no posterior is over, at the weights in use.
+
+        Those are the parameters of an embedding.
+        """
+        embedding = self.embedding
+        return embedding is not None and any(p.requires_grad for p in embedding.parameters())
+
+    def numbers_per_draw(self, examples: int) -> int:
+        """Entries of the largest temporary that the gradients at one draw of the weights take."""
+        per_example = max(self.in_features, self.outputs_per_task, self.weight.shape[-1])
+        return self.tasks * max(examples * per_example, self.weight_size)
+
     def point(self) -> Tensor:
-        """The point estimate as weights of tasks, [tasks, P]."""
+        """The point estimate as weights of tasks, [blocks, P]."""
         return self.weight.reshape(self.tasks, -1)
 
     # -- the linear part -------------------------------------------------------------------------
 
     @property
     def weight_size(self) -> int:
-        """P, the number of weights of one task."""
+        """P, the number of weights of one task (of one block)."""
         return self.weight.numel() // self.tasks
 
     def design(self, features: Tensor) -> Tensor:
-        """Features with the bias' constant appended, [..., B, D]."""
+        """Features, embedded if the head embeds, with the bias' constant appended, [..., B, D]."""
+        if self.embedding is not None:
+            features = self.embedding(features)
         if not self.bias:
             return features
         return torch.cat([features, features.new_ones((*features.shape[:-1], 1))], -1)
@@ -231,10 +311,13 @@ class Head(nn.Module, ABC):
             ShapeError: naming both shapes.
         """
         given = [*distribution.batch_shape, *distribution.event_shape]
-        if given != [self.tasks, self.weight_size]:
+        if given != [self.blocks, self.weight_size]:
+            meaning = (
+                "tasks, weights of one task" if self.blocks == self.tasks else "1, shared weights"
+            )
             raise ShapeError(
                 f"head {self.site!r}: the {what} is over weights of shape {given}, the head's are "
-                f"[{self.tasks}, {self.weight_size}] (tasks, weights of one task)"
+                f"[{self.blocks}, {self.weight_size}] ({meaning})"
             )
 
     def valid(self, targets: Targets) -> Tensor:
@@ -275,11 +358,17 @@ class Head(nn.Module, ABC):
     def exact(self, features: Tensor) -> Tensor:
         """Detached design matrix in the precision of head algebra, [B, D]."""
         features = features.detach()
-        return self.design(features.to(linalg.head_dtype(features.device)))
+        with torch.no_grad():
+            return self.design(features.to(linalg.head_dtype(features.device)))
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""
         return f"in_features={self.in_features}, tasks={self.tasks}, bias={self.bias}"
+
+
+def _like(values: Tensor, outputs: Tensor) -> Tensor:
+    """Real targets in the outputs' precision; class indices as they are."""
+    return values.to(outputs.dtype) if values.is_floating_point() else values
 
 
 def _tempering(

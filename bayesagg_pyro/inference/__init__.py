@@ -3,6 +3,7 @@
 from bayesagg_pyro.inference._conjugate import Conjugate
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._laplace import Laplace
+from bayesagg_pyro.inference._log_joint import log_joint, log_likelihood
 from bayesagg_pyro.inference._newton import SecondOrder
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics
@@ -18,4 +19,6 @@ __all__ = [
     "SecondOrder",
     "Statistics",
     "TaylorGGN",
+    "log_joint",
+    "log_likelihood",
 ]

@@ -28,15 +28,15 @@ def isotropic(head: Head, variance: float | Sequence[float] | Tensor) -> Diagona
     """
     device = head.weight.device
     value = torch.as_tensor(variance, dtype=linalg.head_dtype(device), device=device)
-    if value.shape not in ((), (head.tasks,)):
+    if value.shape not in ((), (head.blocks,)):
         raise ShapeError(
-            f"head {head.site!r}: variance must be one number or one for each of {head.tasks} "
+            f"head {head.site!r}: variance must be one number or one for each of {head.blocks} "
             f"tasks, not of shape {list(value.shape)}"
         )
     if not (value.isfinite() & (value > 0)).all():
         raise SettingError(
             f"head {head.site!r}: the prior variance must be positive and finite, not {variance}"
         )
-    mean = value.new_zeros(head.tasks, head.weight_size)
+    mean = value.new_zeros(head.blocks, head.weight_size)
     precision = value.reciprocal().reshape(-1, 1).expand(-1, head.weight_size)
     return DiagonalGaussian(mean, precision).for_outputs(head.outputs_per_task)

@@ -1,0 +1,75 @@
+"""Deterministic maps φ(h) in front of a linear head: f = W φ(h), with a posterior over W alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro.heads._module import check_module, in_precision, output_size
+
+__all__ = ["Body", "Embedding"]
+
+#: Entries of the largest temporary of a Jacobian: 2²² doubles are 32 MiB.
+_CHUNK = 2**22
+
+
+class Embedding(nn.Module, ABC):
+    """φ: [B, d] -> [B, k], one example at a time; its parameters are point estimates.
+
+    Args:
+        in_features: d.
+        out_features: k.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Tensor:
+        """φ(h), [..., B, k], in the features' precision (float32 at least)."""
+
+    def residual(self, features: Tensor) -> Tensor | None:
+        """Prior variance of f that φ cannot express, [B]; None for none."""
+        return None
+
+    def jacobian(self, features: Tensor) -> Tensor:
+        """∂φ/∂h for every example, [B, k, d]; nothing else is differentiated."""
+        size = max(1, _CHUNK // (self.out_features * max(self.in_features, self.out_features)))
+        return torch.cat([self._jacobian(part) for part in features.detach().split(size)])
+
+    def _jacobian(self, features: Tensor) -> Tensor:
+        with torch.enable_grad():
+            h = features.clone().requires_grad_()
+            total = self(h).sum(0)  # examples do not mix: each keeps its own gradient
+            if not total.requires_grad:
+                return h.new_zeros(len(h), self.out_features, self.in_features)
+            unit = torch.eye(self.out_features, dtype=total.dtype, device=total.device)
+            (rows,) = torch.autograd.grad(total, h, unit, is_grads_batched=True)
+        return rows.transpose(0, 1)
+
+
+class Body(Embedding):
+    """A network without its last layer.
+
+    Args:
+        module: [B, d] -> [B, k], without batch normalisation or dropout.
+        in_features: d.
+
+    Raises:
+        SettingError: if the module mixes examples or draws random numbers.
+        ShapeError: if it does not take [B, d] or give [B, k].
+    """
+
+    def __init__(self, module: nn.Module, in_features: int) -> None:
+        check_module(module, in_features)
+        super().__init__(in_features, output_size(module, in_features))
+        self.module = module
+
+    def forward(self, features: Tensor) -> Tensor:
+        """φ(h), [..., B, k]."""
+        dtype = torch.promote_types(features.dtype, torch.float32)
+        return in_precision(self.module, features.to(dtype))
