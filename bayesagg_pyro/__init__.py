@@ -2,10 +2,19 @@
 
 Features -> head -> posterior -> gradient distribution -> direction -> backbone: each arrow is a
 subpackage (`heads`, `priors`, `inference`, `gradients`, `aggregation`), and `BayesAgg` strings
-them together.
+them together. `diagnostics` looks at every arrow.
 """
 
-from bayesagg_pyro import aggregation, errors, gradients, heads, inference, posteriors, priors
+from bayesagg_pyro import (
+    aggregation,
+    diagnostics,
+    errors,
+    gradients,
+    heads,
+    inference,
+    posteriors,
+    priors,
+)
 from bayesagg_pyro.engine import BayesAgg
 from bayesagg_pyro.step import StepInfo
 
@@ -16,6 +25,7 @@ __all__ = [
     "StepInfo",
     "__version__",
     "aggregation",
+    "diagnostics",
     "errors",
     "gradients",
     "heads",

@@ -24,7 +24,7 @@ from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import FullData, Policy, Tracker
-from bayesagg_pyro.step import StepInfo, describe
+from bayesagg_pyro.step import Observer, Stages, StepInfo, describe
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["BayesAgg"]
@@ -59,7 +59,12 @@ class BayesAgg(nn.Module):
             raises at the next synchronisation point (`update_prior`, `state_dict`,
             `raise_deferred`); "auto" is "now" on the CPU, else "deferred".
         generator: randomness of sampled estimators.
-        keep_gradients: keep the last step's gradient distribution and weights in `info`.
+        keep_gradients: keep the last step's gradient distribution, weights, features and
+            posteriors in `info`.
+
+    Attributes:
+        info: what the last step did.
+        observer: is told about training steps (`diagnostics.Recorder` puts itself here); or None.
 
     Raises:
         TaskError: for unusable names or a head given twice.
@@ -112,6 +117,8 @@ class BayesAgg(nn.Module):
         self.warmup_epochs = warmup_epochs
         self._epochs = 0
         self.info: StepInfo | None = None
+        self.observer: Observer | None = None
+        self._keep = keep_gradients
 
     # -- training --------------------------------------------------------------------------------
 
@@ -135,11 +142,16 @@ class BayesAgg(nn.Module):
         observed, valid = self._guard.parse(self._heads(), features, targets)
         if valid is not None:
             features, observed = cleaned(features, observed, valid)
+        observer = self.observer if self.training else None
+        self._keep = self.keep_gradients or (observer is not None and observer.wants())
         step = self._backward_warmup if self.warmup else self._backward_bayes
         with torch.autocast(features.device.type, enabled=False):  # heads and backward stay exact
             losses = step(features, observed, valid)
             if self.training:
                 self._collect(features, observed, valid)
+        if observer is not None and self.info is not None:
+            observer.passed(self.info)
+            self.info = self.info if self.keep_gradients else self.info.light()
         return losses
 
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
@@ -254,7 +266,8 @@ class BayesAgg(nn.Module):
         if learned:
             total.backward(inputs=learned)
         losses = reported_losses(losses, valid)
-        self.info = StepInfo(bayesian=False, losses=losses)
+        stages = Stages(features.detach(), observed) if self._keep else None
+        self.info = StepInfo(bayesian=False, losses=losses, stages=stages)
         return losses
 
     def _backward_bayes(
@@ -295,7 +308,7 @@ class BayesAgg(nn.Module):
                 total = torch.cat([losses[name] for name in learned]).sum()
                 (total if valid is None else torch.where(valid, total, 0.0)).backward()
         losses = reported_losses(losses, valid)
-        kept = (grad, result) if self.keep_gradients else None
+        kept = (grad, result, Stages(h, observed, priors, posteriors)) if self._keep else None
         self.info = describe(losses, posteriors, result, scale, kept)
         return losses
 

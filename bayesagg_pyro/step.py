@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregated
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import Targets
 
-__all__ = ["StepInfo", "describe"]
+__all__ = ["Observer", "Stages", "StepInfo", "describe"]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The values that passed between the stages of one step.
+
+    Attributes:
+        features: [B, d], detached.
+        targets: {name: parsed targets}.
+        priors: {name: prior}; empty in the warm-up.
+        posteriors: {name: posterior}; empty in the warm-up.
+    """
+
+    features: Tensor
+    targets: Mapping[str, Targets]
+    priors: Mapping[str, Posterior] = field(default_factory=dict)
+    posteriors: Mapping[str, Posterior] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -29,7 +48,8 @@ class StepInfo:
         scale: factor between the aggregated direction and the update of the features' gradient,
             before the division by the batch size.
         gradients: the joint gradient distribution, and
-        aggregated: the direction with all its weights, if `keep_gradients` was set; else None.
+        aggregated: the direction with all its weights, and
+        stages: what passed between the stages, if `keep_gradients` was set; else None.
     """
 
     bayesian: bool
@@ -41,6 +61,21 @@ class StepInfo:
     scale: float = 1.0
     gradients: GradientDistribution | None = None
     aggregated: Aggregated | None = None
+    stages: Stages | None = None
+
+    def light(self) -> StepInfo:
+        """The same without what only `keep_gradients` keeps."""
+        return replace(self, gradients=None, aggregated=None, stages=None)
+
+
+class Observer(Protocol):
+    """Somebody who watches training from `BayesAgg.observer`, such as a recorder."""
+
+    def wants(self) -> bool:
+        """Whether the next training step is to be shown with everything kept; changes nothing."""
+
+    def passed(self, info: StepInfo) -> None:
+        """Told after every training step; `info.stages` is there if it was wanted."""
 
 
 def describe(
@@ -48,7 +83,7 @@ def describe(
     posteriors: Mapping[str, Posterior],
     result: Aggregated,
     scale: float,
-    kept: tuple[GradientDistribution, Aggregated] | None,
+    kept: tuple[GradientDistribution, Aggregated, Stages] | None,
 ) -> StepInfo:
     """What a Bayesian step did."""
     infos = {name: posterior.info for name, posterior in posteriors.items()}
@@ -63,4 +98,5 @@ def describe(
         scale=scale,
         gradients=None if kept is None else kept[0],
         aggregated=None if kept is None else kept[1],
+        stages=None if kept is None else kept[2],
     )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.diagnostics import Recorder
 from experiments import checkpoints, results, schedules, summary
 from experiments.benchmark import Batch, Values
 from experiments.errors import DivergenceError, OutputError, RunInterrupted, SettingsError
@@ -17,11 +18,12 @@ from experiments.evaluation import evaluate
 from experiments.files import prepare_folder, remove_if_empty
 from experiments.reporting import Reporter, Silent
 from experiments.run import Run, isolated_random, limited_threads, seed_of
-from experiments.settings import resolve_device
+from experiments.settings import require, resolve_device
 
-__all__ = ["CHECKPOINT", "RESULTS", "Trainer"]
+__all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
 
 CHECKPOINT = "checkpoint.pt"
+RECORD = "record.jsonl"
 RESULTS = "results.json"
 _WEIGHT_EXAMPLES = 20
 
@@ -40,6 +42,7 @@ class Trainer:
         resume: Go on from the checkpoint there.
         overwrite: Start anew even if the folder holds a run.
         reporter: Is told how it goes; nobody when None.
+        record: Write diagnostics of one step in so many into ``record.jsonl``; None writes none.
 
     Raises:
         OutputError: The folder is not writable, or holds a run already.
@@ -55,12 +58,16 @@ class Trainer:
         resume: bool = False,
         overwrite: bool = False,
         reporter: Reporter | None = None,
+        record: int | None = None,
     ) -> None:
+        require(record is None or record >= 1, "record", record, "give 1 or more steps")
         self.run = run
         self.reporter: Reporter = reporter or Silent()
         self.device = resolve_device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS
+        self._every = record
+        self._recorder: Recorder | None = None
         self._saved: Record | None = None
         if resume:
             self._saved = checkpoints.load(self.checkpoint)
@@ -74,6 +81,7 @@ class Trainer:
         elif overwrite:
             self.checkpoint.unlink(missing_ok=True)
             self.results.unlink(missing_ok=True)
+            (out / RECORD).unlink(missing_ok=True)
         elif self.checkpoint.exists() or self.results.exists():
             raise OutputError(
                 f"the output folder {out} holds a run already: go on with --resume, "
@@ -130,6 +138,10 @@ class Trainer:
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
+        if self._every is not None:
+            done = len(self.history) * self.data.train.steps(settings.batch_size)
+            path = self.results.with_name(RECORD)
+            self._recorder = self.method.watch(path, self._every, done)
         self.method.train()
         self.reporter.started(run, self.data, len(self.history))
 
@@ -148,6 +160,8 @@ class Trainer:
         steps = self.data.train.steps(settings.batch_size)
         self.reporter.epoch_started(epoch + 1, steps, phase, rate)
         method.start_epoch(epoch)
+        if self._recorder is not None:
+            self._recorder.notes["epoch"] = epoch + 1
         began = time.perf_counter()
         losses, effective, steps = self._pass(order)
         trained = time.perf_counter()

@@ -15,7 +15,7 @@ from experiments import figures, tables
 from experiments.errors import ExperimentError, RunInterrupted
 from experiments.run import Run
 from experiments.terminal import reporter
-from experiments.training import RESULTS, Trainer
+from experiments.training import RECORD, RESULTS, Trainer
 
 __all__ = ["friendly", "launch"]
 
@@ -45,7 +45,14 @@ def friendly(debug: bool) -> Iterator[Console]:
 
 
 def launch(
-    run: Run, out: Path | None, *, resume: bool, overwrite: bool, draw: bool, console: Console
+    run: Run,
+    out: Path | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    draw: bool,
+    console: Console,
+    record: int | None = None,
 ) -> Mapping[str, Any]:
     """Train, print the test errors, draw the figures.
 
@@ -56,11 +63,20 @@ def launch(
         ExperimentError: Anything that cannot work; see :class:`experiments.training.Trainer`.
     """
     folder = out or Path("results") / (f"{run.benchmark.name}-{run.method}-seed{run.settings.seed}")
-    trainer = Trainer(run, folder, resume=resume, overwrite=overwrite, reporter=reporter(console))
-    record = trainer.train()
-    console.print(tables.single(record))
+    trainer = Trainer(
+        run,
+        folder,
+        resume=resume,
+        overwrite=overwrite,
+        reporter=reporter(console),
+        record=record,
+    )
+    found = trainer.train()
+    console.print(tables.single(found))
     console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)
+    if record is not None:
+        console.print(f"record: {folder / RECORD}", soft_wrap=True, highlight=False)
     if draw:
-        for path in figures.draw([record], folder / "figures"):
+        for path in figures.draw([found], folder / "figures"):
             console.print(f"figure: {path}", soft_wrap=True, highlight=False)
-    return record
+    return found

@@ -25,6 +25,7 @@ __all__ = [
     "Power",
     "Pretrain",
     "PriorVariance",
+    "Record",
     "Resolution",
     "Resume",
     "Scale",
@@ -178,6 +179,16 @@ Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite", help="Start anew even if --out holds a run.", rich_help_panel=_OUTPUT
+    ),
+]
+Record = Annotated[
+    int | None,
+    typer.Option(
+        metavar="EVERY",
+        help="Write diagnostics of one training step in so many (features, posteriors, gradients, "
+        "weights) into record.jsonl beside the results.",
+        show_default="none",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 Figures = Annotated[

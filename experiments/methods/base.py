@@ -7,10 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import Parameter
+
+from bayesagg_pyro.diagnostics import Recorder
+from experiments.errors import SettingsError
 
 __all__ = ["ExampleWeights", "Level", "Method", "MethodOptions", "Needs", "Scale"]
 
@@ -106,6 +110,17 @@ class Method(ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave, bit for bit."""
+
+    def watch(self, path: Path, every: int, start: int) -> Recorder:
+        """Let a recorder write one record every so many steps, from step ``start`` on.
+
+        Raises:
+            SettingsError: The method offers nothing to record.
+        """
+        raise SettingsError(
+            f"record = {every} cannot work: method {self.name} offers nothing to record; "
+            "leave --record away"
+        )
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 - most methods do nothing
         """Before the first batch of epoch ``epoch``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn import Parameter
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, priors
+from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
 from experiments.methods.base import ExampleWeights, Level, Method, MethodOptions, Needs, Scale
@@ -142,6 +144,10 @@ class BayesAggMethod(Method):
         """Switch both between training and evaluation."""
         self.backbone.train(mode)
         self.mtl.train(mode)
+
+    def watch(self, path: Path, every: int, start: int) -> Recorder:
+        """Record every stage of a step."""
+        return Recorder(self.mtl, path, every=every, start=start)
 
     def start_epoch(self, epoch: int) -> None:
         """End the pre-training when its epochs are over."""

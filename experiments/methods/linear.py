@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import Level, Method, MethodOptions, Scale
 
@@ -34,6 +36,7 @@ class LinearScalarization(Method):
         self.backbone = backbone
         self.heads = nn.ModuleDict(heads)
         self._by_name = dict(heads)
+        self._recorder: Recorder | None = None
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One ordinary forward and backward pass."""
@@ -43,7 +46,15 @@ class LinearScalarization(Method):
             for name, head in self._by_name.items()
         }
         torch.cat(list(losses.values())).sum().backward()
-        return {name: loss.detach() for name, loss in losses.items()}
+        detached = {name: loss.detach() for name, loss in losses.items()}
+        if self._recorder is not None:
+            self._recorder.see(features, targets, detached)
+        return detached
+
+    def watch(self, path: Path, every: int, start: int) -> Recorder:
+        """Record losses, features and norms of the heads."""
+        self._recorder = Recorder(self._by_name, path, every=every, start=start)
+        return self._recorder
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """The heads' outputs."""

@@ -1,0 +1,229 @@
+"""Who decided the update: weights, conflicts, shares, and what the step does to each task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.aggregation import Aggregated
+from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.gradients import GradientDistribution
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.targets import RawTargets
+
+__all__ = [
+    "Conflicts",
+    "Update",
+    "Weights",
+    "conflicts",
+    "uncertainty_pull",
+    "update",
+    "weights",
+]
+
+_QUANTILES = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Summary of the weights α [tasks, B, d].
+
+    Attributes:
+        mean: over examples and dimensions, [tasks].
+        quantiles: 5, 50 and 95 % over examples and dimensions, [3, tasks].
+        by_example: mean over dimensions, [tasks, B].
+        by_dimension: mean over examples, [tasks, d].
+        effective: (Σα)² / Σα² of each example and dimension, [B, d]; NaN without any target.
+    """
+
+    mean: Tensor
+    quantiles: Tensor
+    by_example: Tensor
+    by_dimension: Tensor
+    effective: Tensor
+
+    @property
+    def effective_tasks(self) -> Tensor:
+        """Mean effective number of tasks, []."""
+        return self.effective.nanmean()
+
+    def checks(self) -> list[Check]:
+        """Effective number of tasks."""
+        tasks = len(self.mean)
+        if tasks == 1:
+            return []
+        return [judge("effective_tasks", (self.effective_tasks - 1) / (tasks - 1))]
+
+
+def weights(grad: GradientDistribution, result: Aggregated) -> Weights:
+    """Summarise the weights of an aggregation.
+
+    Args:
+        grad: what was aggregated.
+        result: its outcome.
+
+    Raises:
+        StateError: for a method without weights.
+    """
+    if result.weights is None:
+        raise StateError("this aggregation has no weights of tasks to summarise")
+    alpha = result.weights.expand_as(grad.mean).double()
+    levels = torch.tensor(_QUANTILES, dtype=alpha.dtype, device=alpha.device)
+    flat = alpha.flatten(1)
+    effective = alpha.sum(0).square() / alpha.square().sum(0)
+    return Weights(
+        flat.mean(1),
+        torch.stack([_quantile(row, levels) for row in flat], 1),
+        alpha.mean(2),
+        alpha.mean(1),
+        effective,
+    )
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """How the gradients of pairs of tasks agree.
+
+    Attributes:
+        cosine: of the mean gradients of the whole batch, [tasks, tasks].
+        scaled: the same of μ/σ, gradients in units of their uncertainty, [tasks, tasks].
+        against: share of the examples with a target of both tasks on which their gradients' inner
+            product is below zero by more than twice its own standard deviation, [tasks, tasks].
+        along: likewise above zero, [tasks, tasks].
+    """
+
+    cosine: Tensor
+    scaled: Tensor
+    against: Tensor
+    along: Tensor
+
+    def checks(self) -> list[Check]:
+        """The pair of tasks that surely disagrees most often."""
+        return [judge("conflict", self.against, ("task", "task"))]
+
+
+def conflicts(grad: GradientDistribution) -> Conflicts:
+    """Agreement of tasks, with and without regard to uncertainty.
+
+    The inner product of two independent gradients has mean μᵢ·μⱼ and, with diagonal covariances,
+    variance Σ_d μᵢ² Vⱼ + μⱼ² Vᵢ + Vᵢ Vⱼ; a conflict counts when it stands out from that.
+    """
+    mean, variance = grad.mean.double(), grad.variance.double()
+    inner = torch.einsum("ibd,jbd->ijb", mean, mean)
+    crossed = torch.einsum("ibd,jbd->ijb", mean.square(), variance)
+    spread = crossed + crossed.transpose(0, 1) + torch.einsum("ibd,jbd->ijb", variance, variance)
+    limit = 2 * spread.sqrt()
+    both = torch.ones_like(inner, dtype=torch.bool)
+    if grad.observed is not None:
+        both = grad.observed[:, None] & grad.observed[None]
+    count = both.sum(-1).clamp(min=1)
+    tiny = torch.finfo(mean.dtype).tiny
+    return Conflicts(
+        _cosines(mean),
+        _cosines(torch.where(variance > 0, mean / variance.clamp(min=tiny).sqrt(), 0.0)),
+        ((inner < -limit) & both).sum(-1) / count,
+        ((inner > limit) & both).sum(-1) / count,
+    )
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update owes to each task, and does to it.
+
+    Attributes:
+        norm: of the direction over the whole batch, [].
+        shares: ⟨α_t μ_t, g⟩ / ⟨g, g⟩, which sum to 1 over tasks for a weighted mean, [tasks]; None
+            for a method without weights. Negative: the task was overruled.
+        change: −⟨μ_t, g⟩ / ‖μ_t‖‖g‖, [tasks]: first-order change of the task's expected loss when
+            features move along −g, in units of the best that a move of this length could do:
+            −1 is the best, 0 no change, positive a rise.
+        change_of_mean: the same along the plain mean of the tasks' mean gradients, [tasks].
+    """
+
+    norm: Tensor
+    shares: Tensor | None
+    change: Tensor
+    change_of_mean: Tensor
+
+    def checks(self) -> list[Check]:
+        """Shares and changes."""
+        found = [judge("first_order", self.change, ("task",))]
+        if self.shares is not None:
+            found.append(judge("share", self.shares * len(self.shares), ("task",)))
+        return found
+
+
+def update(grad: GradientDistribution, result: Aggregated) -> Update:
+    """Analyse an update direction in the space of the features.
+
+    Args:
+        grad: what was aggregated.
+        result: its outcome; for the full covariance, shares come from the weights' diagonals.
+    """
+    mean = grad.mean.double()
+    scale = grad.loss_scale()
+    scaled = mean if scale is None else mean * scale
+    direction = result.direction.double()
+    plain = scaled.mean(0)
+    shares = None
+    if result.weights is not None:
+        parts = torch.einsum("tbd,bd->t", result.weights * scaled, direction)
+        shares = parts / _positive(direction.square().sum())
+    return Update(
+        torch.linalg.vector_norm(direction),
+        shares,
+        -_cosine_to(scaled, direction),
+        -_cosine_to(scaled, plain),
+    )
+
+
+def uncertainty_pull(
+    head: Head, posterior: Posterior, features: Tensor, targets: RawTargets
+) -> Tensor | None:
+    """Share of the term 2 S h in E[g] = 2 (m r + S h) of a Gaussian head, [tasks].
+
+    That term is the gradient of hᵀ S h: it moves features to where the weights are certain, which
+    for rare or dead units means towards zero. The share is ‖2 S h‖ / (‖2 m r‖ + ‖2 S h‖) over the
+    batch. None for other heads and posteriors, whose mean gradient has no such term.
+    """
+    if type(head) is not Gaussian or not isinstance(posterior, GaussianFamily):
+        return None
+    observed = head.parse_targets(targets, len(features))
+    design = head.exact(features)
+    size = head.in_features
+    pull = posterior.project(design).cross[..., :size].expand(head.tasks, -1, -1)
+    residual = (design @ posterior.mean.mT - observed.values.to(design.dtype)).mT
+    error = residual[..., None] * posterior.mean[:, None, :size]
+    if observed.mask is not None:
+        seen = observed.mask.mT[..., None]
+        pull, error = pull * seen, error * seen
+    pulled, corrected = (
+        part.flatten(1).square().sum(1).sqrt() for part in (pull, error)
+    )
+    return pulled / _positive(pulled + corrected)
+
+
+def _cosines(rows: Tensor) -> Tensor:
+    flat = torch.nn.functional.normalize(rows.flatten(1), dim=1)
+    return flat @ flat.mT
+
+
+def _cosine_to(rows: Tensor, direction: Tensor) -> Tensor:
+    inner = torch.einsum("tbd,bd->t", rows, direction)
+    norms = torch.linalg.vector_norm(rows.flatten(1), dim=1)
+    return inner / _positive(norms * torch.linalg.vector_norm(direction))
+
+
+def _positive(value: Tensor) -> Tensor:
+    return value.clamp(min=torch.finfo(value.dtype).tiny)
+
+
+def _quantile(values: Tensor, levels: Tensor) -> Tensor:
+    """Quantiles of a vector of any length (`torch.quantile` refuses long ones)."""
+    ordered = values.sort().values
+    position = (levels * (len(ordered) - 1)).round().long()
+    return ordered[position]

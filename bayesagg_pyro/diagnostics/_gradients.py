@@ -1,0 +1,273 @@
+"""Is the distribution of the gradient right, close to Gaussian, and more than noise?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.gradients import GradientDistribution
+
+__all__ = [
+    "DroppedByDiagonal",
+    "Moments",
+    "Normality",
+    "SignalToNoise",
+    "diagonal_against_full",
+    "moments",
+    "normality",
+    "signal_to_noise",
+]
+
+_AXES = ("task", "example", "dimension")
+#: Draws held at once: [chunk, tasks, B, d].
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Stated moments against sampled ones, [tasks, B, d].
+
+    Attributes:
+        mean_z: (stated − sampled) mean in standard errors; 0 where not observed or constant.
+        variance_z: likewise for the variance, its standard error from the fourth moment.
+        draws: number of samples.
+    """
+
+    mean_z: Tensor
+    variance_z: Tensor
+    draws: int
+
+    @property
+    def p_value(self) -> Tensor:
+        """Of the largest deviation among all, by Bonferroni, []: valid under any dependence."""
+        worst = torch.maximum(self.mean_z.abs().amax(), self.variance_z.abs().amax())
+        tests = self.mean_z.numel() + self.variance_z.numel()
+        single: Tensor = torch.special.erfc(worst / math.sqrt(2))
+        return (tests * single).clamp(max=1.0)
+
+    def checks(self) -> list[Check]:
+        """The largest deviation."""
+        return [judge("moments", self.p_value)]
+
+
+def moments(
+    grad: GradientDistribution, *, draws: int = 4096, generator: torch.Generator | None = None
+) -> Moments:
+    """Hold the stated mean and variance against plain samples of the same distribution.
+
+    Args:
+        grad: from any estimator that can be sampled.
+        draws: samples; the standard error of a variance is about its √(2/draws), more for heavy
+            tails, where few draws underestimate it.
+        generator: randomness.
+
+    Raises:
+        StateError: if the distribution cannot be sampled.
+        SettingError: for fewer than 100 draws.
+    """
+    sampled = _powers(grad, draws, generator)
+    variance_error = ((sampled.fourth - sampled.variance.square()).clamp(min=0) / draws).sqrt()
+    return Moments(
+        _z(grad.mean - sampled.mean, (sampled.variance / draws).sqrt(), grad.mean),
+        _z(grad.variance - sampled.variance, variance_error, grad.variance),
+        draws,
+    )
+
+
+@dataclass(frozen=True)
+class Normality:
+    """How far each gradient is from the Gaussian with its moments, [tasks, B, d].
+
+    NaN where a gradient does not vary.
+
+    Attributes:
+        skewness: E[x³] of the standardised gradient.
+        excess_kurtosis: E[x⁴] − 3.
+        energy: energy distance 2 E|x − z| − E|z − z'| − E|x − x'| to a standard normal z.
+    """
+
+    skewness: Tensor
+    excess_kurtosis: Tensor
+    energy: Tensor
+
+    def checks(self) -> list[Check]:
+        """Medians over all gradients of the absolute values."""
+        found = {
+            "skewness": self.skewness.abs(),
+            "kurtosis": self.excess_kurtosis.abs(),
+            "energy": self.energy,
+        }
+        return [judge(key, value.flatten().nanmedian()) for key, value in found.items()]
+
+
+def normality(
+    grad: GradientDistribution, *, draws: int = 4096, generator: torch.Generator | None = None
+) -> Normality:
+    """Shape of each gradient's distribution, from samples.
+
+    Args:
+        grad: from any estimator that can be sampled.
+        draws: samples; the energy distance of a true Gaussian comes out at about 1 / draws.
+        generator: randomness.
+
+    Raises:
+        StateError: if the distribution cannot be sampled.
+        SettingError: for fewer than 100 draws.
+    """
+    sampled = _powers(grad, draws, generator, keep=True)
+    assert sampled.kept is not None
+    deviation = sampled.variance.sqrt()
+    varies = deviation > 1e-12 * sampled.mean.abs()
+    safe = torch.where(varies, deviation, 1.0)
+    energy = torch.stack(  # one task at a time: sorting holds several copies
+        [
+            energy_to_normal((sampled.kept[:, task] - sampled.mean[task]) / safe[task])
+            for task in range(grad.tasks)
+        ]
+    )
+    return Normality(
+        torch.where(varies, sampled.third / safe**3, torch.nan),
+        torch.where(varies, sampled.fourth / safe**4 - 3, torch.nan),
+        torch.where(varies, energy, torch.nan),
+    )
+
+
+def energy_to_normal(samples: Tensor) -> Tensor:
+    """Energy distance between samples and the standard normal (Székely & Rizzo, 2005).
+
+    E|a − z| = 2 φ(a) + a (2 Φ(a) − 1) and E|z − z'| = 2/√π are exact; E|x − x'| comes from the
+    order statistics.
+
+    Args:
+        samples: [S, ...].
+
+    Returns:
+        [...].
+    """
+    count = len(samples)
+    density = torch.exp(-0.5 * samples.square()) / math.sqrt(2 * math.pi)
+    to_normal = (2 * density + samples * torch.special.erf(samples / math.sqrt(2))).mean(0)
+    ordered = samples.sort(0).values
+    rank = torch.arange(1, count + 1, dtype=samples.dtype, device=samples.device)
+    weight = (2 * rank - count - 1).reshape(-1, *[1] * (samples.ndim - 1))
+    within = 2 * (weight * ordered).sum(0) / count**2
+    distance: Tensor = 2 * to_normal - 2 / math.sqrt(math.pi) - within
+    return distance.clamp(min=0)
+
+
+@dataclass(frozen=True)
+class SignalToNoise:
+    """|E g| / std g, medians over observed examples.
+
+    Attributes:
+        by_task: over dimensions too, [tasks]; NaN for a task without any target.
+        by_dimension: [tasks, d].
+    """
+
+    by_task: Tensor
+    by_dimension: Tensor
+
+    def checks(self) -> list[Check]:
+        """The task with the weakest signal, among those that were observed."""
+        seen = self.by_task[~self.by_task.isnan()]
+        return [judge("snr", seen, ("observed task",))] if len(seen) else []
+
+
+def signal_to_noise(grad: GradientDistribution) -> SignalToNoise:
+    """Signal-to-noise ratio of gradients; infinite where a gradient has no variance."""
+    ratio = grad.mean.double().abs() / grad.variance.double().sqrt()
+    if grad.observed is not None:
+        ratio = torch.where(grad.observed[..., None], ratio, torch.nan)
+    return SignalToNoise(ratio.flatten(1).nanmedian(1).values, ratio.nanmedian(1).values)
+
+
+@dataclass(frozen=True)
+class DroppedByDiagonal:
+    """Direction with full covariances against that with their diagonals, power 1.
+
+    Attributes:
+        cosine: of the two directions of each example, [B].
+        norm_ratio: ‖full‖ / ‖diagonal‖, [B].
+        correlation: mean absolute correlation between dimensions of a gradient, [tasks].
+    """
+
+    cosine: Tensor
+    norm_ratio: Tensor
+    correlation: Tensor
+
+    def checks(self) -> list[Check]:
+        """The median cosine over examples."""
+        return [judge("diagonal", self.cosine.nanmedian())]
+
+
+def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
+    """What is lost by treating dimensions one by one; costs [tasks, B, d, d].
+
+    Raises:
+        StateError: if the estimator offers no covariance.
+    """
+    full = PrecisionWeighted(1.0, covariance="full").aggregate(grad).direction.double()
+    diagonal = PrecisionWeighted(1.0).aggregate(grad).direction.double()
+    norms = [torch.linalg.vector_norm(g, dim=-1) for g in (full, diagonal)]
+    covariance = grad.covariance_matrix.double()
+    deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+    correlation = covariance / (deviation[..., :, None] * deviation[..., None, :])
+    size = correlation.shape[-1]
+    off = ~torch.eye(size, dtype=torch.bool, device=correlation.device)
+    return DroppedByDiagonal(
+        (full * diagonal).sum(-1) / (norms[0] * norms[1]),
+        norms[0] / norms[1],
+        correlation[..., off].abs().flatten(1).nanmean(1),
+    )
+
+
+@dataclass(frozen=True)
+class _Powers:
+    """Sample mean and central moments, [tasks, B, d], float64."""
+
+    mean: Tensor
+    variance: Tensor
+    third: Tensor
+    fourth: Tensor
+    kept: Tensor | None
+
+
+def _powers(
+    grad: GradientDistribution,
+    draws: int,
+    generator: torch.Generator | None,
+    keep: bool = False,
+) -> _Powers:
+    """Central moments in two passes over the same draws, kept as they are."""
+    if draws < 100:
+        raise SettingError(f"draws must be at least 100 to say anything, not {draws}")
+    parts = [
+        grad.sample((min(_CHUNK, draws - start),), generator=generator).double()
+        for start in range(0, draws, _CHUNK)
+    ]
+    mean = torch.stack([part.sum(0) for part in parts]).sum(0) / draws
+    sums = [
+        torch.stack([((part - mean) ** power).sum(0) for part in parts]).sum(0)
+        for power in (2, 3, 4)
+    ]
+    return _Powers(
+        mean,
+        sums[0] / (draws - 1),
+        sums[1] / draws,
+        sums[2] / draws,
+        torch.cat(parts) if keep else None,
+    )
+
+
+def _z(difference: Tensor, error: Tensor, stated: Tensor) -> Tensor:
+    """Standard scores; a difference within the stated moment's own precision counts as none."""
+    rounding = 64 * torch.finfo(stated.dtype).eps * stated.abs()
+    return torch.where(
+        difference.abs() <= rounding, 0.0, difference / (error + rounding).clamp(min=1e-300)
+    ).double()

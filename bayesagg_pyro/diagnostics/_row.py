@@ -1,0 +1,101 @@
+"""What one record holds: every light diagnostic of a step, as columns of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.diagnostics import _aggregation, _features, _gradients
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.step import StepInfo
+
+__all__ = ["row_of", "task_names"]
+
+Columns = dict[str, Tensor]
+
+
+def task_names(heads: Mapping[str, Head]) -> list[str]:
+    """Names of tasks in the order of the gradients' rows: `head` or `head.k`."""
+    return [
+        name if head.tasks == 1 else f"{name}.{task}"
+        for name, head in heads.items()
+        for task in range(head.tasks)
+    ]
+
+
+@torch.no_grad()
+def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
+    """The columns of a step that was kept whole; one copy from the device.
+
+    Columns that speak of a task end in `/task`, those of a head in `/head`.
+    """
+    stages = info.stages
+    assert stages is not None
+    columns: Columns = {}
+    for name, head in heads.items():
+        _per_task(columns, "loss", {name: head}, info.losses[name])
+    found = _features.spectrum(stages.features)
+    columns["live_units"] = found.live_units
+    columns["rank"] = found.rank
+    columns["effective_rank"] = found.effective_rank
+    columns["feature_norm"] = torch.linalg.vector_norm(stages.features.double(), dim=1).mean()
+    for name, head in heads.items():
+        norms = torch.linalg.vector_norm(head.point().double(), dim=-1)
+        _per_task(columns, "point_norm", {name: head}, norms)
+    for name, posterior in stages.posteriors.items():
+        _posterior(columns, name, heads[name], posterior, stages.priors[name])
+        pull = _aggregation.uncertainty_pull(
+            heads[name], posterior, stages.features, stages.targets[name]
+        )
+        if pull is not None:
+            _per_task(columns, "uncertainty_pull", {name: heads[name]}, pull)
+    for quantity in ("jitter", "condition"):
+        for name, value in getattr(info, quantity).items():
+            columns[f"{quantity}/{name}"] = value.max()
+    _aggregated(columns, info, heads)
+    values = torch.stack([value.reshape(()).double() for value in columns.values()]).tolist()
+    return dict(zip(columns, values, strict=True))
+
+
+def _posterior(
+    columns: Columns, name: str, head: Head, posterior: Posterior, prior: Posterior
+) -> None:
+    _per_task(columns, "head_norm", {name: head}, _features.head_norms(posterior))
+    # One batch against what the prior allows: about sqrt(B / (N + B)) where it still holds.
+    moved = (posterior.mean - prior.mean).double() / prior.variance.double().sqrt()
+    _per_task(columns, "moved", {name: head}, moved.square().mean(-1).sqrt())
+    spread = posterior.variance.double().mean(-1).sqrt()
+    _per_task(columns, "posterior_std", {name: head}, spread)
+
+
+def _aggregated(columns: Columns, info: StepInfo, heads: Mapping[str, Head]) -> None:
+    grad, result = info.gradients, info.aggregated
+    if grad is None or result is None:
+        return
+    _per_task(columns, "snr", heads, _gradients.signal_to_noise(grad).by_task)
+    done = _aggregation.update(grad, result)
+    columns["update_norm"] = done.norm * info.scale
+    _per_task(columns, "first_order", heads, done.change)
+    _per_task(columns, "first_order_mean", heads, done.change_of_mean)
+    if done.shares is not None:
+        weights = _aggregation.weights(grad, result)
+        columns["effective_tasks"] = weights.effective_tasks
+        _per_task(columns, "share", heads, done.shares)
+        _per_task(columns, "weight", heads, weights.mean)
+        _per_task(columns, "weight_low", heads, weights.quantiles[0])
+        _per_task(columns, "weight_high", heads, weights.quantiles[2])
+    pairs = _aggregation.conflicts(grad)
+    if grad.tasks > 1:
+        off = ~torch.eye(grad.tasks, dtype=torch.bool, device=grad.mean.device)
+        columns["cosine_mean"] = pairs.cosine[off].mean()
+        columns["cosine_min"] = pairs.cosine[off].min()
+        columns["cosine_scaled_min"] = pairs.scaled[off].min()
+        columns["conflict_max"] = pairs.against[off].max()
+
+
+def _per_task(columns: Columns, quantity: str, heads: Mapping[str, Head], values: Tensor) -> None:
+    for name, value in zip(task_names(heads), values, strict=True):
+        columns[f"{quantity}/{name}"] = value
