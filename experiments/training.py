@@ -26,6 +26,7 @@ CHECKPOINT = "checkpoint.pt"
 RECORD = "record.jsonl"
 RESULTS = "results.json"
 _WEIGHT_EXAMPLES = 20
+_FRESH_EXAMPLES = 1000
 
 Record = dict[str, Any]
 
@@ -139,11 +140,21 @@ class Trainer:
             self._restore(self._saved)
             self._saved = None
         if self._every is not None:
-            done = len(self.history) * self.data.train.steps(settings.batch_size)
-            path = self.results.with_name(RECORD)
-            self._recorder = self.method.watch(path, self._every, done)
+            self._recorder = self._watch(self._every)
         self.method.train()
         self.reporter.started(run, self.data, len(self.history))
+
+    def _watch(self, every: int) -> Recorder:
+        """Let a recorder watch the method; a resumed run drops records of steps to be redone."""
+        train = self.data.train
+        generator = torch.Generator().manual_seed(seed_of(self.run.settings.seed, "fresh"))
+        examples = next(iter(train.batches(_FRESH_EXAMPLES, generator)))
+        done = len(self.history) * train.steps(self.run.settings.batch_size)
+        path = self.results.with_name(RECORD)
+        try:
+            return self.method.watch(path, every, done, examples.inputs, examples.targets)
+        except OSError as error:
+            raise OutputError(f"cannot write {path} ({error.strerror or error})") from error
 
     def _fixed_examples(self) -> Batch:
         """The same training examples for every run with this seed, to watch their weights."""

@@ -201,9 +201,7 @@ def uncertainty_pull(
     if observed.mask is not None:
         seen = observed.mask.mT[..., None]
         pull, error = pull * seen, error * seen
-    pulled, corrected = (
-        part.flatten(1).square().sum(1).sqrt() for part in (pull, error)
-    )
+    pulled, corrected = (part.flatten(1).square().sum(1).sqrt() for part in (pull, error))
     return pulled / _positive(pulled + corrected)
 
 

@@ -65,6 +65,7 @@ def chestxray14(
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
+    record: o.Record = None,
     figures: o.Figures = True,
     debug: o.Debug = False,
 ) -> None:
@@ -85,4 +86,12 @@ def chestxray14(
             ),
             given,
         )
-        launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)
+        launch(
+            run,
+            out,
+            resume=resume,
+            overwrite=overwrite,
+            draw=figures,
+            console=console,
+            record=record,
+        )

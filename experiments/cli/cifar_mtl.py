@@ -90,6 +90,7 @@ def cifar_mtl(
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
+    record: o.Record = None,
     figures: o.Figures = True,
     debug: o.Debug = False,
 ) -> None:
@@ -112,4 +113,12 @@ def cifar_mtl(
             ),
             given,
         )
-        launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)
+        launch(
+            run,
+            out,
+            resume=resume,
+            overwrite=overwrite,
+            draw=figures,
+            console=console,
+            record=record,
+        )

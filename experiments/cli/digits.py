@@ -61,6 +61,7 @@ def digits(
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
+    record: o.Record = None,
     figures: o.Figures = True,
     debug: o.Debug = False,
 ) -> None:
@@ -79,4 +80,12 @@ def digits(
             ),
             given,
         )
-        launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)
+        launch(
+            run,
+            out,
+            resume=resume,
+            overwrite=overwrite,
+            draw=figures,
+            console=console,
+            record=record,
+        )

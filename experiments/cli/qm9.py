@@ -130,6 +130,7 @@ def qm9(
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
+    record: o.Record = None,
     figures: o.Figures = True,
     debug: o.Debug = False,
 ) -> None:
@@ -181,4 +182,12 @@ def qm9(
                 threads=threads,
             ),
         )
-        launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)
+        launch(
+            run,
+            out,
+            resume=resume,
+            overwrite=overwrite,
+            draw=figures,
+            console=console,
+            record=record,
+        )

@@ -57,6 +57,7 @@ def utkface(
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
+    record: o.Record = None,
     figures: o.Figures = True,
     debug: o.Debug = False,
 ) -> None:
@@ -76,4 +77,12 @@ def utkface(
             ),
             given,
         )
-        launch(run, out, resume=resume, overwrite=overwrite, draw=figures, console=console)
+        launch(
+            run,
+            out,
+            resume=resume,
+            overwrite=overwrite,
+            draw=figures,
+            console=console,
+            record=record,
+        )

@@ -111,8 +111,17 @@ class Method(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave, bit for bit."""
 
-    def watch(self, path: Path, every: int, start: int) -> Recorder:
+    def watch(
+        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
+    ) -> Recorder:
         """Let a recorder write one record every so many steps, from step ``start`` on.
+
+        Args:
+            path: Where to.
+            every: Steps.
+            start: Steps that were done before.
+            inputs: Training examples whose features show whether a prior is out of date.
+            targets: Their targets.
 
         Raises:
             SettingsError: The method offers nothing to record.

@@ -116,6 +116,10 @@ class BayesAggMethod(Method):
             )
             for resolution in (options.resolution, "example")
         )
+        self._base_priors = {
+            name: priors.isotropic(head, options.prior_variance)
+            for name, head in self._heads.items()
+        }
         self.mtl = ba.BayesAgg(
             heads=self._heads,
             aggregation=self._aggregation,
@@ -145,9 +149,20 @@ class BayesAggMethod(Method):
         self.backbone.train(mode)
         self.mtl.train(mode)
 
-    def watch(self, path: Path, every: int, start: int) -> Recorder:
-        """Record every stage of a step."""
-        return Recorder(self.mtl, path, every=every, start=start)
+    def watch(
+        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
+    ) -> Recorder:
+        """Record every stage of a step, and how stale the priors are for the examples given."""
+
+        def fresh() -> tuple[Tensor, dict[str, Tensor]]:
+            self.backbone.eval()
+            features = self.backbone(inputs)
+            self.backbone.train()
+            return features, targets
+
+        return Recorder(
+            self.mtl, path, every=every, start=start, fresh=fresh, base=self._base_priors
+        )
 
     def start_epoch(self, epoch: int) -> None:
         """End the pre-training when its epochs are over."""

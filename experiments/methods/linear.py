@@ -51,7 +51,9 @@ class LinearScalarization(Method):
             self._recorder.see(features, targets, detached)
         return detached
 
-    def watch(self, path: Path, every: int, start: int) -> Recorder:
+    def watch(
+        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
+    ) -> Recorder:
         """Record losses, features and norms of the heads."""
         self._recorder = Recorder(self._by_name, path, every=every, start=start)
         return self._recorder
