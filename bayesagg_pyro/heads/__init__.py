@@ -5,6 +5,18 @@ from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body, Embedding
 from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._network import Network
 from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.heads._shared import SharedWeights
 
-__all__ = ["Bernoulli", "Body", "Categorical", "Embedding", "Gaussian", "Head", "OnePredictor"]
+__all__ = [
+    "Bernoulli",
+    "Body",
+    "Categorical",
+    "Embedding",
+    "Gaussian",
+    "Head",
+    "Network",
+    "OnePredictor",
+    "SharedWeights",
+]

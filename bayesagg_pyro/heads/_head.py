@@ -108,7 +108,9 @@ class Head(nn.Module, ABC):
                 f"head {self.site!r} is of {self.in_features} features, the embedding of "
                 f"{embedding.in_features}; make both of the backbone's output size"
             )
+        like = self.weight
         self._make_weight(embedding.out_features)
+        self.weight.data = self.weight.data.to(like)
         self.embedding = embedding
         return self
 
@@ -260,7 +262,8 @@ class Head(nn.Module, ABC):
         prior = prior.to(device=features.device, dtype=features.dtype)
         observed = None if targets is None else self.parse_targets(targets, len(features))
         task_plate = pyro.plate(f"{self.site}.tasks", self.tasks, dim=-1)
-        with task_plate:
+        shared = pyro.plate(f"{self.site}.weights", self.blocks, dim=-1)
+        with task_plate if self.blocks == self.tasks else shared:
             weight = pyro.sample(f"{self.site}.weight", prior)
         if weight.ndim > 2:  # drawn in parallel: [S, 1, tasks, P], the 1 standing for the examples
             weight = weight.squeeze(-3)

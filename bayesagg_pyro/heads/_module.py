@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 
-__all__ = ["call", "check_module", "in_precision", "output_size", "widest"]
+__all__ = ["call", "check_module", "in_precision", "output_size", "probe", "widest"]
 
 _NORMS = (nn.modules.batchnorm._NormBase,)
 _DROPOUT = (nn.modules.dropout._DropoutNd,)
@@ -37,15 +37,15 @@ def check_module(module: nn.Module, in_features: int) -> None:
                 f"{label} draws random numbers; the posterior over weights is the randomness of a "
                 "head: leave dropout to the backbone"
             )
-    probe = _probe(module, in_features, 3)
+    x = probe(module, in_features, 3)
     with torch.no_grad():
-        together = in_precision(module, probe)
+        together = in_precision(module, x)
         if together.shape[:1] != (3,) or together.ndim != 2:
             raise ShapeError(
                 f"the module maps [3, {in_features}] to {list(together.shape)}; heads need "
                 "[examples, outputs]"
             )
-        alone = in_precision(module, probe[:1])
+        alone = in_precision(module, x[:1])
     if not torch.allclose(together[:1], alone, rtol=1e-6, atol=1e-8):
         raise SettingError(
             "the module's output for an example changes with the others in the batch (or with "
@@ -56,7 +56,7 @@ def check_module(module: nn.Module, in_features: int) -> None:
 def output_size(module: nn.Module, in_features: int) -> int:
     """Numbers that the module gives for each example."""
     with torch.no_grad():
-        return int(in_precision(module, _probe(module, in_features, 2)).shape[-1])
+        return int(in_precision(module, probe(module, in_features, 2)).shape[-1])
 
 
 def widest(module: nn.Module, in_features: int) -> int:
@@ -70,7 +70,7 @@ def widest(module: nn.Module, in_features: int) -> int:
     hooks = [part.register_forward_hook(note) for part in module.modules()]
     try:
         with torch.no_grad():
-            in_precision(module, _probe(module, in_features, 1))
+            in_precision(module, probe(module, in_features, 1))
     finally:
         for hook in hooks:
             hook.remove()
@@ -90,7 +90,7 @@ def call(module: nn.Module, parameters: Mapping[str, Tensor], features: Tensor) 
     return output
 
 
-def _probe(module: nn.Module, in_features: int, examples: int) -> Tensor:
+def probe(module: nn.Module, in_features: int, examples: int) -> Tensor:
     """Features that are not all alike, without touching any generator's state."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     count = examples * in_features

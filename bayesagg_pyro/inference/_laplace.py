@@ -62,7 +62,7 @@ class Laplace(SecondOrder):
         self, head: Head, source: Source, prior: GaussianFamily, point: Tensor
     ) -> GaussianFamily:
         """Iterate to the MAP, then expand there."""
-        steps = torch.zeros(head.tasks, dtype=torch.long, device=point.device)
+        steps = torch.zeros(head.blocks, dtype=torch.long, device=point.device)
         newton = newton_step(head, prior, point, self.expand(head, source(), point))
         first = torch.ones_like(newton.decrement)
         for _ in range(self.max_steps):

@@ -18,7 +18,8 @@ from bayesagg_pyro.inference._curvature import (
     Structure,
 )
 from bayesagg_pyro.inference._examples import Examples, Keep
-from bayesagg_pyro.inference._ggn import Chunk, Expansion, check_structure, expand, value
+from bayesagg_pyro.inference._expansion import check_structure, expand, value
+from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
