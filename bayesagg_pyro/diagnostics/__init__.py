@@ -14,6 +14,15 @@ from bayesagg_pyro.diagnostics._aggregation import (
     update,
     weights,
 )
+from bayesagg_pyro.diagnostics._calibration import Calibration, simulate_calibration, uniformity
+from bayesagg_pyro.diagnostics._chains import Convergence, convergence
+from bayesagg_pyro.diagnostics._conditioning import Conditioning, conditioning
+from bayesagg_pyro.diagnostics._distance import (
+    AgainstReference,
+    against_reference,
+    kl,
+    wasserstein2,
+)
 from bayesagg_pyro.diagnostics._features import (
     Spectrum,
     Staleness,
@@ -31,35 +40,70 @@ from bayesagg_pyro.diagnostics._gradients import (
     normality,
     signal_to_noise,
 )
+from bayesagg_pyro.diagnostics._importance import Importance, importance, psis
+from bayesagg_pyro.diagnostics._inference_data import to_inference_data
 from bayesagg_pyro.diagnostics._lines import read
+from bayesagg_pyro.diagnostics._predictions import (
+    Epistemic,
+    Pit,
+    Reliability,
+    brier,
+    epistemic_against_error,
+    negative_log_density,
+    pit,
+    reliability,
+)
 from bayesagg_pyro.diagnostics._recorder import Recorder
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, Threshold, judge
 
 __all__ = [
     "THRESHOLDS",
+    "AgainstReference",
+    "Calibration",
     "Check",
+    "Conditioning",
     "Conflicts",
+    "Convergence",
     "DroppedByDiagonal",
+    "Epistemic",
+    "Importance",
     "Moments",
     "Normality",
+    "Pit",
     "Recorder",
+    "Reliability",
     "SignalToNoise",
     "Spectrum",
     "Staleness",
     "Threshold",
     "Update",
     "Weights",
+    "against_reference",
+    "brier",
+    "conditioning",
     "conflicts",
+    "convergence",
     "diagonal_against_full",
+    "epistemic_against_error",
     "head_norms",
+    "importance",
     "judge",
+    "kl",
     "moments",
+    "negative_log_density",
     "normality",
+    "pit",
+    "psis",
     "read",
+    "reliability",
     "signal_to_noise",
+    "simulate_calibration",
     "spectrum",
     "staleness",
+    "to_inference_data",
     "uncertainty_pull",
+    "uniformity",
     "update",
+    "wasserstein2",
     "weights",
 ]

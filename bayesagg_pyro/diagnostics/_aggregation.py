@@ -190,7 +190,8 @@ def uncertainty_pull(
     for rare or dead units means towards zero. The share is ‖2 S h‖ / (‖2 m r‖ + ‖2 S h‖) over the
     batch. None for other heads and posteriors, whose mean gradient has no such term.
     """
-    if type(head) is not Gaussian or not isinstance(posterior, GaussianFamily):
+    linear = type(head) is Gaussian and head.embedding is None
+    if not linear or not isinstance(posterior, GaussianFamily):
         return None
     observed = head.parse_targets(targets, len(features))
     design = head.exact(features)

@@ -80,9 +80,10 @@ class Staleness:
     """How far a prior lags behind the features.
 
     Attributes:
-        distance: norm of the difference of the means over the norm of the fresh mean, [tasks].
+        distance: norm of the difference of the means over the norm of the fresh mean, [tasks] (one
+            number where all tasks share their weights).
         deviations: root mean square of that difference in fresh posterior standard deviations
-            per weight, [tasks].
+            per weight, likewise.
         loss: mean loss at the prior's mean, on the fresh features, [tasks].
         fresh_loss: likewise at the mean of the fresh posterior, [tasks].
     """
@@ -128,19 +129,13 @@ def staleness(
     fresh = scheme.infer(head, features, observed, base)
     difference = (prior.mean - fresh.mean).double()
     norm = torch.linalg.vector_norm
-    losses = [_loss(head, p.mean, features, observed) for p in (prior, fresh)]
+    losses = [
+        observed.mean(head.losses(features.detach(), observed, p.mean)).double()
+        for p in (prior, fresh)
+    ]
     scaled = difference / fresh.variance.double().sqrt()
     return Staleness(
         norm(difference, dim=-1) / norm(fresh.mean.double(), dim=-1),
         scaled.square().mean(-1).sqrt(),
         *losses,
     )
-
-
-def _loss(head: Head, weight: Tensor, features: Tensor, targets: RawTargets) -> Tensor:
-    observed = head.parse_targets(targets, len(features))
-    outputs = head(features.detach(), weight)
-    values = observed.values
-    if values.is_floating_point():
-        values = values.to(outputs.dtype)
-    return observed.mean(head.loss(outputs, values)).double()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.diagnostics import _features, _lines
-from bayesagg_pyro.diagnostics._row import row_of, task_names
+from bayesagg_pyro.diagnostics._row import block_names, row_of, task_names
 from bayesagg_pyro.engine import BayesAgg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
@@ -150,10 +150,10 @@ class Recorder:
                 features,
                 targets[name],
             )
-            for quantity, values in (
-                ("stale_distance", found.distance),
-                ("stale_cost", found.cost),
+            for quantity, names, values in (
+                ("stale_distance", block_names(name, head), found.distance),
+                ("stale_cost", task_names({name: head}), found.cost),
             ):
-                for task, value in zip(task_names({name: head}), values.tolist(), strict=True):
-                    row[f"{quantity}/{task}"] = value
+                for owner, value in zip(names, values.tolist(), strict=True):
+                    row[f"{quantity}/{owner}"] = value
         return row

@@ -12,9 +12,16 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.step import StepInfo
 
-__all__ = ["row_of", "task_names"]
+__all__ = ["block_names", "row_of", "task_names"]
 
 Columns = dict[str, Tensor]
+
+
+def block_names(head_name: str, head: Head) -> list[str]:
+    """Names of the independent groups of weights of a head."""
+    if head.blocks == head.tasks:
+        return task_names({head_name: head})
+    return [head_name] if head.blocks == 1 else [f"{head_name}.{k}" for k in range(head.blocks)]
 
 
 def task_names(heads: Mapping[str, Head]) -> list[str]:
@@ -44,7 +51,7 @@ def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
     columns["feature_norm"] = torch.linalg.vector_norm(stages.features.double(), dim=1).mean()
     for name, head in heads.items():
         norms = torch.linalg.vector_norm(head.point().double(), dim=-1)
-        _per_task(columns, "point_norm", {name: head}, norms)
+        _columns(columns, "point_norm", block_names(name, head), norms)
     for name, posterior in stages.posteriors.items():
         _posterior(columns, name, heads[name], posterior, stages.priors[name])
         pull = _aggregation.uncertainty_pull(
@@ -63,12 +70,12 @@ def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
 def _posterior(
     columns: Columns, name: str, head: Head, posterior: Posterior, prior: Posterior
 ) -> None:
-    _per_task(columns, "head_norm", {name: head}, _features.head_norms(posterior))
+    _columns(columns, "head_norm", block_names(name, head), _features.head_norms(posterior))
     # One batch against what the prior allows: about sqrt(B / (N + B)) where it still holds.
     moved = (posterior.mean - prior.mean).double() / prior.variance.double().sqrt()
-    _per_task(columns, "moved", {name: head}, moved.square().mean(-1).sqrt())
+    _columns(columns, "moved", block_names(name, head), moved.square().mean(-1).sqrt())
     spread = posterior.variance.double().mean(-1).sqrt()
-    _per_task(columns, "posterior_std", {name: head}, spread)
+    _columns(columns, "posterior_std", block_names(name, head), spread)
 
 
 def _aggregated(columns: Columns, info: StepInfo, heads: Mapping[str, Head]) -> None:
@@ -97,5 +104,9 @@ def _aggregated(columns: Columns, info: StepInfo, heads: Mapping[str, Head]) -> 
 
 
 def _per_task(columns: Columns, quantity: str, heads: Mapping[str, Head], values: Tensor) -> None:
-    for name, value in zip(task_names(heads), values, strict=True):
+    _columns(columns, quantity, task_names(heads), values)
+
+
+def _columns(columns: Columns, quantity: str, names: list[str], values: Tensor) -> None:
+    for name, value in zip(names, values, strict=True):
         columns[f"{quantity}/{name}"] = value
