@@ -164,8 +164,8 @@ def test_the_exact_posterior_has_equal_weights(rng: torch.Generator) -> None:
     torch.testing.assert_close(found.efficiency, torch.ones(2, dtype=torch.float64))
     wrong = diagnostics.importance(head, exact, prior, x, y, generator=rng)  # other data
     assert float(wrong.efficiency.max()) < 0.9
+    samples = posteriors.Empirical(exact.sample((50,), generator=rng))
     with pytest.raises(DtypeError, match="has no density"):
-        samples = posteriors.Empirical(exact.sample((50,), generator=rng))
         diagnostics.importance(head, samples, prior, x, y)
     with pytest.raises(SettingError, match="draws must be at least 100"):
         diagnostics.importance(head, exact, prior, x, y, draws=10)

@@ -1,0 +1,220 @@
+"""Simulation-based calibration and calibration of predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import diagnostics, heads, inference, posteriors, priors
+from bayesagg_pyro.diagnostics import Calibration
+from bayesagg_pyro.errors import SettingError, ShapeError
+
+
+def alarms(found: Any) -> dict[str, bool]:
+    return {check.key: check.alarm for check in found.checks()}
+
+
+def simulate(
+    scheme: inference.Scheme, head: heads.Head, variance: float, n: int = 200
+) -> Calibration:
+    rng = torch.Generator().manual_seed(3)
+    x = torch.randn(20, 3, generator=rng, dtype=torch.float64)
+    return diagnostics.simulate_calibration(
+        head, scheme, priors.isotropic(head, variance), x, replications=n, generator=rng
+    )
+
+
+class Narrow(inference.Conjugate):
+    """Believes in half the noise there is."""
+
+    def infer(self, *arguments: Any) -> posteriors.Posterior:
+        exact: Any = super().infer(*arguments)
+        return posteriors.Gaussian(exact.mean, 4 * exact.precision_matrix)
+
+
+class Shifted(inference.Conjugate):
+    def infer(self, *arguments: Any) -> posteriors.Posterior:
+        exact: Any = super().infer(*arguments)
+        return exact.with_mean(exact.mean + 0.5 * exact.variance.sqrt())
+
+
+class Sampled(inference.Conjugate):
+    """As exact, known through samples."""
+
+    def infer(self, *arguments: Any) -> posteriors.Posterior:
+        rng = torch.Generator().manual_seed(9)
+        return posteriors.Empirical(super().infer(*arguments).sample((500,), generator=rng))
+
+
+def regression(tasks: int = 200) -> heads.Gaussian:
+    return heads.Gaussian(3, tasks=tasks, noise_scale=0.5).double()
+
+
+def test_conjugate_is_calibrated() -> None:
+    found = simulate(inference.Conjugate(), regression(), 1.0)
+    assert found.ranks.shape == (200, 3)
+    assert alarms(found) == {"sbc": False, "coverage": False}
+    assert found.coverage()[0.8] == pytest.approx(0.8, abs=0.06)
+    assert float(found.ecdf_difference().abs().max()) < found.ecdf_band(0.999)
+    assert found.z.square().mean() == pytest.approx(1, abs=0.15)
+    assert int(found.histogram().sum()) == 600
+
+
+def test_calibration_from_samples_and_from_one_task_at_a_time() -> None:
+    assert alarms(simulate(Sampled(), regression(), 1.0))["sbc"] is False
+    single = simulate(inference.Conjugate(), regression(1), 1.0, n=20)  # the smoke test
+    assert single.ranks.shape == (20, 3)
+    assert alarms(single) == {"sbc": False, "coverage": False}
+
+
+@pytest.mark.parametrize("scheme", [Narrow(), Shifted()])
+def test_wrong_posteriors_alarm(scheme: inference.Scheme) -> None:
+    assert alarms(simulate(scheme, regression(), 1.0))["sbc"]
+
+
+def test_a_narrow_posterior_covers_too_little() -> None:
+    found = simulate(Narrow(), regression(), 1.0)
+    assert alarms(found)["coverage"]
+    assert found.coverage()[0.8] < 0.6
+    bins = found.histogram().sum(1)
+    assert bins[0] + bins[-1] > 3 * (bins[9] + bins[10])  # the ∪ shape
+
+
+def test_one_newton_step_fails_where_laplace_still_holds() -> None:
+    head = heads.Bernoulli(3, tasks=200, bias=False).double()
+    taylor = simulate(inference.TaylorGGN(), head, 4.0)
+    laplace = simulate(inference.Laplace(), head, 4.0)
+    assert alarms(taylor)["sbc"]
+    assert float(taylor.p_value) < 1e-4 * float(laplace.p_value)
+
+
+def test_the_head_is_left_alone() -> None:
+    head = regression(20)
+    before = head.weight.clone()
+    state = torch.random.get_rng_state()
+    first, second = (simulate(inference.Conjugate(), head, 1.0, n=20) for _ in range(2))
+    assert torch.equal(first.ranks, second.ranks)
+    assert torch.equal(head.weight, before)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(SettingError, match="replications must be at least 20"):
+        simulate(inference.Conjugate(), regression(2), 1.0, n=5)
+    head = regression(20)
+    prior, x = priors.isotropic(head, 1.0), torch.randn(20, 3, dtype=torch.float64)
+    with pytest.raises(SettingError, match="gives 500 samples, fewer than the 999 draws"):
+        diagnostics.simulate_calibration(head, Sampled(), prior, x, draws=999)
+
+
+def test_p_values_of_uniformity_are_uniform(rng: torch.Generator) -> None:
+    values = torch.rand(300, 2000, generator=rng, dtype=torch.float64)
+    for p in diagnostics.uniformity(values):
+        assert p.shape == (2000,)
+        for level in (0.05, 0.5, 0.9):
+            assert float((p < level).double().mean()) == pytest.approx(level, abs=0.035)
+    for p in diagnostics.uniformity(values.square()):
+        assert float(p.max()) < 1e-3
+
+
+def test_kolmogorov_is_scipys(rng: torch.Generator) -> None:
+    stats: Any = pytest.importorskip("scipy.stats")
+    values = torch.rand(500, generator=rng, dtype=torch.float64) ** 1.05
+    expected = stats.kstest(values.numpy(), "uniform", method="asymp").pvalue
+    assert float(diagnostics.uniformity(values)[1]) == pytest.approx(expected, rel=0.1)
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+def binary(rng: torch.Generator, sharpen: float) -> tuple[Tensor, Tensor]:
+    logits = 2 * torch.randn(3000, 2, generator=rng)
+    labels = (torch.rand(3000, 2, generator=rng) < logits.sigmoid()).float()
+    return (sharpen * logits).sigmoid(), labels
+
+
+@pytest.mark.parametrize(("sharpen", "alarm"), [(1.0, False), (3.0, True)])
+def test_reliability(rng: torch.Generator, sharpen: float, alarm: bool) -> None:
+    probabilities, labels = binary(rng, sharpen)
+    found = diagnostics.reliability(probabilities, labels)
+    assert alarms(found) == {"ece": alarm}
+    functional: Any = pytest.importorskip("torchmetrics.functional.classification")
+    # Its binary version bins by probability, as ours.
+    expected = functional.binary_calibration_error(
+        probabilities.flatten(), labels.flatten().int(), n_bins=15, norm="l1"
+    )
+    assert float(found.ece) == pytest.approx(float(expected), abs=1e-5)
+    assert float(diagnostics.brier(probabilities, labels)) == pytest.approx(
+        float((probabilities - labels).square().mean())
+    )
+
+
+def test_reliability_of_classes(rng: torch.Generator) -> None:
+    logits = torch.randn(2000, 4, generator=rng)
+    labels = torch.distributions.Categorical(logits=logits).probs.multinomial(1, generator=rng)[
+        :, 0
+    ]
+    probabilities = (2 * logits).softmax(-1)
+    found = diagnostics.reliability(probabilities, labels)
+    functional: Any = pytest.importorskip("torchmetrics.functional.classification")
+    expected = functional.multiclass_calibration_error(
+        probabilities, labels, num_classes=4, n_bins=15, norm="l1"
+    )
+    assert float(found.ece) == pytest.approx(float(expected), abs=1e-5)
+    one_hot = torch.nn.functional.one_hot(labels, 4)
+    assert float(diagnostics.brier(probabilities, labels)) == pytest.approx(
+        float((probabilities - one_hot).square().sum(-1).mean())
+    )
+    shuffled = diagnostics.reliability(probabilities, labels[torch.randperm(2000, generator=rng)])
+    assert alarms(shuffled) == {"ece": True}
+
+
+def test_what_is_not_observed_does_not_count(rng: torch.Generator) -> None:
+    probabilities, labels = binary(rng, 1.0)
+    seen = torch.rand(labels.shape, generator=rng) < 0.5
+    garbage = torch.where(seen, labels, 1 - labels)
+    for measure in (diagnostics.brier, lambda *a, **k: diagnostics.reliability(*a, **k).ece):
+        assert float(measure(probabilities, garbage, observed=seen)) == pytest.approx(
+            float(measure(probabilities[seen], labels[seen]))
+        )
+    nothing = torch.zeros_like(seen)
+    with pytest.raises(ShapeError, match="no target is observed"):
+        diagnostics.reliability(probabilities, labels, observed=nothing)
+    with pytest.raises(ShapeError, match="no target is observed"):
+        diagnostics.brier(probabilities, labels, observed=nothing)
+    with pytest.raises(ShapeError, match="do not fit"):
+        diagnostics.reliability(probabilities, labels[:5])
+
+
+@pytest.mark.parametrize(("scale", "alarm"), [(1.0, False), (0.6, True), (1.6, True)])
+def test_pit(rng: torch.Generator, scale: float, alarm: bool) -> None:
+    mean = torch.randn(500, 2, generator=rng, dtype=torch.float64)
+    targets = mean + torch.randn(500, 2, generator=rng, dtype=torch.float64)
+    predictive = torch.distributions.Normal(mean, scale)
+    found = diagnostics.pit(predictive, targets)
+    assert alarms(found) == {"pit": alarm}
+    assert found.p_values.shape == (2, 2)
+    few = torch.zeros(500, 2, dtype=torch.bool)
+    few[:10, 0] = True
+    assert diagnostics.pit(predictive, targets, observed=few).checks() == []
+    density = diagnostics.negative_log_density(predictive, targets, observed=~few)
+    assert float(density) == pytest.approx(float(-predictive.log_prob(targets)[~few].mean()))
+
+
+def test_uncertainty_that_knows_and_that_does_not(rng: torch.Generator) -> None:
+    deviation = torch.rand(2000, generator=rng, dtype=torch.float64) + 0.1
+    error = deviation * torch.randn(2000, generator=rng, dtype=torch.float64)
+    found = diagnostics.epistemic_against_error(deviation, error)
+    assert alarms(found) == {"epistemic": False}
+    torch.testing.assert_close(found.error, found.deviation, rtol=0.25, atol=0)
+    stats: Any = pytest.importorskip("scipy.stats")
+    expected = stats.spearmanr(deviation.numpy(), error.abs().numpy()).statistic
+    assert float(found.correlation) == pytest.approx(expected)
+    assert alarms(diagnostics.epistemic_against_error(1 / deviation, error)) == {"epistemic": True}
+    with pytest.raises(ShapeError, match="cannot make 10 groups"):
+        diagnostics.epistemic_against_error(deviation[:5], error[:5])
+    with pytest.raises(ShapeError, match="one shape"):
+        diagnostics.epistemic_against_error(deviation[:5], error)
