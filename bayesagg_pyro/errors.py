@@ -8,6 +8,7 @@ __all__ = [
     "BayesAggError",
     "DeviceError",
     "DtypeError",
+    "MissingPackageError",
     "NonFiniteError",
     "NumericalError",
     "SettingError",
@@ -51,3 +52,7 @@ class StateError(BayesAggError, RuntimeError):
 
 class NumericalError(BayesAggError, ArithmeticError):
     """A matrix that must be positive definite is not, even after the allowed jitter."""
+
+
+class MissingPackageError(BayesAggError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""

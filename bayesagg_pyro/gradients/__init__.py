@@ -8,10 +8,12 @@ from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._plug_in import PlugIn
+from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import register
 
 __all__ = [
+    "AtPoint",
     "Conditional",
     "Estimator",
     "Exact",

@@ -11,10 +11,11 @@ from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
+from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import registered, same_model
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["default_estimator", "distribution"]
@@ -61,6 +62,8 @@ def default_estimator(head: Head, posterior: Posterior) -> Estimator:
     """A registered formula; else quadrature or conditional samples; else plain Monte Carlo."""
     if registered(head, posterior) is not None:
         return Exact()
+    if isinstance(posterior, Point):
+        return AtPoint()
     if isinstance(posterior, GaussianFamily):
         kind = type(head)
         linear = kind.forward is Head.forward and kind.design is Head.design

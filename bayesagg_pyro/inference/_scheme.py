@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 from torch import Tensor
 
+from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Scheme"]
+__all__ = ["Refresh", "Scheme", "check_refresh"]
+
+#: When a posterior is inferred anew: every step, every so many steps, or once per epoch.
+Refresh: TypeAlias = Literal["step", "epoch"] | int
 
 
 class Scheme(ABC):
@@ -27,6 +31,11 @@ class Scheme(ABC):
     #: Whether the scheme expands around the head's learned point estimate, which must then be
     #: trained by the gradient of its loss.
     needs_point: ClassVar[bool] = False
+
+    #: How often the engine infers anew. "step": from every batch. n: from every n-th batch, whose
+    #: posterior is held in between. "epoch": never from a batch; every step takes the posterior of
+    #: the last epoch's full data, which is the prior in force and which `infer_from` has made.
+    refresh: Refresh = "step"
 
     @abstractmethod
     def infer(
@@ -55,3 +64,17 @@ class Scheme(ABC):
         assert isinstance(statistics, Examples)
         features, targets = statistics.all()
         return self.infer(head, features, targets, prior)
+
+
+def check_refresh(refresh: Refresh) -> Refresh:
+    """Refuse what is no refresh.
+
+    Raises:
+        SettingError: naming what is allowed.
+    """
+    steps = isinstance(refresh, int) and not isinstance(refresh, bool) and refresh >= 1
+    if refresh not in ("step", "epoch") and not steps:
+        raise SettingError(
+            f'refresh must be "step", "epoch" or a number of steps of at least 1, not {refresh!r}'
+        )
+    return refresh

@@ -9,6 +9,8 @@ from bayesagg_pyro.posteriors._empirical import Empirical
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
+from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
+from bayesagg_pyro.posteriors._point import Point
 from bayesagg_pyro.posteriors._posterior import Info, Posterior
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "GaussianFamily",
     "Info",
     "KroneckerGaussian",
+    "LowRankGaussian",
+    "Point",
     "Posterior",
     "Projection",
 ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import ShapeError
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import NumericalError, ShapeError
+from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._posterior import Posterior, Shape
 
 __all__ = ["Empirical"]
@@ -15,21 +19,27 @@ class Empirical(Posterior):
     """The uniform distribution over S stored weight vectors per task.
 
     Args:
-        samples: [S, tasks, P], S of at least 2.
+        samples: [S, tasks, P], S of at least 2; chain after chain.
+        chains: how many Markov chains of equal length the samples are from.
 
     Raises:
-        ShapeError: if `samples` has other dimensions.
+        ShapeError: if `samples` has other dimensions, or S is no multiple of `chains`.
     """
 
     has_rsample = False
 
-    def __init__(self, samples: Tensor) -> None:
+    def __init__(self, samples: Tensor, chains: int = 1) -> None:
         if samples.ndim != 3 or samples.shape[0] < 2:
             raise ShapeError(
                 f"samples must be [S of at least 2, tasks, weights], not {list(samples.shape)}"
             )
+        if chains < 1 or samples.shape[0] % chains:
+            raise ShapeError(
+                f"{samples.shape[0]} samples cannot come from {chains} chains of equal length"
+            )
         super().__init__(samples.shape[1], samples.shape[2])
         self.samples = samples
+        self.chains = chains
 
     @property
     def mean(self) -> Tensor:
@@ -40,6 +50,11 @@ class Empirical(Posterior):
     def variance(self) -> Tensor:
         """Unbiased sample variance, [tasks, P]."""
         return self.samples.var(0)
+
+    @property
+    def by_chain(self) -> Tensor:
+        """The samples chain by chain, [chains, draws, tasks, P]."""
+        return self.samples.unflatten(0, (self.chains, -1))
 
     def sample(
         self,
@@ -53,12 +68,47 @@ class Empirical(Posterior):
         )
         return self.samples[pick]
 
+    def to_gaussian(self) -> Gaussian:
+        """The Gaussian of the samples' mean and covariance, as a prior needs one.
+
+        Correlations are shrunk towards 0 by the oracle approximating factor (Chen et al., 2010),
+        which vanishes as samples grow and keeps the matrix definite when there are few.
+
+        Raises:
+            NumericalError: if a weight has the same value in all samples.
+        """
+        count, tasks, size = self.samples.shape
+        scale = self.variance.sqrt()
+        if scale.device.type == "cpu" and not (scale > 0).all():
+            task, weight = (scale <= 0).nonzero()[0].tolist()
+            raise NumericalError(
+                f"weight {weight} of task {task} is the same in all {count} samples, so they "
+                "make no Gaussian; draw more of them"
+            )
+        standard = ((self.samples - self.mean) / scale).transpose(0, 1)  # [tasks, S, P]
+        correlation = standard.mT @ standard / (count - 1)
+        squares = correlation.square().sum((-2, -1))  # tr R², with tr R = P
+        excess = (squares - size).clamp(min=torch.finfo(squares.dtype).tiny)
+        wanted = (1 - 2 / size) * squares + size**2
+        share = (wanted / ((count - 2 / size) * excess)).clamp(0, 1)  # count − 1 degrees
+        eye = torch.eye(size, dtype=squares.dtype, device=squares.device)
+        shrunk = torch.lerp(correlation, eye, share[:, None, None])
+        inverse = torch.cholesky_inverse(linalg.cholesky(shrunk, what="sample correlation").tril)
+        precision = inverse / (scale[..., :, None] * scale[..., None, :])
+        return Gaussian(self.mean, precision).for_outputs(self.outputs_per_task)
+
     def tensors(self) -> dict[str, Tensor]:
         """The samples."""
         return {"samples": self.samples}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The samples and how many chains they are from."""
+        return {**super().state_dict(), "chains": self.chains}
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Empirical:
         """The same samples elsewhere or in another precision."""
-        return Empirical(self.samples.to(device=device, dtype=dtype))
+        moved = Empirical(self.samples.to(device=device, dtype=dtype), self.chains)
+        moved.info = self.info
+        return moved.for_outputs(self.outputs_per_task)

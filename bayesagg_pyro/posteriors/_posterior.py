@@ -34,7 +34,13 @@ class Info:
         gain_ratio: [tasks], actual over predicted decrease of the negative log-posterior along
             that step. 1 where the quadratic is exact, negative where the step made things worse.
         steps: [tasks], damped Newton steps taken before the last expansion.
-        converged: [tasks] bool, whether the decrement fell below the tolerance.
+        converged: [tasks] bool, whether the decrement fell below the tolerance; for variational
+            inference, whether the bound stopped rising.
+        elbo: [steps], estimates of the evidence lower bound (all tasks) while it was maximised.
+        divergences: [chains], trajectories after the warm-up that left the energy's level.
+        acceptance: [chains], mean acceptance probability after the warm-up.
+        r_hat: [tasks, P], split R-hat (Gelman et al., 2013) of the chains.
+        ess: [tasks, P], effective sample size over all chains.
     """
 
     jitter: Tensor
@@ -43,6 +49,11 @@ class Info:
     gain_ratio: Tensor | None = None
     steps: Tensor | None = None
     converged: Tensor | None = None
+    elbo: Tensor | None = None
+    divergences: Tensor | None = None
+    acceptance: Tensor | None = None
+    r_hat: Tensor | None = None
+    ess: Tensor | None = None
 
     @property
     def overlong(self) -> Tensor | None:
@@ -141,5 +152,7 @@ class Posterior(TorchDistribution):
                 f"the saved posterior is of class {kind!r}, which is not defined here; "
                 "import the module that defines it first"
             )
-        rebuilt = Posterior._kinds[kind](**{k: v.to(device) for k, v in arguments.items()})
+        for name, value in arguments.items():
+            arguments[name] = value.to(device) if isinstance(value, Tensor) else value
+        rebuilt = Posterior._kinds[kind](**arguments)
         return rebuilt.for_outputs(outputs)

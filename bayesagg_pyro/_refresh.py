@@ -1,0 +1,174 @@
+"""What the engine holds between steps for each head: a posterior, and a stream of randomness."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Iterative, Keep, Scheme, Statistics
+from bayesagg_pyro.posteriors import Info, Posterior
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["Held", "Refresher", "streams"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A posterior in use.
+
+    Attributes:
+        posterior: the distribution.
+        age: steps since it was inferred; 0 where this step did that.
+        fresh: whether it is new in this step.
+    """
+
+    posterior: Posterior
+    age: int = 0
+    fresh: bool = True
+
+
+class Refresher:
+    """Infers a head's posterior when its scheme's `refresh` says so, and holds it in between.
+
+    Args:
+        head: the head.
+        scheme: its scheme.
+        generator: the head's stream of randomness; None leaves schemes to torch's global one.
+    """
+
+    def __init__(self, head: Head, scheme: Scheme, generator: torch.Generator | None) -> None:
+        self.head = head
+        self.scheme = scheme
+        self.generator = generator
+        self.held: Held | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Whether the head's weights learn by gradient after the warm-up.
+
+        The heads that do not predict with a posterior mean; Gaussian ones do, as in the paper.
+        """
+        return self.scheme.needs_point
+
+    def step(self, features: Tensor, targets: Targets, prior: Posterior) -> Held:
+        """The posterior for this step; nothing changes before `accept`."""
+        held, refresh = self.held, self.scheme.refresh
+        if refresh == "epoch":
+            same = held is not None and held.posterior is prior
+            return Held(prior, held.age + 1, False) if held and same else Held(prior)
+        every = 1 if refresh == "step" else int(refresh)
+        if held is not None and held.age + 1 < every:
+            return Held(held.posterior, held.age + 1, False)
+        return Held(self.infer(features, targets, prior))
+
+    def infer(self, features: Tensor, targets: RawTargets, prior: Posterior) -> Posterior:
+        """By the scheme; one that iterates starts from the posterior held."""
+        return self.scheme.infer(self.head, features, targets, prior, **self._extras())
+
+    def infer_from(self, statistics: Statistics, prior: Posterior) -> Posterior:
+        """As `infer`, from all examples collected."""
+        return self.scheme.infer_from(self.head, statistics, prior, **self._extras())
+
+    def accept(self, held: Held) -> None:
+        """Hold this step's posterior."""
+        self.held = held
+
+    def bound(self) -> Scheme:
+        """The scheme as the head's prior sees it: with this head's randomness and start."""
+        return _Bound(self) if isinstance(self.scheme, Iterative) else self.scheme
+
+    def _extras(self) -> dict[str, Any]:
+        if not isinstance(self.scheme, Iterative):
+            return {}
+        start = None if self.held is None else self.held.posterior
+        return {"start": start, "generator": self.generator}
+
+    def to(self, device: torch.device) -> None:
+        """Move the posterior held."""
+        if self.held is not None:
+            moved = self.held.posterior.to(device=device)
+            self.held = Held(moved, self.held.age, self.held.fresh)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The posterior held, how it came about, its age, and the stream's state."""
+        held, generator = self.held, self.generator
+        stream = None if generator is None else generator.get_state()
+        if held is None:
+            return {"posterior": None, "generator": stream}
+        return {
+            "posterior": held.posterior.state_dict(),
+            "info": _info_state(held.posterior.info),
+            "age": held.age,
+            "generator": stream,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], prior: Posterior | None) -> None:
+        """Take over what `state_dict` saved.
+
+        Args:
+            state: the saved state.
+            prior: in force; held itself under "epoch", since it is what was held.
+        """
+        held = None
+        if state["posterior"] is not None:
+            device = self.head.weight.device
+            posterior = Posterior.from_state_dict(state["posterior"], device)
+            self.head.check_weights(posterior, "saved posterior")
+            if state["info"] is not None:
+                posterior.info = Info(**{k: v.to(device) for k, v in state["info"].items()})
+            held = Held(posterior, state["age"], False)
+        self.held = held
+        if state["generator"] is not None and self.generator is not None:
+            self.generator.set_state(state["generator"])
+
+
+class _Bound(Scheme):
+    """An iterative scheme that takes start and randomness from a head's refresher."""
+
+    def __init__(self, refresher: Refresher) -> None:
+        self._refresher = refresher
+        self.refresh = refresher.scheme.refresh
+
+    def infer(
+        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+    ) -> Posterior:
+        return self._refresher.infer(features, targets, prior)
+
+    def statistics(self, head: Head, keep: Keep) -> Statistics:
+        return self._refresher.scheme.statistics(head, keep)
+
+    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> Posterior:
+        return self._refresher.infer_from(statistics, prior)
+
+
+def streams(
+    generator: torch.Generator | None, names: list[str]
+) -> dict[str, torch.Generator | None]:
+    """One generator per name, on the given one's device: what a head draws depends on no other.
+
+    Args:
+        generator: gives one number; None gives None for every name.
+        names: of the heads.
+    """
+    if generator is None:
+        return dict.fromkeys(names)
+    base = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    made: dict[str, torch.Generator | None] = {}
+    for name in names:
+        digest = hashlib.blake2b(f"{base}:{name}".encode(), digest_size=8).digest()
+        seed = int.from_bytes(digest, "little") >> 1
+        made[name] = torch.Generator(generator.device).manual_seed(seed)
+    return made
+
+
+def _info_state(info: Info | None) -> dict[str, Tensor] | None:
+    if info is None:
+        return None
+    found = {field.name: getattr(info, field.name) for field in fields(info)}
+    return {name: value for name, value in found.items() if value is not None}

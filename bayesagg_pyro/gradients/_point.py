@@ -1,0 +1,55 @@
+"""Weights that are known: the ordinary gradient, without variance."""
+
+from __future__ import annotations
+
+import torch
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import DtypeError
+from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._estimator import Estimator
+from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._samples import sampled_gradients
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Point, Posterior
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["AtPoint"]
+
+
+class AtPoint(Estimator):
+    """∂ℓ/∂h at the weights of a `posteriors.Point`, by automatic differentiation; variance 0."""
+
+    def estimate(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: torch.Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution:
+        """The gradient of each task and example.
+
+        Raises:
+            DtypeError: if the posterior is not a point.
+        """
+        if not isinstance(posterior, Point):
+            raise DtypeError(
+                f"AtPoint is for posteriors.Point, not {type(posterior).__name__}; "
+                "use gradients.MonteCarlo()"
+            )
+        at = posterior.to(features.device, linalg.head_dtype(features.device))
+        (mean,) = sampled_gradients(head, at.sample((1,)), features, targets)
+        zero = torch.zeros_like(mean)
+        return finish(
+            head,
+            at,
+            features,
+            targets,
+            mean,
+            zero,
+            lambda: zero[..., None].expand(*zero.shape, zero.shape[-1]),
+        )
+
+    def __repr__(self) -> str:
+        return "AtPoint()"

@@ -1,0 +1,71 @@
+"""No inference at all: the head's own weights, as linear scalarisation uses them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._examples import Keep
+from bayesagg_pyro.inference._scheme import Scheme
+from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.posteriors import Point, Posterior
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["Delta"]
+
+
+class Delta(Scheme):
+    """All belief in the point estimate, which learns by the gradient of its loss; no prior counts.
+
+    The gradient distribution is then the ordinary gradient with variance 0, and precision weighting
+    gives tasks of variance 0 equal weights: with Delta for all heads the update is that of linear
+    scalarisation divided by the number of tasks (times it, for the engine's `scale="sum"`). A Delta
+    head beside one with uncertainty takes all the weight.
+    """
+
+    needs_point: ClassVar[bool] = True
+
+    def infer(self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior) -> Point:
+        """The head's own weights, whatever the rest."""
+        return _point(head)
+
+    def statistics(self, head: Head, keep: Keep) -> Statistics:
+        """Nothing is kept but whether there was a batch."""
+        return _Seen()
+
+    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> Point:
+        """The head's own weights."""
+        return _point(head)
+
+    def __repr__(self) -> str:
+        return "Delta()"
+
+
+def _point(head: Head) -> Point:
+    # A copy: the head's weights move on while a prior or a held posterior stays.
+    point = head.point().detach().to(linalg.head_dtype(head.weight.device), copy=True)
+    return Point(point).for_outputs(head.outputs_per_task)
+
+
+class _Seen(Statistics):
+    def __init__(self) -> None:
+        self._any = False
+
+    def __bool__(self) -> bool:
+        return self._any
+
+    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        self._any = True
+
+    def to(self, device: torch.device) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"any": self._any}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._any = bool(state.get("any"))

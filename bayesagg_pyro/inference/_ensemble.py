@@ -1,0 +1,127 @@
+"""Ensembles of modes under randomised priors and data: samples by optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.inference._iterative import Iterative
+from bayesagg_pyro.inference._joint import Joint
+from bayesagg_pyro.inference._maximum import maximise
+from bayesagg_pyro.inference._scheme import Refresh
+from bayesagg_pyro.inference._whitening import approximate
+from bayesagg_pyro.posteriors import Empirical, Posterior
+
+__all__ = ["Ensemble"]
+
+Data: TypeAlias = Literal["auto", "noise", "bootstrap", "fixed"]
+
+
+class Ensemble(Iterative):
+    """Each member is the posterior mode for a prior mean drawn from the prior, and perturbed data.
+
+    With Gaussian likelihoods and targets that get another draw of their noise, the members are
+    exact, independent draws from the posterior (randomised maximum a posteriori; Bardsley et al.,
+    2014); elsewhere they are an approximation without a distributional form. All members are
+    optimised at once, by Newton's method on automatic derivatives.
+
+    Args:
+        members: how many, at least 2.
+        data: "noise" adds N(0, τ²) to the targets (Gaussian heads). "bootstrap" weighs examples by
+            draws of Exp(1) (the weighted likelihood bootstrap; Newton and Raftery, 1994). "fixed"
+            leaves the data as they are, so that only the anchors differ (too narrow a posterior).
+            "auto" is "noise" for Gaussian heads, else "bootstrap".
+        tolerance: on the Newton decrement, in posterior standard deviations.
+        max_steps: after which `info.converged` is False.
+        refresh: see `Scheme.refresh`.
+        generator: see `Iterative`.
+
+    Raises:
+        SettingError: for arguments outside their range.
+    """
+
+    def __init__(
+        self,
+        members: int = 32,
+        *,
+        data: Data = "auto",
+        tolerance: float = 1e-4,
+        max_steps: int = 30,
+        refresh: Refresh = "epoch",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(refresh=refresh, generator=generator)
+        if members < 2 or max_steps < 1 or not tolerance > 0:
+            raise SettingError(
+                "Ensemble needs at least 2 members and a positive tolerance and number of steps, "
+                f"not members={members}, tolerance={tolerance}, max_steps={max_steps}"
+            )
+        if data not in get_args(Data):
+            raise SettingError(f"data must be one of {get_args(Data)}, not {data!r}")
+        self.members = members
+        self.data = data
+        self.tolerance = tolerance
+        self.max_steps = max_steps
+
+    def fit(
+        self, joint: Joint, start: Posterior | None, generator: torch.Generator | None
+    ) -> Empirical:
+        """The members, [members, tasks, P]."""
+        kind = self._kind(joint)
+        first = approximate(joint, start)
+        anchors = joint.prior.sample((self.members,), generator=generator)
+        noise, factor = self._perturbation(joint, kind, generator)
+
+        def log_density(weight: Tensor) -> Tensor:
+            likelihood = joint.log_likelihood(weight, noise=noise, factor=factor)
+            return likelihood + joint.log_prior(weight, anchors)
+
+        modes, _, decrement = maximise(
+            log_density,
+            first.mean.expand_as(anchors),
+            tolerance=self.tolerance,
+            max_steps=self.max_steps,
+        )
+        posterior = Empirical(modes)
+        worst = decrement.amax(0)
+        posterior.info = replace(
+            first.info, newton_decrement=worst, converged=worst <= self.tolerance
+        )
+        return posterior
+
+    def _kind(self, joint: Joint) -> Data:
+        gaussian = isinstance(joint.head, Gaussian)
+        if self.data == "noise" and not gaussian:
+            raise SettingError(
+                f"head {joint.head.site!r}: data='noise' perturbs real targets with the noise of a "
+                f"Gaussian head, not those of a {type(joint.head).__name__}; use 'bootstrap'"
+            )
+        if self.data == "auto":
+            return "noise" if gaussian else "bootstrap"
+        return self.data
+
+    def _perturbation(
+        self, joint: Joint, kind: Data, generator: torch.Generator | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """What is added to targets, and weights of examples: [members, N, tasks] or None."""
+        shape = (self.members, *joint.targets.values.shape)
+        like = {"dtype": joint.features.dtype, "device": joint.features.device}
+        if kind == "noise":
+            assert isinstance(joint.head, Gaussian)
+            scale = joint.head.noise_scale.to(**like)
+            weight = joint.targets.weight
+            if weight is not None:  # an example of weight ω has noise of variance τ² / ω
+                scale = scale * weight.to(**like).clamp(min=torch.finfo(like["dtype"]).tiny).rsqrt()
+                scale = torch.where(weight > 0, scale, 0.0)
+            return torch.randn(shape, generator=generator, **like) * scale, None
+        if kind == "bootstrap":
+            return None, torch.empty(shape, **like).exponential_(generator=generator)
+        return None, None
+
+    def __repr__(self) -> str:
+        return f"Ensemble(members={self.members}, data={self.data!r}, refresh={self.refresh!r})"

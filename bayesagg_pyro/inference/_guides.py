@@ -1,0 +1,164 @@
+"""Gaussian guides in whitened coordinates, one block per task, with path derivatives.
+
+The log-density in the bound holds its parameters fixed, so that gradients flow through the draws
+alone (Roeder, Wu and Duvenaud, 2017): their noise vanishes where the guide equals the posterior.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from bayesagg_pyro.inference._whitening import DenseWhitening, DiagonalWhitening, Whitening
+from bayesagg_pyro.posteriors import (
+    DiagonalGaussian,
+    Gaussian,
+    GaussianFamily,
+    LowRankGaussian,
+)
+
+__all__ = ["DiagonalGuide", "FullGuide", "GaussianGuide", "LowRankGuide"]
+
+
+class GaussianGuide(PyroModule):
+    """q(z) for the one latent site of a head's model, [tasks, P]; begins at a standard normal."""
+
+    def __init__(self, site: str, plate: str, like: Tensor) -> None:
+        super().__init__()
+        self.site = site
+        self.plate = plate
+        self.loc = nn.Parameter(torch.zeros_like(like))
+        self.log_scale = nn.Parameter(torch.zeros_like(like))
+
+    def forward(self) -> Tensor:
+        """Draw z inside the plate of tasks."""
+        with pyro.plate(self.plate, len(self.loc), dim=-1):
+            drawn: Tensor = pyro.sample(self.site, _Pathwise(self))
+        return drawn
+
+    @abstractmethod
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Reparametrised draws, [*shape, tasks, P]."""
+
+    @abstractmethod
+    def law(self) -> GaussianFamily:
+        """q(z) at the present parameters, without their graph."""
+
+    @abstractmethod
+    def posterior(self, whitening: Whitening) -> GaussianFamily:
+        """Q as a distribution of the weights."""
+
+
+class FullGuide(GaussianGuide):
+    """N(loc, C Cᵀ) with one lower triangular C per task."""
+
+    def __init__(self, site: str, plate: str, like: Tensor) -> None:
+        super().__init__(site, plate, like)
+        self.lower = nn.Parameter(torch.diag_embed(torch.zeros_like(like)))
+
+    def scale_tril(self) -> Tensor:
+        """C, [tasks, P, P]."""
+        tril: Tensor = self.lower.tril(-1) + torch.diag_embed(self.log_scale.exp())
+        return tril
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Loc + C ε."""
+        noise = torch.randn(*shape, *self.loc.shape, dtype=self.loc.dtype, device=self.loc.device)
+        moved: Tensor = self.loc + (self.scale_tril() @ noise[..., None])[..., 0]
+        return moved
+
+    def law(self) -> Gaussian:
+        """With precision C⁻ᵀ C⁻¹."""
+        tril = self.scale_tril().detach()
+        return Gaussian(self.loc.detach(), torch.cholesky_inverse(tril))
+
+    def posterior(self, whitening: Whitening) -> Gaussian:
+        """A Gaussian."""
+        assert isinstance(whitening, DenseWhitening)
+        return whitening.gaussian(self.loc.detach(), self.scale_tril().detach())
+
+
+class DiagonalGuide(GaussianGuide):
+    """N(loc, diag(scale²)): mean field."""
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Loc + scale ε."""
+        noise = torch.randn(*shape, *self.loc.shape, dtype=self.loc.dtype, device=self.loc.device)
+        moved: Tensor = self.loc + self.log_scale.exp() * noise
+        return moved
+
+    def law(self) -> DiagonalGaussian:
+        """With precision scale⁻²."""
+        return DiagonalGaussian(self.loc.detach(), (-2 * self.log_scale.detach()).exp())
+
+    def posterior(self, whitening: Whitening) -> DiagonalGaussian:
+        """A diagonal Gaussian."""
+        assert isinstance(whitening, DiagonalWhitening)
+        law = self.law()
+        return DiagonalGaussian(
+            whitening.weights(law.mean), law.precision / whitening.scale.square()
+        )
+
+
+class LowRankGuide(GaussianGuide):
+    """N(loc, diag(scale²) + F Fᵀ) with F of so many columns.
+
+    F begins small and random: at 0 its gradient would vanish.
+    """
+
+    def __init__(self, site: str, plate: str, like: Tensor, rank: int) -> None:
+        super().__init__(site, plate, like)
+        start = torch.randn(*like.shape, rank, dtype=like.dtype, device=like.device)
+        self.factor = nn.Parameter(0.1 * start / like.shape[-1] ** 0.5)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Loc + scale ε + F ε'."""
+        like = {"dtype": self.loc.dtype, "device": self.loc.device}
+        own = torch.randn(*shape, *self.loc.shape, **like)
+        shared = torch.randn(*shape, len(self.loc), self.factor.shape[-1], 1, **like)
+        moved: Tensor = self.loc + self.log_scale.exp() * own + (self.factor @ shared)[..., 0]
+        return moved
+
+    def law(self) -> LowRankGaussian:
+        """With covariance diag(scale²) + F Fᵀ."""
+        return LowRankGaussian(
+            self.loc.detach(), self.factor.detach(), (2 * self.log_scale.detach()).exp()
+        )
+
+    def posterior(self, whitening: Whitening) -> LowRankGaussian:
+        """A low-rank Gaussian."""
+        assert isinstance(whitening, DiagonalWhitening)
+        law, scale = self.law(), whitening.scale
+        return LowRankGaussian(
+            whitening.weights(law.mean), law.factor * scale[..., None], law.diagonal * scale**2
+        )
+
+
+class _Pathwise(TorchDistribution):
+    """A guide as a distribution: draws carry gradients to its parameters, the density does not."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, guide: GaussianGuide, batch_shape: torch.Size | None = None) -> None:
+        self._guide = guide
+        tasks, size = guide.loc.shape
+        batch = torch.Size([tasks]) if batch_shape is None else batch_shape
+        super().__init__(batch, torch.Size([size]), validate_args=False)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> _Pathwise:
+        return _Pathwise(self._guide, torch.Size(batch_shape))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self._guide.draw(torch.Size(sample_shape) + self.batch_shape[:-1])
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self._guide.law().log_prob(value)

@@ -1,0 +1,140 @@
+"""Schemes that run for a while: warm starts, randomness, and how often they are worth running."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyro
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import DtypeError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._examples import Examples
+from bayesagg_pyro.inference._joint import Joint
+from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
+from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["Iterative", "default_dtype", "seeded"]
+
+
+class Iterative(Scheme):
+    """Base of the schemes that iterate or sample: they need no more of a head than its loss.
+
+    Subclasses give `fit`, on the joint density of data and weights.
+
+    Args:
+        refresh: how often the engine infers anew; see `Scheme.refresh`.
+        generator: source of randomness; the engine's, or torch's global one, if None.
+
+    Raises:
+        SettingError: for another refresh.
+    """
+
+    def __init__(
+        self, *, refresh: Refresh = "step", generator: torch.Generator | None = None
+    ) -> None:
+        self.refresh = check_refresh(refresh)
+        self.generator = generator
+
+    def infer(
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Posterior:
+        """The posterior; its `info` tells how far to trust it.
+
+        Args:
+            head: any head with a likelihood.
+            features: [N, d].
+            targets: [N, tasks], or (values, mask).
+            prior: a Gaussian, or samples, which stand for the Gaussian of their moments.
+            start: an earlier posterior to start from.
+            generator: randomness, unless the scheme has a generator of its own.
+
+        Raises:
+            DtypeError: for a prior without density.
+            ShapeError, DtypeError, NonFiniteError: for bad features, targets or weights.
+            NumericalError: if a factorisation fails.
+        """
+        if not isinstance(targets, Targets):  # parsed targets come with checked features
+            head.check_features(features)
+        observed = head.parse_targets(targets, len(features))
+        head.check_weights(prior, "prior")
+        if start is not None:
+            head.check_weights(start, "starting posterior")
+        dtype = linalg.head_dtype(features.device)
+        density = _density(head, prior).to(features.device, dtype)
+        joint = Joint(head, features.detach().to(dtype), observed, density)
+        # Validation looks at every value of every density, thousands of times.
+        with torch.enable_grad(), pyro.validation_enabled(False):
+            posterior = self.fit(joint, start, self.generator or generator)
+        return posterior.for_outputs(head.outputs_per_task)
+
+    def infer_from(
+        self,
+        head: Head,
+        statistics: Statistics,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Posterior:
+        """The posterior given all examples in `statistics`; arguments as for `infer`."""
+        assert isinstance(statistics, Examples)
+        features, targets = statistics.all()
+        return self.infer(head, features, targets, prior, start=start, generator=generator)
+
+    @abstractmethod
+    def fit(
+        self, joint: Joint, start: Posterior | None, generator: torch.Generator | None
+    ) -> Posterior:
+        """The posterior that belongs to a joint density; called with gradients enabled."""
+
+
+@contextmanager
+def seeded(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
+    """Code that draws from torch's global generators, on a seed from `generator`.
+
+    The global generators are put back afterwards; without a `generator` the CPU's gives the seed.
+    """
+    source = None if generator is None else generator.device
+    seed = int(torch.randint(2**62, (), generator=generator, device=source))
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """For code of others that makes tensors without saying of which dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _density(head: Head, prior: Posterior) -> GaussianFamily:
+    if isinstance(prior, Empirical):
+        return prior.to_gaussian()
+    if not isinstance(prior, GaussianFamily):
+        raise DtypeError(
+            f"head {head.site!r}: the prior must be a Gaussian or made of samples, "
+            f"not {type(prior).__name__}, which has no density"
+        )
+    return prior

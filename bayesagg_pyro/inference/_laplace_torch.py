@@ -1,0 +1,228 @@
+"""Last-layer posteriors by the package laplace-torch (Daxberger et al., 2021)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import DtypeError, MissingPackageError, SettingError
+from bayesagg_pyro.heads import Categorical, Gaussian, Head
+from bayesagg_pyro.inference._iterative import default_dtype
+from bayesagg_pyro.inference._laplace import Laplace
+from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
+from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["LaplaceTorch"]
+
+
+class LaplaceTorch(Scheme):
+    """Hands each task to laplace-torch as a linear last layer, and takes its posterior back.
+
+    Needs the extra `laplace`. A check on, or a bridge from, that package: `inference.Laplace` finds
+    the same posterior faster, and knows dense priors, weights, and binary tasks.
+
+    Args:
+        structure: of the curvature, in its words: "full", "kron" (its factors leave out the
+            covariance between features and bias) or "diag".
+        at: "map" hands over the mode, which `inference.Laplace` finds, as the package presumes.
+            "point" hands over the head's own weights.
+        refresh: "epoch" by default: the posterior that one refresh leaves is dense, and as a prior
+            for every step the package cannot take it.
+
+    Raises:
+        SettingError: for arguments outside their range.
+    """
+
+    needs_point: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        structure: Literal["full", "kron", "diag"] = "full",
+        *,
+        at: Literal["map", "point"] = "map",
+        refresh: Refresh = "epoch",
+    ) -> None:
+        if structure not in ("full", "kron", "diag"):
+            raise SettingError(f'structure must be "full", "kron" or "diag", not {structure!r}')
+        if at not in ("map", "point"):
+            raise SettingError(f'at must be "map" or "point", not {at!r}')
+        self.structure = structure
+        self.at = at
+        self.refresh = check_refresh(refresh)
+
+    def infer(
+        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+    ) -> GaussianFamily:
+        """A dense Gaussian, or a diagonal one for structure="diag"; in float64.
+
+        Args:
+            head: Categorical or Gaussian.
+            features: [N, d].
+            targets: [N, tasks], or (values, mask); each task is fitted to its observed examples.
+            prior: a diagonal Gaussian, as `priors.isotropic` gives; isotropic per output for "kron".
+
+        Raises:
+            MissingPackageError: if laplace-torch is not installed.
+            SettingError: for what the package has not: other heads, weights of examples or
+                classes, dense priors.
+            ShapeError, DtypeError, NonFiniteError: for bad features or targets.
+        """
+        if not isinstance(targets, Targets):
+            head.check_features(features)
+        observed = head.parse_targets(targets, len(features))
+        head.check_weights(prior, "prior")
+        prior = _supported(head, observed, prior, self.structure)
+        point = head.point().detach()
+        if self.at == "map":
+            point = Laplace().infer(head, features, observed, prior).mean
+        dtype = linalg.head_dtype(features.device)
+        features, point = features.detach().to(dtype), point.to(dtype)
+        prior = prior.to(features.device, dtype)
+        found = [
+            self._task(head, task, features, observed, point[task], prior)
+            for task in range(head.tasks)
+        ]
+        matrices = torch.stack(found)
+        posterior: GaussianFamily = (
+            DiagonalGaussian(point, matrices)
+            if self.structure == "diag"
+            else GaussianPosterior(point, matrices)
+        )
+        return posterior.for_outputs(head.outputs_per_task)
+
+    def _task(
+        self,
+        head: Head,
+        task: int,
+        features: Tensor,
+        targets: Targets,
+        point: Tensor,
+        prior: DiagonalGaussian,
+    ) -> Tensor:
+        """Precision of one task in our order: [P, P], or [P] for "diag"."""
+        values = targets.values[:, task]
+        if targets.mask is not None:
+            rows = targets.mask[:, task]
+            features, values = features[rows], values[rows]
+        precision = prior.precision.expand_as(prior.mean)[task]
+        order = _their_order(head)
+        if len(features) == 0:
+            return precision if self.structure == "diag" else torch.diag(precision)
+        regression = isinstance(head, Gaussian)
+        with _package() as package:
+            theirs = package.Laplace(
+                _layer(head, point, features),
+                "regression" if regression else "classification",
+                subset_of_weights="last_layer",
+                hessian_structure=self.structure,
+                **_prior_arguments(precision[order], prior.mean[task, order], self.structure),
+                **({"sigma_noise": _noise(head, task)} if regression else {}),
+            )
+            batch = (features, values[:, None].to(features.dtype) if regression else values)
+            theirs.fit(_Loader(batch))
+            if self.structure == "diag" or self.structure == "full":
+                matrix = theirs.posterior_precision
+            else:
+                matrix = theirs.posterior_precision.to_matrix()
+        matrix = matrix.detach()
+        ours = torch.argsort(order)
+        return matrix[ours] if self.structure == "diag" else matrix[ours][:, ours]
+
+    def __repr__(self) -> str:
+        return f"LaplaceTorch(structure={self.structure!r}, at={self.at!r})"
+
+
+class _Loader:
+    """One batch, as much of a DataLoader as the package looks at."""
+
+    def __init__(self, batch: tuple[Tensor, Tensor]) -> None:
+        self._batch = batch
+        self.dataset = range(len(batch[0]))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self._batch
+
+    def __len__(self) -> int:
+        return 1
+
+
+@contextmanager
+def _package() -> Iterator[Any]:
+    """laplace-torch, with float64 as torch's default dtype, in which it makes its own tensors."""
+    with warnings.catch_warnings():
+        # Its dependencies warn at import under newer releases of torch.
+        warnings.filterwarnings("ignore", message="`torch.jit", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
+        try:
+            import laplace
+        except ImportError as error:
+            raise MissingPackageError(
+                "inference.LaplaceTorch needs laplace-torch: pip install 'bayesagg_pyro[laplace]', "
+                "or use inference.Laplace"
+            ) from error
+    with default_dtype(torch.float64), torch.enable_grad():
+        yield laplace
+
+
+def _layer(head: Head, point: Tensor, features: Tensor) -> nn.Module:
+    """The task as a network whose last layer is linear."""
+    rows = point.reshape(head.outputs_per_task, -1)
+    linear = nn.Linear(head.in_features, len(rows), bias=head.bias).to(features)
+    with torch.no_grad():
+        linear.weight.copy_(rows[:, : head.in_features])
+        if head.bias:
+            linear.bias.copy_(rows[:, -1])
+    return nn.Sequential(nn.Identity(), linear)
+
+
+def _their_order(head: Head) -> Tensor:
+    """Where the package's weights stand among ours: it has all biases after all weights."""
+    order = torch.arange(head.weight_size, device=head.weight.device)
+    rows = order.reshape(head.outputs_per_task, -1)
+    return torch.cat([rows[:, :-1].flatten(), rows[:, -1]]) if head.bias else order
+
+
+def _noise(head: Head, task: int) -> float:
+    assert isinstance(head, Gaussian)
+    scale = head.noise_scale
+    return float(scale if scale.ndim == 0 else scale[task])
+
+
+def _prior_arguments(precision: Tensor, mean: Tensor, structure: str) -> dict[str, Any]:
+    if structure == "kron":
+        return {"prior_precision": precision[0], "prior_mean": mean}
+    return {"prior_precision": precision, "prior_mean": mean}
+
+
+def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -> DiagonalGaussian:
+    """The prior, if the package can do all this."""
+    owner, remedy = f"head {head.site!r}: laplace-torch has no", "use inference.Laplace"
+    weighted = getattr(head, "class_weight", None) is not None
+    plain = type(head).likelihood in (Categorical.likelihood, Gaussian.likelihood)
+    if not isinstance(head, Categorical | Gaussian) or not plain:
+        raise SettingError(
+            f"{owner} likelihood for {type(head).__name__} heads, only for Categorical and "
+            f"Gaussian ones; {remedy}"
+        )
+    if targets.weight is not None or weighted:
+        raise SettingError(f"{owner} weights of examples or classes; {remedy}")
+    if not isinstance(prior, GaussianFamily):
+        raise DtypeError(f"head {head.site!r}: the prior must be Gaussian; {remedy}")
+    if not isinstance(prior, DiagonalGaussian):
+        raise SettingError(
+            f"{owner} dense priors, and this one is a {type(prior).__name__}; set refresh='epoch', "
+            f"whose only prior is the policy's isotropic one, or {remedy}"
+        )
+    if structure == "kron" and not (prior.precision == prior.precision[..., :1]).all():
+        raise SettingError(
+            f"{owner} Kronecker posterior on a prior that is not isotropic; {remedy}"
+        )
+    return prior

@@ -1,0 +1,188 @@
+"""Markov chain Monte Carlo by Pyro: draws from the posterior itself, at a price."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, get_args
+
+import torch
+from pyro.infer import HMC as PyroHMC
+from pyro.infer import MCMC
+from pyro.infer import NUTS as PyroNUTS
+from pyro.ops.stats import effective_sample_size, split_gelman_rubin
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.inference._iterative import Iterative, seeded
+from bayesagg_pyro.inference._joint import Joint
+from bayesagg_pyro.inference._scheme import Refresh
+from bayesagg_pyro.inference._whitening import DenseWhitening, Whiten, approximate
+from bayesagg_pyro.posteriors import Empirical, Posterior
+
+__all__ = ["HMC", "NUTS"]
+
+#: Draws per chain below which there is nothing to split and compare.
+_FEWEST = 4
+
+
+class _Sampler(Iterative):
+    def __init__(
+        self,
+        draws: int,
+        warmup: int,
+        chains: int,
+        target_acceptance: float,
+        whiten: Whiten,
+        refresh: Refresh,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__(refresh=refresh, generator=generator)
+        if draws < _FEWEST or warmup < 1 or chains < 1:
+            raise SettingError(
+                f"{type(self).__name__} needs at least {_FEWEST} draws, a warm-up of 1 and a "
+                f"chain, not draws={draws}, warmup={warmup}, chains={chains}"
+            )
+        if not 0 < target_acceptance < 1:
+            raise SettingError(f"target_acceptance must lie in (0, 1), not {target_acceptance}")
+        if whiten not in get_args(Whiten):
+            raise SettingError(f'whiten must be "laplace" or "prior", not {whiten!r}')
+        self.draws = draws
+        self.warmup = warmup
+        self.chains = chains
+        self.target_acceptance = target_acceptance
+        self.whiten = whiten
+
+    @abstractmethod
+    def _kernel(self, **settings: Any) -> Any:
+        """Pyro's kernel for a potential."""
+
+    def fit(
+        self, joint: Joint, start: Posterior | None, generator: torch.Generator | None
+    ) -> Empirical:
+        """Chains one after another, each from a draw of Laplace's approximation."""
+        mode = approximate(joint, start)
+        whitening = DenseWhitening(mode if self.whiten == "laplace" else joint.prior)
+
+        def potential(state: dict[str, Tensor]) -> Tensor:
+            return -joint.log_prob(whitening.weights(state["z"])).sum()
+
+        chains, divergences, acceptance = [], [], []
+        with seeded(generator, joint.features.device):
+            for _ in range(self.chains):
+                kernel = self._kernel(
+                    potential_fn=potential, target_accept_prob=self.target_acceptance
+                )
+                run = MCMC(
+                    kernel,
+                    num_samples=self.draws,
+                    warmup_steps=self.warmup,
+                    initial_params={"z": whitening.coordinates(mode.sample())},
+                    disable_progbar=True,
+                )
+                run.run()
+                chains.append(run.get_samples()["z"])
+                found = run.diagnostics()
+                divergences.append(len(found["divergences"]["chain 0"]))
+                acceptance.append(float(found["acceptance rate"]["chain 0"]))
+        z = torch.stack(chains)  # [chains, draws, tasks, P]
+        weight = whitening.weights(z.detach())
+        posterior = Empirical(weight.flatten(0, 1), self.chains)
+        posterior.info = replace(
+            whitening.centre.info,
+            divergences=torch.tensor(divergences, device=z.device),
+            acceptance=torch.tensor(acceptance, dtype=z.dtype, device=z.device),
+            r_hat=split_gelman_rubin(weight, chain_dim=0, sample_dim=1),
+            ess=effective_sample_size(weight, chain_dim=0, sample_dim=1),
+        )
+        return posterior
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(draws={self.draws}, warmup={self.warmup}, "
+            f"chains={self.chains}, refresh={self.refresh!r})"
+        )
+
+
+class NUTS(_Sampler):
+    """The no-U-turn sampler (Hoffman and Gelman, 2014) on whitened weights.
+
+    All tasks of the head run in one chain; they are independent, so its trajectory is theirs side by
+    side. Look at `posterior.info`: R-hat above 1.01, few effective samples or any divergence say
+    that the draws are not yet the posterior's.
+
+    Args:
+        draws: kept from each chain.
+        warmup: steps before that, which adapt the step size and a diagonal mass matrix.
+        chains: run one after another.
+        target_acceptance: of the step size's adaptation.
+        max_tree_depth: a trajectory has at most 2 to this power steps.
+        whiten: coordinates of "laplace" (the mode and its curvature) or of the "prior". Chains start
+            from draws of Laplace's approximation either way.
+        refresh: see `Scheme.refresh`; "epoch" by default, since a run takes seconds.
+        generator: see `Iterative`. A run repeats to the bit from the same state of it.
+
+    Raises:
+        SettingError: for arguments outside their range.
+    """
+
+    def __init__(
+        self,
+        draws: int = 500,
+        *,
+        warmup: int = 200,
+        chains: int = 2,
+        target_acceptance: float = 0.8,
+        max_tree_depth: int = 8,
+        whiten: Whiten = "laplace",
+        refresh: Refresh = "epoch",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(draws, warmup, chains, target_acceptance, whiten, refresh, generator)
+        if max_tree_depth < 1:
+            raise SettingError(f"max_tree_depth must be at least 1, not {max_tree_depth}")
+        self.max_tree_depth = max_tree_depth
+
+    def _kernel(self, **settings: Any) -> Any:
+        return PyroNUTS(max_tree_depth=self.max_tree_depth, **settings)
+
+
+class HMC(_Sampler):
+    """Hamiltonian Monte Carlo with trajectories of one length, on whitened weights.
+
+    A quarter of the period of a standard normal, π/2, makes draws nearly independent where the
+    posterior is nearly Gaussian.
+
+    Args:
+        draws: kept from each chain.
+        warmup: steps before that, which adapt the step size and a diagonal mass matrix.
+        chains: run one after another.
+        trajectory: length of a trajectory in whitened units.
+        target_acceptance: of the step size's adaptation.
+        whiten: see `NUTS`.
+        refresh: see `Scheme.refresh`.
+        generator: see `Iterative`.
+
+    Raises:
+        SettingError: for arguments outside their range.
+    """
+
+    def __init__(
+        self,
+        draws: int = 500,
+        *,
+        warmup: int = 200,
+        chains: int = 2,
+        trajectory: float = 1.5707963,
+        target_acceptance: float = 0.8,
+        whiten: Whiten = "laplace",
+        refresh: Refresh = "epoch",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(draws, warmup, chains, target_acceptance, whiten, refresh, generator)
+        if not trajectory > 0:
+            raise SettingError(f"trajectory must be positive, not {trajectory}")
+        self.trajectory = trajectory
+
+    def _kernel(self, **settings: Any) -> Any:
+        return PyroHMC(trajectory_length=self.trajectory, **settings)

@@ -1,0 +1,119 @@
+"""A Gaussian whose covariance is diagonal plus low rank: correlations where P × P is too much."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import NumericalError, ShapeError
+from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
+from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._posterior import Info, Shape
+
+__all__ = ["LowRankGaussian"]
+
+
+class LowRankGaussian(GaussianFamily):
+    """N(m, diag(δ) + F Fᵀ) for each task; Λ by Woodbury's identity, with an R × R factor.
+
+    Args:
+        mean: [tasks, P].
+        factor: F, [tasks, P, R].
+        diagonal: δ, [tasks, P], positive.
+
+    Raises:
+        ShapeError: if the three do not fit.
+        NumericalError: on the CPU, if an entry of δ is not positive.
+    """
+
+    def __init__(self, mean: Tensor, factor: Tensor, diagonal: Tensor) -> None:
+        if factor.ndim != 3 or factor.shape[:2] != mean.shape or diagonal.shape != mean.shape:
+            raise ShapeError(
+                f"a mean of shape {list(mean.shape)} needs a diagonal of that shape and a factor "
+                f"{[*mean.shape, 'rank']}, not {list(diagonal.shape)} and {list(factor.shape)}"
+            )
+        super().__init__(*mean.shape)
+        if diagonal.device.type == "cpu" and not (diagonal > 0).all():
+            raise NumericalError(
+                f"a diagonal of variances must be positive, but its smallest entry is "
+                f"{diagonal.min():.3g}"
+            )
+        self._mean = mean
+        self.factor = factor
+        self.diagonal = diagonal
+        variance = self.variance
+        # The diagonal of a symmetric matrix lies within the range of its eigenvalues.
+        self.info: Info = Info(
+            variance.new_zeros(len(variance)), variance.amax(-1) / variance.amin(-1)
+        )
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances, [tasks, P]."""
+        return self.diagonal + self.factor.square().sum(-1)
+
+    @cached_property
+    def capacitance_tril(self) -> Tensor:
+        """Cholesky factor of I + Fᵀ δ⁻¹ F, [tasks, R, R]."""
+        inner = self.factor.mT @ (self.factor / self.diagonal[..., None])
+        eye = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
+        return linalg.cholesky(eye + inner, what="capacitance of a low-rank posterior").tril
+
+    def precision_times(self, vectors: Tensor) -> Tensor:
+        """Λ applied to one vector per task, [tasks, P]."""
+        scaled = (vectors / self.diagonal)[..., None]
+        inner = torch.cholesky_solve(self.factor.mT @ scaled, self.capacitance_tril)
+        return (scaled - (self.factor @ inner) / self.diagonal[..., None])[..., 0]
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
+        column = vectors[..., None]
+        return self.diagonal * vectors + (self.factor @ (self.factor.mT @ column))[..., 0]
+
+    def with_mean(self, mean: Tensor) -> LowRankGaussian:
+        """The same covariance around another mean, [tasks, P]."""
+        return LowRankGaussian(mean, self.factor, self.diagonal)
+
+    def project(self, design: Tensor) -> Projection:
+        """Moments of hᵀ w; the variance is a sum of squares."""
+        inner = design @ self.factor  # [tasks, B, R]
+        cross = design * self.diagonal[:, None] + inner @ self.factor.mT
+        variance = self.diagonal @ design.square().mT + inner.square().sum(-1)
+        return Projection(cross, variance)
+
+    def to_gaussian(self) -> Gaussian:
+        """The same distribution with a dense precision."""
+        scaled = self.factor / self.diagonal[..., None]
+        whitened = torch.linalg.solve_triangular(self.capacitance_tril, scaled.mT, upper=False)
+        precision = torch.diag_embed(self.diagonal.reciprocal()) - whitened.mT @ whitened
+        return Gaussian(self._mean, precision).for_outputs(self.outputs_per_task)
+
+    def rsample(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Weights m + sqrt(δ) ε + F ε', [*sample_shape, tasks, P]."""
+        own = self.noise(sample_shape, generator)
+        shared = torch.randn(
+            (*sample_shape, len(self._mean), self.factor.shape[-1]),
+            generator=generator,
+            dtype=own.dtype,
+            device=own.device,
+        )
+        common = torch.einsum("tpr,...tr->...tp", self.factor, shared)
+        return self._mean + self.diagonal.sqrt() * own + common
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of weights [..., tasks, P], as [..., tasks]."""
+        offset = value - self._mean
+        squares = (offset * self.precision_times(offset)).sum(-1)
+        half_log_det = self.capacitance_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        half_log_det = half_log_det + 0.5 * self.diagonal.log().sum(-1)
+        return -half_log_det - 0.5 * (squares + value.shape[-1] * math.log(2 * math.pi))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Mean, factor and diagonal."""
+        return {"mean": self._mean, "factor": self.factor, "diagonal": self.diagonal}

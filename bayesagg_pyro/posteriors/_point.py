@@ -1,0 +1,50 @@
+"""All belief in one weight vector: what an ordinary linear layer holds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.posteriors._posterior import Posterior, Shape
+
+__all__ = ["Point"]
+
+
+class Point(Posterior):
+    """The weights are known: mean `value`, variance 0.
+
+    Args:
+        value: [tasks, P].
+    """
+
+    has_rsample = False
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__(*value.shape)
+        self.value = value
+
+    @property
+    def mean(self) -> Tensor:
+        """The weights, [tasks, P]."""
+        return self.value
+
+    @property
+    def variance(self) -> Tensor:
+        """Zeros, [tasks, P]."""
+        return torch.zeros_like(self.value)
+
+    def sample(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The same weights every time, [*sample_shape, tasks, P]."""
+        return self.value.expand(*sample_shape, *self.value.shape)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights."""
+        return {"value": self.value}
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Point:
+        """The same weights elsewhere or in another precision."""
+        return Point(self.value.to(device=device, dtype=dtype)).for_outputs(self.outputs_per_task)
