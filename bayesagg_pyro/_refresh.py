@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Iterative, Keep, Scheme, Statistics
 from bayesagg_pyro.posteriors import Info, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
@@ -47,21 +47,22 @@ class Refresher:
         self.scheme = scheme
         self.generator = generator
         self.held: Held | None = None
+        self.due = True  # whether there is a new prior since the last step
 
     @property
     def learns(self) -> bool:
-        """Whether the head's weights learn by gradient after the warm-up.
+        """Whether the head's weights learn by gradient after the warm-up, and predict.
 
-        The heads that do not predict with a posterior mean; Gaussian ones do, as in the paper.
+        Gaussian heads predict with the posterior mean instead, unless their scheme expands around
+        the point.
         """
-        return self.scheme.needs_point
+        return self.scheme.needs_point or not isinstance(self.head, Gaussian)
 
     def step(self, features: Tensor, targets: Targets, prior: Posterior) -> Held:
         """The posterior for this step; nothing changes before `accept`."""
         held, refresh = self.held, self.scheme.refresh
         if refresh == "epoch":
-            same = held is not None and held.posterior is prior
-            return Held(prior, held.age + 1, False) if held and same else Held(prior)
+            return Held(prior) if held is None or self.due else Held(prior, held.age + 1, False)
         every = 1 if refresh == "step" else int(refresh)
         if held is not None and held.age + 1 < every:
             return Held(held.posterior, held.age + 1, False)
@@ -77,7 +78,7 @@ class Refresher:
 
     def accept(self, held: Held) -> None:
         """Hold this step's posterior."""
-        self.held = held
+        self.held, self.due = held, False
 
     def bound(self) -> Scheme:
         """The scheme as the head's prior sees it: with this head's randomness and start."""
@@ -100,20 +101,20 @@ class Refresher:
         held, generator = self.held, self.generator
         stream = None if generator is None else generator.get_state()
         if held is None:
-            return {"posterior": None, "generator": stream}
+            return {"posterior": None, "due": self.due, "generator": stream}
         return {
+            "due": self.due,
             "posterior": held.posterior.state_dict(),
             "info": _info_state(held.posterior.info),
             "age": held.age,
             "generator": stream,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], prior: Posterior | None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` saved.
 
-        Args:
-            state: the saved state.
-            prior: in force; held itself under "epoch", since it is what was held.
+        Raises:
+            ShapeError: if the posterior is over the weights of another head.
         """
         held = None
         if state["posterior"] is not None:
@@ -123,7 +124,7 @@ class Refresher:
             if state["info"] is not None:
                 posterior.info = Info(**{k: v.to(device) for k, v in state["info"].items()})
             held = Held(posterior, state["age"], False)
-        self.held = held
+        self.held, self.due = held, state["due"]
         if state["generator"] is not None and self.generator is not None:
             self.generator.set_state(state["generator"])
 

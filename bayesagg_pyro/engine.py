@@ -17,6 +17,7 @@ from bayesagg_pyro._checks import (
     per_head,
 )
 from bayesagg_pyro._guard import Guard, cleaned, reported_losses
+from bayesagg_pyro._refresh import Held, Refresher, streams
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution
@@ -58,7 +59,9 @@ class BayesAgg(nn.Module):
             device); "deferred" turns the update into zeros on the device where values are bad and
             raises at the next synchronisation point (`update_prior`, `state_dict`,
             `raise_deferred`); "auto" is "now" on the CPU, else "deferred".
-        generator: randomness of sampled estimators.
+        generator: randomness of sampled schemes and estimators. Each head draws from a stream of
+            its own, made here of one number from this generator and the head's name, so that the
+            order of heads does not matter. None leaves them to torch's global generator.
         keep_gradients: keep the last step's gradient distribution, weights, features and
             posteriors in `info`.
 
@@ -106,8 +109,13 @@ class BayesAgg(nn.Module):
         self.schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
         self.estimators = check_estimators(estimator, heads)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
+        own = streams(generator, list(heads))
+        self._refreshers = {
+            name: Refresher(head, self.schemes[name], own[name]) for name, head in heads.items()
+        }
         self._trackers: dict[str, Tracker] = {
-            name: policies[name].start(head, self.schemes[name]) for name, head in heads.items()
+            name: policies[name].start(head, self._refreshers[name].bound())
+            for name, head in heads.items()
         }
         self.scale = scale
         self._guard = Guard(validate)
@@ -176,6 +184,7 @@ class BayesAgg(nn.Module):
         found = {name: tracker.propose() for name, tracker in self._trackers.items()}
         for name, tracker in self._trackers.items():  # all or none
             tracker.accept(found[name])
+            self._refreshers[name].due = True
         self._epochs += 1
         if self.warmup and self._epochs == self.warmup_epochs:
             self.start_bayes()
@@ -276,18 +285,18 @@ class BayesAgg(nn.Module):
         priors = self.priors()
         h = features.detach().to(_reported(features))  # moments need float32's range at least
         with torch.no_grad():
-            posteriors: dict[str, Posterior] = {}
+            held: dict[str, Held] = {}
             grads: dict[str, GradientDistribution] = {}
             for name, head in self._heads().items():
-                posterior = self.schemes[name].infer(head, h, observed[name], priors[name])
-                posteriors[name] = posterior
+                refresher = self._refreshers[name]
+                held[name] = refresher.step(h, observed[name], priors[name])
                 grads[name] = gradients.distribution(
                     head,
-                    posterior,
+                    held[name].posterior,
                     h,
                     observed[name],
                     estimator=self.estimators[name],
-                    generator=self.generator,
+                    generator=refresher.generator,
                 )
             grad = gradients.cat(grads)
             result = self.aggregation.aggregate(grad)
@@ -299,7 +308,7 @@ class BayesAgg(nn.Module):
         learned = [
             name
             for name, head in self._heads().items()
-            if self.schemes[name].needs_point or head.has_own_parameters
+            if self._refreshers[name].learns or head.has_own_parameters
         ]
         with torch.enable_grad():
             losses = self._losses(h, observed)
@@ -307,9 +316,12 @@ class BayesAgg(nn.Module):
             if learned:
                 total = torch.cat([losses[name] for name in learned]).sum()
                 (total if valid is None else torch.where(valid, total, 0.0)).backward()
+        for name, refresher in self._refreshers.items():
+            refresher.accept(held[name])
         losses = reported_losses(losses, valid)
+        posteriors = {name: one.posterior for name, one in held.items()}
         kept = (grad, result, Stages(h, observed, priors, posteriors)) if self._keep else None
-        self.info = describe(losses, posteriors, result, scale, kept)
+        self.info = describe(losses, held, result, scale, kept)
         return losses
 
     def _losses(self, features: Tensor, observed: dict[str, Targets]) -> dict[str, Tensor]:
@@ -322,7 +334,7 @@ class BayesAgg(nn.Module):
 
     def _point(self, name: str) -> Tensor | None:
         """Weights that predict; None stands for the head's own parameter."""
-        if self.warmup or self.schemes[name].needs_point:
+        if self.warmup or self._refreshers[name].learns:
             return None
         prior = self._trackers[name].prior
         return None if prior is None else prior.mean
@@ -349,25 +361,35 @@ class BayesAgg(nn.Module):
     # -- state -----------------------------------------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Warm-up flag, epochs, priors, sums and generator; part of `state_dict()`."""
+        """Warm-up flag, epochs, priors, sums, posteriors held, generators; see `state_dict()`."""
         self.raise_deferred()
         return {
             "warmup": self.warmup,
             "epochs": self._epochs,
             "generator": None if self.generator is None else self.generator.get_state(),
             "trackers": {name: tracker.state_dict() for name, tracker in self._trackers.items()},
+            "held": {name: one.state_dict() for name, one in self._refreshers.items()},
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_extra_state` saved; part of `load_state_dict()`."""
         check_names(state["trackers"], self._trackers)
-        before = {name: tracker.state_dict() for name, tracker in self._trackers.items()}
+        parts: dict[str, Mapping[str, Any]] = {
+            "trackers": self._trackers,
+            "held": self._refreshers,
+        }
+        before = {
+            part: {name: owner.state_dict() for name, owner in owners.items()}
+            for part, owners in parts.items()
+        }
         try:
-            for name, tracker in self._trackers.items():
-                tracker.load_state_dict(state["trackers"][name])
+            for part, owners in parts.items():
+                for name, owner in owners.items():
+                    owner.load_state_dict(state[part][name])
         except Exception:  # all or none
-            for name, tracker in self._trackers.items():
-                tracker.load_state_dict(before[name])
+            for part, owners in parts.items():
+                for name, owner in owners.items():
+                    owner.load_state_dict(before[part][name])
             raise
         self.warmup = state["warmup"]
         self._epochs = state["epochs"]
@@ -377,8 +399,9 @@ class BayesAgg(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
         super()._apply(fn, recurse)
-        for head, tracker in zip(self._heads().values(), self._trackers.values(), strict=True):
-            tracker.to(head.weight.device)
+        for name, head in self._heads().items():
+            self._trackers[name].to(head.weight.device)
+            self._refreshers[name].to(head.weight.device)
         return self
 
 

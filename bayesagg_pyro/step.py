@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from bayesagg_pyro._refresh import Held
 from bayesagg_pyro.aggregation import Aggregated
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
@@ -45,6 +46,7 @@ class StepInfo:
         effective_tasks: [], mean of (Σα)² / Σα²; None as above.
         jitter: {name: [tasks or 1]}, relative jitter that the posteriors took (0: none).
         condition: {name: [tasks or 1]}, lower bounds on the condition of their precisions.
+        fresh: {name: whether this step inferred the posterior (else an earlier one was held)}.
         scale: factor between the aggregated direction and the update of the features' gradient,
             before the division by the batch size.
         gradients: the joint gradient distribution, and
@@ -58,6 +60,7 @@ class StepInfo:
     effective_tasks: Tensor | None = None
     jitter: dict[str, Tensor] = field(default_factory=dict)
     condition: dict[str, Tensor] = field(default_factory=dict)
+    fresh: dict[str, bool] = field(default_factory=dict)
     scale: float = 1.0
     gradients: GradientDistribution | None = None
     aggregated: Aggregated | None = None
@@ -80,13 +83,13 @@ class Observer(Protocol):
 
 def describe(
     losses: dict[str, Tensor],
-    posteriors: Mapping[str, Posterior],
+    held: Mapping[str, Held],
     result: Aggregated,
     scale: float,
     kept: tuple[GradientDistribution, Aggregated, Stages] | None,
 ) -> StepInfo:
     """What a Bayesian step did."""
-    infos = {name: posterior.info for name, posterior in posteriors.items()}
+    infos = {name: one.posterior.info for name, one in held.items()}
     weights = result.weights
     return StepInfo(
         bayesian=True,
@@ -95,6 +98,7 @@ def describe(
         effective_tasks=result.effective_tasks,
         jitter={name: info.jitter for name, info in infos.items() if info is not None},
         condition={name: info.condition for name, info in infos.items() if info is not None},
+        fresh={name: one.fresh for name, one in held.items()},
         scale=scale,
         gradients=None if kept is None else kept[0],
         aggregated=None if kept is None else kept[1],

@@ -110,17 +110,19 @@ class Ensemble(Iterative):
     ) -> tuple[Tensor | None, Tensor | None]:
         """What is added to targets, and weights of examples: [members, N, tasks] or None."""
         shape = (self.members, *joint.targets.values.shape)
-        like = {"dtype": joint.features.dtype, "device": joint.features.device}
+        dtype, device = joint.features.dtype, joint.features.device
         if kind == "noise":
             assert isinstance(joint.head, Gaussian)
-            scale = joint.head.noise_scale.to(**like)
+            scale = joint.head.noise_scale.to(device, dtype)
             weight = joint.targets.weight
             if weight is not None:  # an example of weight ω has noise of variance τ² / ω
-                scale = scale * weight.to(**like).clamp(min=torch.finfo(like["dtype"]).tiny).rsqrt()
+                scale = scale * weight.to(dtype).clamp(min=torch.finfo(dtype).tiny).rsqrt()
                 scale = torch.where(weight > 0, scale, 0.0)
-            return torch.randn(shape, generator=generator, **like) * scale, None
+            noise = torch.randn(shape, generator=generator, dtype=dtype, device=device)
+            return noise * scale, None
         if kind == "bootstrap":
-            return None, torch.empty(shape, **like).exponential_(generator=generator)
+            drawn = torch.empty(shape, dtype=dtype, device=device)
+            return None, drawn.exponential_(generator=generator)
         return None, None
 
     def __repr__(self) -> str:

@@ -43,6 +43,10 @@ class GaussianGuide(PyroModule):
             drawn: Tensor = pyro.sample(self.site, _Pathwise(self))
         return drawn
 
+    def noise(self, *shape: int) -> Tensor:
+        """Standard normal draws."""
+        return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+
     @abstractmethod
     def draw(self, shape: torch.Size) -> Tensor:
         """Reparametrised draws, [*shape, tasks, P]."""
@@ -70,7 +74,7 @@ class FullGuide(GaussianGuide):
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Loc + C ε."""
-        noise = torch.randn(*shape, *self.loc.shape, dtype=self.loc.dtype, device=self.loc.device)
+        noise = self.noise(*shape, *self.loc.shape)
         moved: Tensor = self.loc + (self.scale_tril() @ noise[..., None])[..., 0]
         return moved
 
@@ -90,7 +94,7 @@ class DiagonalGuide(GaussianGuide):
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Loc + scale ε."""
-        noise = torch.randn(*shape, *self.loc.shape, dtype=self.loc.dtype, device=self.loc.device)
+        noise = self.noise(*shape, *self.loc.shape)
         moved: Tensor = self.loc + self.log_scale.exp() * noise
         return moved
 
@@ -120,9 +124,8 @@ class LowRankGuide(GaussianGuide):
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Loc + scale ε + F ε'."""
-        like = {"dtype": self.loc.dtype, "device": self.loc.device}
-        own = torch.randn(*shape, *self.loc.shape, **like)
-        shared = torch.randn(*shape, len(self.loc), self.factor.shape[-1], 1, **like)
+        own = self.noise(*shape, *self.loc.shape)
+        shared = self.noise(*shape, len(self.loc), self.factor.shape[-1], 1)
         moved: Tensor = self.loc + self.log_scale.exp() * own + (self.factor @ shared)[..., 0]
         return moved
 

@@ -67,7 +67,7 @@ class LaplaceTorch(Scheme):
             head: Categorical or Gaussian.
             features: [N, d].
             targets: [N, tasks], or (values, mask); each task is fitted to its observed examples.
-            prior: a diagonal Gaussian, as `priors.isotropic` gives; isotropic per output for "kron".
+            prior: a diagonal Gaussian, as `priors.isotropic` gives; isotropic for "kron".
 
         Raises:
             MissingPackageError: if laplace-torch is not installed.
@@ -128,13 +128,12 @@ class LaplaceTorch(Scheme):
             )
             batch = (features, values[:, None].to(features.dtype) if regression else values)
             theirs.fit(_Loader(batch))
-            if self.structure == "diag" or self.structure == "full":
-                matrix = theirs.posterior_precision
-            else:
-                matrix = theirs.posterior_precision.to_matrix()
-        matrix = matrix.detach()
+            matrix = theirs.posterior_precision
+            if self.structure == "kron":
+                matrix = matrix.to_matrix()
+        found: Tensor = matrix.detach()
         ours = torch.argsort(order)
-        return matrix[ours] if self.structure == "diag" else matrix[ours][:, ours]
+        return found[ours] if self.structure == "diag" else found[ours][:, ours]
 
     def __repr__(self) -> str:
         return f"LaplaceTorch(structure={self.structure!r}, at={self.at!r})"
@@ -222,7 +221,5 @@ def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -
             f"whose only prior is the policy's isotropic one, or {remedy}"
         )
     if structure == "kron" and not (prior.precision == prior.precision[..., :1]).all():
-        raise SettingError(
-            f"{owner} Kronecker posterior on a prior that is not isotropic; {remedy}"
-        )
+        raise SettingError(f"{owner} Kronecker posterior on priors that vary by weight; {remedy}")
     return prior

@@ -1,4 +1,4 @@
-"""Posterior modes by damped Newton steps on automatic derivatives: any smooth head, many at once."""
+"""Posterior modes by damped Newton steps on automatic derivatives: any smooth head, in batches."""
 
 from __future__ import annotations
 

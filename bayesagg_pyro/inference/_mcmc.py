@@ -107,9 +107,9 @@ class _Sampler(Iterative):
 class NUTS(_Sampler):
     """The no-U-turn sampler (Hoffman and Gelman, 2014) on whitened weights.
 
-    All tasks of the head run in one chain; they are independent, so its trajectory is theirs side by
-    side. Look at `posterior.info`: R-hat above 1.01, few effective samples or any divergence say
-    that the draws are not yet the posterior's.
+    All tasks of the head run in one chain; they are independent, so its trajectory is theirs side
+    by side. Look at `posterior.info`: R-hat above 1.01, few effective samples or any divergence
+    say that the draws are not yet the posterior's.
 
     Args:
         draws: kept from each chain.
@@ -117,8 +117,8 @@ class NUTS(_Sampler):
         chains: run one after another.
         target_acceptance: of the step size's adaptation.
         max_tree_depth: a trajectory has at most 2 to this power steps.
-        whiten: coordinates of "laplace" (the mode and its curvature) or of the "prior". Chains start
-            from draws of Laplace's approximation either way.
+        whiten: coordinates of "laplace" (the mode and its curvature) or of the "prior". Chains
+            start from draws of Laplace's approximation either way.
         refresh: see `Scheme.refresh`; "epoch" by default, since a run takes seconds.
         generator: see `Iterative`. A run repeats to the bit from the same state of it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pyro
 import torch
@@ -165,7 +165,7 @@ class Variational(Iterative):
             max_plate_nesting=1,
             vectorize_particles=isinstance(guide, GaussianGuide | AutoGuide),
         )
-        loss = bound(model, guide)
+        loss: nn.Module = cast(Any, bound)(model, guide)
         loss()  # autoguides make their parameters when first called
         parameters = list(guide.parameters())
         if not parameters:

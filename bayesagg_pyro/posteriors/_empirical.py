@@ -54,7 +54,8 @@ class Empirical(Posterior):
     @property
     def by_chain(self) -> Tensor:
         """The samples chain by chain, [chains, draws, tasks, P]."""
-        return self.samples.unflatten(0, (self.chains, -1))
+        chains: Tensor = self.samples.unflatten(0, (self.chains, -1))
+        return chains
 
     def sample(
         self,
@@ -77,7 +78,7 @@ class Empirical(Posterior):
         Raises:
             NumericalError: if a weight has the same value in all samples.
         """
-        count, tasks, size = self.samples.shape
+        count, _, size = self.samples.shape
         scale = self.variance.sqrt()
         if scale.device.type == "cpu" and not (scale > 0).all():
             task, weight = (scale <= 0).nonzero()[0].tolist()

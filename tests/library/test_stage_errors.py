@@ -156,6 +156,7 @@ def test_every_error_is_also_a_built_in_one() -> None:
         errors.SettingError: ValueError,
         errors.StateError: RuntimeError,
         errors.NumericalError: ArithmeticError,
+        errors.MissingPackageError: ImportError,
     }
     for error, builtin in pairs.items():
         assert issubclass(error, errors.BayesAggError)
