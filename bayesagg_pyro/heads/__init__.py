@@ -4,7 +4,9 @@ from bayesagg_pyro.heads._bernoulli import Bernoulli
 from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body, Embedding
 from bayesagg_pyro.heads._gaussian import Gaussian
+from bayesagg_pyro.heads._gaussian_process import GaussianProcess
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._inducing import InducingPoints
 from bayesagg_pyro.heads._network import Network
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.heads._shared import SharedWeights
@@ -15,7 +17,9 @@ __all__ = [
     "Categorical",
     "Embedding",
     "Gaussian",
+    "GaussianProcess",
     "Head",
+    "InducingPoints",
     "Network",
     "OnePredictor",
     "SharedWeights",

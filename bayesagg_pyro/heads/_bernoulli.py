@@ -110,9 +110,8 @@ class Bernoulli(OnePredictor):
         """
         if not isinstance(posterior, GaussianFamily):
             return super().predictive(features, posterior)
-        design = self.exact(features)
-        mean = design @ posterior.mean.mT
-        std = posterior.project(design).variance.sqrt().mT.expand_as(mean)
+        mean, variance = self.predictor_moments(features, posterior)
+        std = variance.sqrt()
         z, weight = normal_rule(mean, std, _NODES)
         probability = (weight * torch.sigmoid(mean + std * z)).sum(0)
         return dist.Bernoulli(probs=probability.clamp(0, 1), validate_args=False)

@@ -101,8 +101,6 @@ class Gaussian(OnePredictor):
         """
         if not isinstance(posterior, GaussianFamily):
             return super().predictive(features, posterior)
-        design = self.exact(features)
-        epistemic = posterior.project(design).variance.mT  # [B, tasks or 1]
-        scale = (epistemic + self.noise_scale.to(design.dtype).square()).sqrt()
-        mean = design @ posterior.mean.mT
-        return dist.Normal(mean, scale.expand_as(mean))
+        mean, epistemic = self.predictor_moments(features, posterior)
+        scale = (epistemic + self.noise_scale.to(mean.dtype).square()).sqrt()
+        return dist.Normal(mean, scale)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.posteriors import GaussianFamily
 
-__all__ = ["OnePredictor"]
+__all__ = ["OnePredictor", "PredictorMoments"]
+
+
+class PredictorMoments(NamedTuple):
+    """Mean and variance of the linear predictors, [B, tasks] each."""
+
+    mean: Tensor
+    variance: Tensor
 
 
 class OnePredictor(Head, ABC):
@@ -61,6 +70,19 @@ class OnePredictor(Head, ABC):
             if any(source in vars(cls) for source in sources):
                 return True
         return False
+
+    def predictor_moments(self, features: Tensor, posterior: GaussianFamily) -> PredictorMoments:
+        """Mean and variance of u under the posterior, with what an embedding leaves out."""
+        design = self.exact(features)
+        mean = design @ posterior.mean.mT
+        variance = posterior.project(design).variance.mT
+        residual = None
+        if self.embedding is not None:
+            with torch.no_grad():
+                residual = self.embedding.residual(features.to(design.dtype))
+        if residual is not None:
+            variance = variance + residual[:, None]
+        return PredictorMoments(mean, variance.expand_as(mean))
 
     def transition(self, targets: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """Where on the axis of u the derivative bends, and over what width: (centre, width).

@@ -32,9 +32,10 @@ def train(
     batch: int = 32,
     lr: float = 0.02,
     samples: int | None = None,
+    net: nn.Module | None = None,
 ) -> tuple[list[float], ba.BayesAgg, nn.Module]:
     """Mean loss of each epoch, one warm-up epoch first; with the engine and the backbone."""
-    net = backbone()
+    net = net or backbone()
     mtl = ba.BayesAgg(
         {"y": head},
         inference=inference,

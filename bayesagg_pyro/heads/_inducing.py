@@ -1,0 +1,189 @@
+"""Inducing points of a Gaussian process, as a feature map: φ(h) = K_ZZ^(−1/2) k(Z, h)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError, ShapeError, StateError
+from bayesagg_pyro.heads._embedding import Embedding
+from bayesagg_pyro.heads._inverse_root import inverse_root
+from bayesagg_pyro.heads._module import check_module, in_precision
+
+__all__ = ["InducingPoints"]
+
+
+class InducingPoints(Embedding):
+    """Values of a function at M points, whitened: f(h) = φ(h)ᵀ w with w ~ N(0, I).
+
+    Under that prior f has the covariance Q(h, h') = k(h, Z) K_ZZ⁺ k(Z, h'), the part of the kernel
+    that the points can express; conditioning w on data gives the posterior of the deterministic
+    training conditional, which is also the optimal variational one (Titsias, 2009). The rest,
+    k(h, h) − Q(h, h), is `residual`: predictive distributions add it, gradients do not. (It is
+    prior variance at h whatever the weights are; its gradient would pull features towards the
+    inducing points, without regard to any target.)
+
+    Kernel hyperparameters, a deep kernel's network and, if asked for, the points are point
+    estimates, learned by the head's loss in the engine or through
+    `GaussianProcess.log_evidence_bound`. All is computed in float64 where the device has it.
+
+    Args:
+        in_features: d.
+        points: Z [M, d], or their number; then `place` chooses them among features.
+        kernel: a GPyTorch kernel, or any module that maps ([B, p], [M, p]) to k [B, M] and, called
+            with diag=True, ([B, p], [B, p]) to [B]. None: a scaled RBF kernel whose length scale
+            starts at the median distance of the points.
+        deep: a network d -> p through which features and points go first (a deep kernel).
+        learn_points: whether the points are parameters.
+        tolerance: directions with eigenvalues of K_ZZ below this share of the largest are left out.
+
+    Raises:
+        SettingError, ShapeError: for arguments outside their range.
+        ImportError: for the default kernel without GPyTorch.
+    """
+
+    points: Tensor  #: Z, [M, d]
+
+    def __init__(
+        self,
+        in_features: int,
+        points: int | Tensor,
+        kernel: nn.Module | None = None,
+        *,
+        deep: nn.Module | None = None,
+        learn_points: bool = False,
+        tolerance: float = 1e-8,
+    ) -> None:
+        count = points if isinstance(points, int) else len(points)
+        if count < 1:
+            raise SettingError(f"at least one inducing point is needed, not {count}")
+        if not 0 < tolerance < 1:
+            raise SettingError(f"tolerance must lie between 0 and 1, not {tolerance}")
+        if isinstance(points, Tensor) and points.shape != (count, in_features):
+            raise ShapeError(
+                f"inducing points must have shape [M, {in_features}], not {list(points.shape)}"
+            )
+        super().__init__(in_features, count)
+        if deep is not None:
+            check_module(deep, in_features)
+        self.deep = deep
+        self._default = kernel is None
+        self.kernel = _default_kernel() if kernel is None else kernel
+        self.tolerance = tolerance
+        self.placed = isinstance(points, Tensor)
+        start = points if isinstance(points, Tensor) else torch.zeros(count, in_features)
+        start = start.detach().clone()
+        if learn_points:
+            self.points = nn.Parameter(start)
+        else:
+            self.register_buffer("points", start)
+        if self.placed and self._default:
+            self._median_length_scale()
+
+    def place(self, features: Tensor, *, generator: torch.Generator | None = None) -> None:
+        """Put the points at the k-means centres of some features (20 rounds of Lloyd's algorithm).
+
+        Weights and priors learned before refer to the old points: place them before the epoch whose
+        `update_prior` ends the warm-up.
+
+        Args:
+            features: [N, d], N of at least M.
+            generator: chooses the first centres.
+
+        Raises:
+            ShapeError: if there are too few features, or they are of another size.
+        """
+        if features.ndim != 2 or features.shape[1] != self.in_features:
+            raise ShapeError(
+                f"features must be [N, {self.in_features}], not {list(features.shape)}"
+            )
+        if len(features) < self.out_features:
+            raise ShapeError(
+                f"{self.out_features} inducing points cannot be placed among {len(features)} "
+                "features; give more features or ask for fewer points"
+            )
+        features = features.detach().to(self.points.device)
+        with torch.no_grad():
+            self.points.copy_(_centres(features, self.out_features, generator))
+        self.placed = True
+        if self._default:
+            self._median_length_scale()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """φ(h), [..., B, M], in the precision of head algebra.
+
+        Raises:
+            StateError: if the points have not been placed.
+        """
+        inputs, points = self._inputs(features)
+        root = inverse_root(_dense(self.kernel(points, points)), self.tolerance)
+        phi: Tensor = _dense(self.kernel(inputs, points)) @ root
+        return phi
+
+    def residual(self, features: Tensor) -> Tensor:
+        """k(h, h) − Q(h, h), at least 0, [B]: prior variance that the points cannot express."""
+        inputs, _ = self._inputs(features)
+        prior = self.kernel(inputs, inputs, diag=True)
+        rest: Tensor = _dense(prior) - self(features).square().sum(-1)
+        return rest.clamp(min=0)
+
+    def _inputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.placed:
+            raise StateError(
+                "the inducing points have no place yet: call place(features) with features of "
+                "the backbone first, or give the points themselves"
+            )
+        dtype = linalg.head_dtype(features.device)
+        inputs, points = features.to(dtype), self.points.to(dtype)
+        if self.deep is None:
+            return inputs, points
+        return in_precision(self.deep, inputs), in_precision(self.deep, points)
+
+    def _median_length_scale(self) -> None:
+        with torch.no_grad():
+            _, points = self._inputs(self.points)
+            distances = torch.pdist(points)
+            if len(distances) and distances.median() > 0:
+                kernel: Any = self.kernel
+                kernel.base_kernel.lengthscale = distances.median().item()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Whether the points have been placed."""
+        return {"placed": self.placed}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_extra_state` saved."""
+        self.placed = state["placed"]
+
+
+def _centres(features: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    device = None if generator is None else generator.device
+    order = torch.randperm(len(features), generator=generator, device=device)
+    centres = features[order[:count].to(features.device)]
+    for _ in range(20):
+        nearest = torch.cdist(features, centres).argmin(1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, features)
+        sizes = torch.bincount(nearest, minlength=count)[:, None]
+        centres = torch.where(sizes > 0, sums / sizes.clamp(min=1), centres)
+    return centres
+
+
+def _dense(kernel: Any) -> Tensor:
+    """A kernel matrix as a tensor, whether it came lazily or not."""
+    dense: Tensor = kernel if isinstance(kernel, Tensor) else kernel.to_dense()
+    return dense
+
+
+def _default_kernel() -> nn.Module:
+    try:
+        from gpytorch.kernels import RBFKernel, ScaleKernel
+    except ImportError as error:
+        raise ImportError(
+            "the default kernel of a Gaussian process is GPyTorch's: "
+            "pip install 'bayesagg_pyro[gp]', or pass a kernel of your own"
+        ) from error
+    kernel: nn.Module = ScaleKernel(RBFKernel())
+    return kernel
