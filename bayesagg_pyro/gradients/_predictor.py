@@ -36,16 +36,23 @@ class PredictorTerms(NamedTuple):
     covariance: Callable[[], Tensor]  #: of du/dh, [tasks or 1, 1 or B, d, d]
 
 
-def predictor_terms(head: Head, posterior: GaussianFamily, features: Tensor) -> PredictorTerms:
+def predictor_terms(
+    head: Head,
+    posterior: GaussianFamily,
+    features: Tensor,
+    dtype: torch.dtype | None = None,
+) -> PredictorTerms:
     """For a head of one predictor per task, linear or with an embedding.
 
     Args:
         head: the head.
         posterior: over its weights, in the precision and on the device of head algebra.
         features: [B, d].
+        dtype: of a linear head's cross-covariances, as in `GaussianFamily.project`.
     """
     design = head.exact(features)
-    cross, variance = posterior.project(design)
+    linear = head.embedding is None
+    cross, variance = posterior.project(design, dtype if linear else None)
     mean = design @ posterior.mean.mT
     if head.embedding is None:
         d = head.in_features

@@ -108,7 +108,7 @@ class _Predictor(NamedTuple):
 def _one_predictor(
     head: OnePredictor, posterior: GaussianFamily, features: Tensor, targets: Targets
 ) -> _Predictor:
-    terms = predictor_terms(head, posterior, features)
+    terms = predictor_terms(head, posterior, features, features.dtype)
     values = targets.values.to(terms.mean.dtype)
     return _Predictor(
         terms.slope_mean,
@@ -159,27 +159,18 @@ def _moments(
     targets: Targets,
 ) -> GradientDistribution:
     m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
-    z, p = normal_rule(mean, std.expand_as(mean), nodes, transition)
-    f = derivative(mean + std * z)
-    zf = z * f
-    f0, f1 = (p * f).sum(0), (p * zf).sum(0)
-    # Variances are centred sums, so none is a difference of large numbers.
-    f_centred, zf_centred = f - f0, zf - f1
-    pf = p * f_centred
-    var_f, cov = (pf * f_centred).sum(0), (pf * zf_centred).sum(0)
-    var_zf = (p * zf_centred.square()).sum(0)
-    # From here on all is [tasks, B, d] and free of cancellation: the features' precision will do.
-    dtype = features.dtype
+    dtype = cross.dtype
     f0, f1, square, var_f, cov, var_zf = (
-        x.mT[..., None].to(dtype) for x in (f0, f1, (p * f.square()).sum(0), var_f, cov, var_zf)
+        x.mT[..., None].to(dtype) for x in _node_moments(mean, std, derivative, transition, nodes)
     )
+    # From here on all is [tasks, B, d] and free of cancellation: the features' precision will do.
     inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
-    k = cross * inverse_root.mT[..., None]
-    residual = (s - k.square()).clamp_(min=0).to(dtype)
-    k, m = k.to(dtype), m.to(dtype)
+    k = cross * inverse_root.mT[..., None].to(dtype)
+    m, s = m.to(dtype), s.to(dtype)
     average = (m * f0).addcmul_(k, f1)
-    mixed = (k * var_zf).addcmul_(m, 2 * cov)
-    variance = (residual * square).addcmul_(m.square(), var_f).addcmul_(k, mixed).clamp_(min=0)
+    mixed = (k * var_zf).addcmul_(m, 2 * cov).mul_(k)  # k k Var(z f) + 2 m k Cov(f, z f)
+    residual = torch.addcmul(s, k, k, value=-1).clamp_(min=0)
+    variance = mixed.addcmul_(residual, square).addcmul_(m.square(), var_f).clamp_(min=0)
 
     def covariance() -> Tensor:
         kk = k[..., :, None] * k[..., None, :]
@@ -189,3 +180,24 @@ def _moments(
         return full + (mk + mk.mT) * cov[..., None] + kk * var_zf[..., None]
 
     return finish(head, posterior, features, targets, average, variance, covariance)
+
+
+def _node_moments(
+    mean: Tensor,
+    std: Tensor,
+    derivative: Callable[[Tensor], Tensor],
+    transition: tuple[Tensor | float, Tensor | float],
+    nodes: int,
+) -> tuple[Tensor, ...]:
+    """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), each [B, tasks]."""
+    z, p = normal_rule(mean, std.expand_as(mean), nodes, transition)
+    f = derivative(torch.addcmul(mean, std, z))
+    zf = z.mul_(f)
+    pf = p * f
+    f0, square = pf.sum(0), pf.mul_(f).sum(0)
+    f1 = torch.mul(p, zf, out=pf).sum(0)
+    # Variances are centred sums, so none is a difference of large numbers.
+    f, zf = f - f0, zf.sub_(f1)
+    var_f = torch.mul(p, f, out=pf).mul_(f).sum(0)
+    pzf = p.mul_(zf)
+    return f0, f1, square, var_f, f.mul_(pzf).sum(0), pzf.mul_(zf).sum(0)

@@ -62,10 +62,10 @@ class DiagonalGaussian(GaussianFamily):
         """The same precision around another mean, [tasks, P]."""
         return DiagonalGaussian(mean, self.precision)
 
-    def project(self, design: Tensor) -> Projection:
+    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w."""
-        cross = design / self.precision[:, None]
-        return Projection(cross, (cross * design).sum(-1))
+        variance = design.square() @ self.precision.reciprocal().mT
+        return Projection(design.to(dtype) / self.precision[:, None].to(dtype), variance.mT)
 
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision."""

@@ -52,8 +52,14 @@ class GaussianFamily(Posterior):
         """The same precision around another mean, [tasks, P]."""
 
     @abstractmethod
-    def project(self, design: Tensor) -> Projection:
+    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of the predictors hᵀ w for a design matrix [B, P].
+
+        Args:
+            design: [B, P].
+            dtype: of the covariances; None for the posterior's. |Cov(w_p, u)| is at most
+                sqrt(S_pp Var u), in units of which the error is the rounding of `dtype`, however
+                badly conditioned Λ is. The variance is always in the posterior's.
 
         Raises:
             NotImplementedError: for structures over several outputs per task.

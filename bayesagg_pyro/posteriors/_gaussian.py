@@ -83,7 +83,8 @@ class Gaussian(GaussianFamily):
     @property
     def variance(self) -> Tensor:
         """Marginal variances S_pp, [tasks, P]."""
-        return self.inverse_tril.square().sum(-2).expand(self._mean.shape)
+        norm = torch.linalg.vector_norm(self.inverse_tril, dim=-2)
+        return norm.square().expand(self._mean.shape)
 
     def precision_times(self, vectors: Tensor) -> Tensor:
         """Λ applied to one vector per task, [tasks, P]."""
@@ -91,16 +92,24 @@ class Gaussian(GaussianFamily):
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
-        return linalg.solve(self.precision_tril, vectors)
+        if len(self.precision_tril) == 1:
+            return linalg.solve(self.precision_tril, vectors)
+        # The moments need L⁻¹ anyway; batched solvers would copy every factor for one column.
+        inverse = self.inverse_tril
+        return (inverse.mT @ (inverse @ vectors[..., None]))[..., 0]
 
     def with_mean(self, mean: Tensor) -> Gaussian:
         """The same precision around another mean, [tasks, P]."""
-        return Gaussian(**{**self.tensors(), "mean": mean})
+        moved = Gaussian(**{**self.tensors(), "mean": mean})
+        if "inverse_tril" in vars(self):
+            moved.inverse_tril = self.inverse_tril
+        return moved
 
-    def project(self, design: Tensor) -> Projection:
+    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w; the variance is a sum of squares."""
         whitened = design @ self.inverse_tril.mT  # rows L⁻¹ h, [tasks or 1, B, P]
-        return Projection(whitened @ self.inverse_tril, whitened.square().sum(-1))
+        variance = torch.linalg.vector_norm(whitened, dim=-1).square()
+        return Projection(whitened.to(dtype) @ self.inverse_tril.to(dtype), variance)
 
     def to_gaussian(self) -> Gaussian:
         """Itself."""

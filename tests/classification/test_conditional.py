@@ -171,7 +171,7 @@ def test_it_is_for_softmax_and_gaussian_posteriors(rng) -> None:
     samples = posteriors.Empirical(torch.zeros(2, 1, 12).double())
     with pytest.raises(errors.DtypeError, match=r"Empirical.*MonteCarlo"):
         gradients.distribution(three, samples, h, y.long(), estimator=gradients.Conditional(8))
-    assert isinstance(gradients._dispatch._default(three, samples), gradients.MonteCarlo)
+    assert isinstance(gradients._dispatch.default_estimator(three, samples), gradients.MonteCarlo)
 
 
 class Smoothed(heads.Categorical):

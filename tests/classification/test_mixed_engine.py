@@ -166,7 +166,7 @@ def test_default_schemes_and_estimators() -> None:
         assert isinstance(w.mtl.schemes[name], inference.TaylorGGN)
         p = priors.isotropic(w.heads[name], 1.0)
         kind = gradients.Conditional if name == "kind" else gradients.Quadrature
-        assert isinstance(gradients._dispatch._default(w.heads[name], p), kind)
+        assert isinstance(gradients._dispatch.default_estimator(w.heads[name], p), kind)
 
 
 def test_predictions_have_the_documented_shapes() -> None:
