@@ -83,7 +83,7 @@ class Gaussian(GaussianFamily):
     @property
     def variance(self) -> Tensor:
         """Marginal variances S_pp, [tasks, P]."""
-        norm = torch.linalg.vector_norm(self.inverse_tril, dim=-2)
+        norm: Tensor = torch.linalg.vector_norm(self.inverse_tril, dim=-2)
         return norm.square().expand(self._mean.shape)
 
     def precision_times(self, vectors: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class KroneckerGaussian(GaussianFamily):
         same.__dict__["eigen"] = self.eigen
         return same
 
-    def project(self, design: Tensor) -> NoReturn:
+    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> NoReturn:
         """There is no single predictor."""
         raise NotImplementedError("a Kronecker posterior has several linear predictors per task")
 

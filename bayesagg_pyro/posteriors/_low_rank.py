@@ -78,12 +78,12 @@ class LowRankGaussian(GaussianFamily):
         """The same covariance around another mean, [tasks, P]."""
         return LowRankGaussian(mean, self.factor, self.diagonal)
 
-    def project(self, design: Tensor) -> Projection:
+    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w; the variance is a sum of squares."""
         inner = design @ self.factor  # [tasks, B, R]
         cross = design * self.diagonal[:, None] + inner @ self.factor.mT
         variance = self.diagonal @ design.square().mT + inner.square().sum(-1)
-        return Projection(cross, variance)
+        return Projection(cross.to(dtype), variance)
 
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision."""
