@@ -24,7 +24,7 @@ from bayesagg_pyro.gradients import Estimator, GradientDistribution
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.priors import FullData, Policy, Tracker
+from bayesagg_pyro.priors import Batches, FullData, Policy, Tracker, show
 from bayesagg_pyro.step import Observer, Stages, StepInfo, describe
 from bayesagg_pyro.targets import RawTargets, Targets
 
@@ -167,13 +167,19 @@ class BayesAgg(nn.Module):
         observed, valid = self._guard.parse(self._heads(), features, targets)
         self._collect(features, observed, valid)
 
-    def update_prior(self) -> None:
+    def update_prior(self, batches: Batches | None = None) -> None:
         """End of an epoch: make each head's next prior from what was collected, and clear that.
 
+        Args:
+            batches: pairs (features, {name: targets}) for the policies that are made of fresh ones
+                (`priors.Fresh`); drawn once, without gradients. The others use what was collected.
+
         Raises:
-            StateError: if nothing was collected.
+            StateError: if nothing was collected, or batches are missing or not used.
             NonFiniteError: if deferred validation found bad values since the last call.
         """
+        self.raise_deferred()
+        show(self._trackers, batches, lambda h, y: self._guard.parse(self._heads(), h, y))
         self.raise_deferred()
         empty = [name for name, tracker in self._trackers.items() if not tracker.collected]
         if empty:
@@ -235,10 +241,27 @@ class BayesAgg(nn.Module):
             ShapeError, DtypeError, DeviceError: as for `predict`.
         """
         self._check_features(features)
-        priors = self.priors()
+        known = self.posteriors()
         return {
-            name: head.predictive(features, priors[name]) for name, head in self._heads().items()
+            name: head.predictive(features, known[name]) for name, head in self._heads().items()
         }
+
+    def posteriors(self) -> dict[str, Posterior]:
+        """The posterior of all data for each head, which predicts: {name: distribution}.
+
+        Under most policies it is the prior in force.
+
+        Raises:
+            StateError: if there is none yet.
+        """
+        found = {name: tracker.posterior for name, tracker in self._trackers.items()}
+        lacking = [name for name, posterior in found.items() if posterior is None]
+        if lacking:
+            raise StateError(
+                f"there is no posterior yet for {lacking}: run an epoch of backward() in train "
+                "mode and call update_prior() first"
+            )
+        return {name: posterior for name, posterior in found.items() if posterior is not None}
 
     def priors(self) -> dict[str, Posterior]:
         """The prior in force for each head: {name: distribution}.
@@ -289,6 +312,7 @@ class BayesAgg(nn.Module):
             grads: dict[str, GradientDistribution] = {}
             for name, head in self._heads().items():
                 refresher = self._refreshers[name]
+                priors[name] = self._trackers[name].prior_for(h, observed[name])
                 held[name] = refresher.step(h, observed[name], priors[name])
                 grads[name] = gradients.distribution(
                     head,
@@ -321,7 +345,7 @@ class BayesAgg(nn.Module):
         losses = reported_losses(losses, valid)
         posteriors = {name: one.posterior for name, one in held.items()}
         kept = (grad, result, Stages(h, observed, priors, posteriors)) if self._keep else None
-        self.info = describe(losses, held, result, scale, kept)
+        self.info = describe(losses, priors, held, result, scale, kept)
         return losses
 
     def _losses(self, features: Tensor, observed: dict[str, Targets]) -> dict[str, Tensor]:
@@ -336,8 +360,8 @@ class BayesAgg(nn.Module):
         """Weights that predict; None stands for the head's own parameter."""
         if self.warmup or self._refreshers[name].learns:
             return None
-        prior = self._trackers[name].prior
-        return None if prior is None else prior.mean
+        posterior = self._trackers[name].posterior
+        return None if posterior is None else posterior.mean
 
     def _collect(
         self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None

@@ -47,6 +47,8 @@ class StepInfo:
         jitter: {name: [tasks or 1]}, relative jitter that the posteriors took (0: none).
         condition: {name: [tasks or 1]}, lower bounds on the condition of their precisions.
         fresh: {name: whether this step inferred the posterior (else an earlier one was held)}.
+        left_out: {name: [tasks] bool}, whether the batch was left out of each task's prior; heads
+            whose policy leaves batches out only.
         scale: factor between the aggregated direction and the update of the features' gradient,
             before the division by the batch size.
         gradients: the joint gradient distribution, and
@@ -61,6 +63,7 @@ class StepInfo:
     jitter: dict[str, Tensor] = field(default_factory=dict)
     condition: dict[str, Tensor] = field(default_factory=dict)
     fresh: dict[str, bool] = field(default_factory=dict)
+    left_out: dict[str, Tensor] = field(default_factory=dict)
     scale: float = 1.0
     gradients: GradientDistribution | None = None
     aggregated: Aggregated | None = None
@@ -83,6 +86,7 @@ class Observer(Protocol):
 
 def describe(
     losses: dict[str, Tensor],
+    priors: Mapping[str, Posterior],
     held: Mapping[str, Held],
     result: Aggregated,
     scale: float,
@@ -99,8 +103,17 @@ def describe(
         jitter={name: info.jitter for name, info in infos.items() if info is not None},
         condition={name: info.condition for name, info in infos.items() if info is not None},
         fresh={name: one.fresh for name, one in held.items()},
+        left_out=_left_out(priors),
         scale=scale,
         gradients=None if kept is None else kept[0],
         aggregated=None if kept is None else kept[1],
         stages=None if kept is None else kept[2],
     )
+
+
+def _left_out(priors: Mapping[str, Posterior]) -> dict[str, Tensor]:
+    found = {}
+    for name, prior in priors.items():
+        if prior.info is not None and prior.info.left_out is not None:
+            found[name] = prior.info.left_out
+    return found

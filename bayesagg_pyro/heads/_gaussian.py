@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Literal
 
 import pyro.distributions as dist
@@ -18,14 +19,19 @@ __all__ = ["Gaussian"]
 
 
 class Gaussian(OnePredictor):
-    """T regression tasks with known noise.
+    """T regression tasks with Gaussian noise.
+
+    The noise scale enters the posterior and the predictive, and through the posterior the moments
+    of the gradient; all read the one buffer `noise_scale`, so all see a learned value at once.
+    `inference.IntegratedNoise` integrates over it instead.
 
     Args:
         in_features: d, the number of features.
         tasks: T, the number of tasks.
         bias: whether each task has an intercept. The paper's regression heads have none.
         noise_scale: τ, the standard deviation of the noise in units of the targets; one number, or
-            one per task.
+            one per task. "learned" starts each task at 1 and takes the value of highest marginal
+            likelihood whenever the prior is updated.
         prior_variance: variance of the default prior of `model`.
         missing: "nan" reads a NaN target as not observed.
         name: prefix of the Pyro sites.
@@ -36,6 +42,7 @@ class Gaussian(OnePredictor):
     """
 
     noise_scale: Tensor  #: τ, [] or [tasks], float64
+    noise: Literal["given", "learned"]  #: where τ comes from
 
     def __init__(
         self,
@@ -43,7 +50,7 @@ class Gaussian(OnePredictor):
         tasks: int = 1,
         *,
         bias: bool = False,
-        noise_scale: float | Sequence[float] | Tensor = 1.0,
+        noise_scale: float | Sequence[float] | Tensor | Literal["learned"] = 1.0,
         prior_variance: float = 1.0,
         missing: Literal["error", "nan"] = "error",
         name: str | None = None,
@@ -56,15 +63,35 @@ class Gaussian(OnePredictor):
             missing=missing,
             name=name,
         )
-        scale = torch.as_tensor(noise_scale, dtype=torch.float64).detach().clone()
-        if scale.shape not in ((), (tasks,)):
+        self.noise = "given"
+        if isinstance(noise_scale, str):
+            if noise_scale != "learned":
+                raise SettingError(
+                    f'noise_scale must be positive numbers or "learned", not {noise_scale!r}'
+                )
+            self.noise = "learned"
+            noise_scale = torch.ones(tasks)
+        self.register_buffer("noise_scale", _checked_scale(noise_scale, tasks))
+
+    def set_noise_scale(self, noise_scale: float | Sequence[float] | Tensor) -> None:
+        """Replace τ, in place; one number, or one per task for a head made with one per task.
+
+        Raises:
+            SettingError, ShapeError: as for the constructor.
+        """
+        scale = _checked_scale(noise_scale, self.tasks)
+        if scale.ndim > self.noise_scale.ndim:
             raise ShapeError(
-                f"noise_scale must be one number or one for each of {tasks} tasks, "
-                f"not of shape {list(scale.shape)}"
+                f"head {self.site!r} has one noise scale for all its tasks; make it with "
+                f"noise_scale=[...] of {self.tasks} numbers to give each its own"
             )
-        if not (scale.isfinite() & (scale > 0)).all():
-            raise SettingError(f"noise_scale must be positive and finite, not {noise_scale}")
-        self.register_buffer("noise_scale", scale)
+        self.noise_scale.copy_(scale)
+
+    def with_noise_scale(self, noise_scale: Tensor) -> Gaussian:
+        """This head with another τ: parameters are shared, nothing of the head itself changes."""
+        view = copy(self)
+        vars(view)["_buffers"] = {**self._buffers, "noise_scale": noise_scale}
+        return view
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gaussian:
         # Casting a layer must not round the model's noise: only its device follows.
@@ -104,3 +131,15 @@ class Gaussian(OnePredictor):
         mean, epistemic = self.predictor_moments(features, posterior)
         scale = (epistemic + self.noise_scale.to(mean.dtype).square()).sqrt()
         return dist.Normal(mean, scale)
+
+
+def _checked_scale(noise_scale: float | Sequence[float] | Tensor, tasks: int) -> Tensor:
+    scale = torch.as_tensor(noise_scale, dtype=torch.float64).detach().clone()
+    if scale.shape not in ((), (tasks,)):
+        raise ShapeError(
+            f"noise_scale must be one number or one for each of {tasks} tasks, "
+            f"not of shape {list(scale.shape)}"
+        )
+    if not (scale.isfinite() & (scale > 0)).all():
+        raise SettingError(f"noise_scale must be positive and finite, not {noise_scale}")
+    return scale

@@ -3,6 +3,12 @@
 from bayesagg_pyro.inference._conjugate import Conjugate
 from bayesagg_pyro.inference._delta import Delta
 from bayesagg_pyro.inference._ensemble import Ensemble
+from bayesagg_pyro.inference._evidence import (
+    EvidenceMaximised,
+    learns_noise,
+    log_evidence,
+    scaled,
+)
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
@@ -22,6 +28,7 @@ __all__ = [
     "Conjugate",
     "Delta",
     "Ensemble",
+    "EvidenceMaximised",
     "Examples",
     "GaussianStatistics",
     "Iterative",
@@ -35,6 +42,9 @@ __all__ = [
     "Statistics",
     "TaylorGGN",
     "Variational",
+    "learns_noise",
+    "log_evidence",
     "log_joint",
     "log_likelihood",
+    "scaled",
 ]

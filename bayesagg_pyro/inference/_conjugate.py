@@ -7,6 +7,8 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference._cavity import without
+from bayesagg_pyro.inference._curvature import Dense
 from bayesagg_pyro.inference._examples import Keep
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, data_terms
@@ -48,8 +50,9 @@ class Conjugate(Scheme):
         design = head.exact(features)
         prior = prior.to(design.device, design.dtype)
         residual = observed.values.to(design.dtype) - design @ prior.mean.mT
-        noise_precision = head.noise_scale.to(design.device, design.dtype).square().reciprocal()
-        precision, shift = data_terms(design, observed._replace(values=residual), noise_precision)
+        precision, shift = data_terms(
+            design, observed._replace(values=residual), _noise_precision(head, design)
+        )
         return _condition(head, prior, precision, shift)
 
     def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
@@ -63,8 +66,33 @@ class Conjugate(Scheme):
         assert isinstance(statistics, GaussianStatistics)
         head, prior = _gaussians(head, prior)
         # Σ h (y − hᵀm_p) = Σ h y − (Σ h hᵀ) m_p; with the usual zero mean nothing is subtracted.
-        explained = (statistics.precision @ prior.mean[..., None])[..., 0]
-        return _condition(head, prior, statistics.precision, statistics.shift - explained)
+        precision, shift = statistics.terms(_noise_precision(head, statistics.moment))
+        prior = prior.to(shift.device, shift.dtype)
+        explained = (precision @ prior.mean[..., None])[..., 0]
+        return _condition(head, prior, precision, shift - explained)
+
+    def leave_out(
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        base: Posterior,
+        weight: float = 1.0,
+    ) -> GaussianPosterior:
+        """Λ_p − ω τ⁻² HᵀH, around m_p − ω τ⁻² Λ⁻¹ Hᵀ(y − H m_p); see `Scheme.leave_out`."""
+        head, prior = _gaussians(head, prior)
+        observed = head.parse_targets(targets, len(features))
+        design = head.exact(features)
+        prior = prior.to(design.device, design.dtype)
+        residual = observed.values.to(design.dtype) - design @ prior.mean.mT
+        precision, shift = data_terms(
+            design, observed._replace(values=residual), _noise_precision(head, design)
+        )
+        cavity = without(Dense(weight * precision), weight * shift, prior, base)
+        assert isinstance(cavity, GaussianPosterior)
+        return cavity
 
     def __repr__(self) -> str:
         return "Conjugate()"
@@ -77,6 +105,11 @@ def _condition(
     tril, jitter = linalg.cholesky(total, what=f"posterior precision of head {head.site!r}")
     mean = prior.mean + linalg.solve(tril, innovation)
     return GaussianPosterior(mean, total, precision_tril=tril, jitter=jitter)
+
+
+def _noise_precision(head: Gaussian, like: Tensor) -> Tensor:
+    """τ⁻², [] or [tasks]."""
+    return head.noise_scale.to(like.device, like.dtype).square().reciprocal()
 
 
 def _gaussians(head: Head, prior: Posterior) -> tuple[Gaussian, GaussianPosterior]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.targets import Targets
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Examples", "Keep"]
 
@@ -49,6 +53,7 @@ class Examples(Statistics):
         self._head = head
         self._keep = keep
         self._rows = 0
+        self._factor = 1.0
         self._arrays: dict[str, Tensor] = {}
 
     def __bool__(self) -> bool:
@@ -100,14 +105,22 @@ class Examples(Statistics):
         for start in range(0, self._rows, size):
             rows = slice(start, min(start + size, self._rows))
             part = {name: array[rows].to(device) for name, array in self._arrays.items()}
-            yield (
-                part["features"],
-                Targets(part["values"], part.get("mask"), part.get("weight")),
-            )
+            weight = part.get("weight")
+            if self._factor != 1.0:
+                if weight is None:
+                    weight = torch.ones_like(part["values"], dtype=part["features"].dtype)
+                weight = weight * self._factor
+            yield part["features"], Targets(part["values"], part.get("mask"), weight)
 
     def all(self) -> tuple[Tensor, Targets]:
         """All features [N, d] and targets at once."""
         return next(self.chunks(self._rows))
+
+    def scaled(self, factor: float) -> Self:
+        """The same examples, not copied, with all weights times `factor`."""
+        other = copy(self)
+        other._factor = self._factor * factor
+        return other
 
     def to(self, device: torch.device) -> None:
         """Move the examples, unless a device for them was chosen."""

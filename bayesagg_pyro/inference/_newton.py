@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import fields, replace
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._cavity import without
 from bayesagg_pyro.inference._curvature import (
     Curvature,
     Dense,
@@ -125,6 +127,30 @@ class SecondOrder(Scheme):
 
         return self._infer(head, source, prior)
 
+    def leave_out(
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        base: Posterior,
+        weight: float = 1.0,
+    ) -> GaussianFamily:
+        """The prior less the batch's quadratic expansion at the point estimate.
+
+        See `Scheme.leave_out`.
+        """
+        prior = _gaussian(head, prior)
+        chunk = Chunk(head.exact(features), head.parse_targets(targets, len(features)))
+        prior = prior.to(chunk.design.device, chunk.design.dtype)
+        point = head.point().detach().to(chunk.design.dtype)
+        at = self.expand(head, [chunk], point)
+        curvature: Curvature = at.curvature.scaled(point.new_tensor(weight))
+        # The quadratic's slope in the weights, taken at the prior's mean.
+        shift = curvature.times(point - prior.mean) - weight * at.gradient
+        return without(curvature, shift, prior, base)
+
     def _infer(self, head: Head, source: Source, prior: Posterior) -> GaussianFamily:
         check_structure(head, self.structure)
         point = head.point().detach()
@@ -152,6 +178,8 @@ class ExpansionSums(Statistics):
     batch change nothing while curvatures add up; the Kronecker one, of which a sum is approximate,
     is so applied to the drift of the weights alone.
     """
+
+    fades = True
 
     def __init__(self, head: Head, scheme: SecondOrder) -> None:
         self._head = head
@@ -185,6 +213,18 @@ class ExpansionSums(Statistics):
         else:
             self._curvature = self._curvature + curvature  # type: ignore[operator]
             self._shift = self._shift + shift
+
+    def scaled(self, factor: float) -> ExpansionSums:
+        """A copy with all sums times `factor`."""
+        other = copy(self)
+        other.scale_(factor)
+        return other
+
+    def scale_(self, factor: float) -> None:
+        """Multiply all sums."""
+        if self._curvature is not None and self._shift is not None:
+            self._curvature = self._curvature.scaled(self._shift.new_tensor(factor))
+            self._shift = self._shift * factor
 
     def posterior(self, prior: GaussianFamily) -> GaussianFamily:
         """The Gaussian of the summed quadratics and the prior."""

@@ -65,6 +65,34 @@ class Scheme(ABC):
         features, targets = statistics.all()
         return self.infer(head, features, targets, prior)
 
+    def leave_out(
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        base: Posterior,
+        weight: float = 1.0,
+    ) -> Posterior:
+        """The prior as if it had never seen a batch (a cavity distribution).
+
+        Args:
+            head: the head.
+            features: [B, d].
+            targets: [B, tasks], or (values, mask).
+            prior: holds the batch, its log-likelihood times `weight`.
+            base: what it was built on. What is left of a task must be tighter than half of it,
+                else the task's prior stays as it is; `info.left_out` says which.
+            weight: of the batch in the prior.
+
+        Raises:
+            SettingError: if the scheme's posteriors have no terms to subtract.
+        """
+        raise SettingError(
+            f"head {head.site!r}: {type(self).__name__} cannot leave a batch out of a prior; set "
+            "leave_batch_out=False, or use Conjugate, TaylorGGN or Laplace"
+        )
 
 def check_refresh(refresh: Refresh) -> Refresh:
     """Refuse what is no refresh.

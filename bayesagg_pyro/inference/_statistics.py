@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,11 +13,17 @@ from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.targets import Targets
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["GaussianStatistics", "Statistics", "data_terms"]
 
 
 class Statistics(ABC):
     """What a scheme keeps of the training batches to make a full-data posterior of them."""
+
+    #: Whether what was collected can be faded (`scale_`), as sums can.
+    fades: ClassVar[bool] = False
 
     @abstractmethod
     def __bool__(self) -> bool:
@@ -33,6 +39,20 @@ class Statistics(ABC):
             valid: boolean scalar on the device; where False, the batch adds nothing.
         """
 
+    def scaled(self, factor: float) -> Self:
+        """The same collection, every example's log-likelihood times `factor`; a copy.
+
+        Raises:
+            NotImplementedError: if a class of your own has no such thing.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be tempered; give it a method scaled(factor)"
+        )
+
+    def scale_(self, factor: float) -> None:
+        """As `scaled`, in place; where `fades` is set."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be faded")
+
     @abstractmethod
     def to(self, device: torch.device) -> None:
         """Move what was collected."""
@@ -47,75 +67,102 @@ class Statistics(ABC):
 
 
 class GaussianStatistics(Statistics):
-    """Σ h hᵀ / τ² and Σ h y / τ² over all examples seen, O(T D²) memory at most.
+    """Sums of h hᵀ, h y and y² over all examples seen, O(T D²) memory at most.
+
+    They hold no noise: `terms` takes the τ of the moment, so a τ that is learned, or integrated
+    out, needs no new pass. All sums are updated in place, with static shapes once the first batch
+    with missing targets has come.
 
     Attributes:
-        precision: [1, D, D] while all tasks share noise and examples, else [tasks, D, D]; float64.
-        shift: [tasks, D], Σ h y / τ².
+        gram: Σ ω h hᵀ, [1, D, D] while all tasks share their examples, else [tasks, D, D]; float64.
+        moment: Σ ω h y, [tasks, D].
+        square: Σ ω y², [tasks].
+        total: Σ ω, [tasks]: observed examples, weighted.
         count: [tasks], observed examples.
+        rows: [], examples, observed or not.
     """
+
+    fades = True
+    _SUMS = ("gram", "moment", "square", "total", "count", "rows")
 
     def __init__(self, head: Gaussian) -> None:
         self._head = head
         device = head.weight.device
         size, dtype = head.weight_size, linalg.head_dtype(device)
-        self._noise_precision = head.noise_scale.to(device, dtype).square().reciprocal()
-        rows = 1 if self._noise_precision.ndim == 0 else head.tasks
-        self.precision = torch.zeros(rows, size, size, dtype=dtype, device=device)
-        self.shift = torch.zeros(head.tasks, size, dtype=dtype, device=device)
+        self.gram = torch.zeros(1, size, size, dtype=dtype, device=device)
+        self.moment = torch.zeros(head.tasks, size, dtype=dtype, device=device)
+        self.square = torch.zeros(head.tasks, dtype=dtype, device=device)
+        self.total = torch.zeros(head.tasks, dtype=dtype, device=device)
         self.count = torch.zeros(head.tasks, dtype=dtype, device=device)
-        self._batches = 0
+        self.rows = torch.zeros((), dtype=dtype, device=device)
 
     def __bool__(self) -> bool:
-        return self._batches > 0
+        return bool(self.rows > 0)
 
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's terms to the sums."""
-        precision, shift = data_terms(self._head.exact(features), targets, self._noise_precision)
-        count = targets.counts().to(shift.dtype)
-        if valid is not None:
-            precision, shift, count = (
-                torch.where(valid, term, 0.0) for term in (precision, shift, count)
-            )
-        if precision.shape[0] > self.precision.shape[0]:  # the first batch with missing targets
-            self.precision = self.precision.expand_as(precision).clone()
-        self.precision += precision
-        self.shift += shift
-        self.count += count
-        self._batches += 1
+        design = self._head.exact(features)
+        values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
+        weighted = values if factor is None else values * factor
+        count = targets.counts().to(design.dtype)
+        terms = {
+            "gram": linalg.gram(design, factor),
+            "moment": weighted.mT @ design,
+            "square": (weighted * values).sum(0),
+            "total": count if factor is None else factor.sum(0),
+            "count": count,
+            "rows": design.new_full((), len(design)),
+        }
+        if len(terms["gram"]) > len(self.gram):  # the first batch with missing targets
+            self.gram = self.gram.expand_as(terms["gram"]).clone()
+        for name, term in terms.items():
+            sums: Tensor = getattr(self, name)
+            sums += term if valid is None else torch.where(valid, term, 0.0)
+
+    def terms(self, noise_precision: Tensor) -> tuple[Tensor, Tensor]:
+        """As `data_terms`, over all examples: τ⁻² Σ h hᵀ and τ⁻² Σ h y."""
+        noise_precision = noise_precision.reshape(-1, 1)
+        return self.gram * noise_precision[..., None], self.moment * noise_precision
+
+    def scaled(self, factor: float) -> Self:
+        """A copy whose sums are all multiplied by `factor`."""
+        other = type(self)(self._head)
+        for name in self._SUMS:
+            setattr(other, name, getattr(self, name) * factor)
+        return other
+
+    def scale_(self, factor: float) -> None:
+        """Multiply all sums."""
+        for name in self._SUMS:
+            getattr(self, name).mul_(factor)
 
     def to(self, device: torch.device) -> None:
         """Move the sums."""
-        self._noise_precision = self._noise_precision.to(device)
-        self.precision = self.precision.to(device)
-        self.shift = self.shift.to(device)
-        self.count = self.count.to(device)
+        for name in self._SUMS:
+            setattr(self, name, getattr(self, name).to(device))
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the sums, which later batches leave alone."""
-        return {
-            "precision": self.precision.clone(),
-            "shift": self.shift.clone(),
-            "count": self.count.clone(),
-            "batches": self._batches,
-        }
+        return {name: getattr(self, name).clone() for name in self._SUMS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved sums.
 
         Raises:
-            StateError: if they are those of another head.
+            StateError: if they are those of another head, or no such sums.
         """
-        if state["shift"].shape != self.shift.shape:
+        if not state.keys() >= set(self._SUMS):
             raise StateError(
-                f"head {self._head.site!r} has weights of shape {list(self.shift.shape)}, the "
-                f"saved sums are for {list(state['shift'].shape)}; make the heads as saved"
+                f"head {self._head.site!r}: the saved statistics ({list(state)}) are not the sums "
+                f"{list(self._SUMS)}; make the engine with the scheme and version as saved"
             )
-        device = self.shift.device
-        self.precision = state["precision"].to(device).clone()
-        self.shift = state["shift"].to(device).clone()
-        self.count = state["count"].to(device).clone()
-        self._batches = state["batches"]
+        if state["moment"].shape != self.moment.shape:
+            raise StateError(
+                f"head {self._head.site!r} has weights of shape {list(self.moment.shape)}, the "
+                f"saved sums are for {list(state['moment'].shape)}; make the heads as saved"
+            )
+        for name in self._SUMS:
+            setattr(self, name, state[name].to(self.moment.device).clone())
 
 
 def data_terms(design: Tensor, targets: Targets, noise_precision: Tensor) -> tuple[Tensor, Tensor]:

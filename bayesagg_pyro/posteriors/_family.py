@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.posteriors._posterior import Posterior, Shape
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from bayesagg_pyro.posteriors._gaussian import Gaussian
 
 __all__ = ["GaussianFamily", "Projection"]
@@ -95,6 +100,32 @@ class GaussianFamily(Posterior):
         order = order.flatten()
         dense = self.to_gaussian()
         return _dense_class()(dense.mean[:, order], dense.precision_matrix[:, order][..., order])
+
+    def copy_(self, other: GaussianFamily) -> Self:
+        """Write another distribution of the same structure into this one's own tensors.
+
+        A captured CUDA graph that reads them sees the new values at its next replay.
+
+        Raises:
+            ShapeError: if structure or shapes differ.
+        """
+        mine, theirs = self.tensors(), other.tensors()
+        shapes = [{name: list(t.shape) for name, t in own.items()} for own in (mine, theirs)]
+        if type(self) is not type(other) or shapes[0] != shapes[1]:
+            raise ShapeError(
+                f"a {type(other).__name__} of {shapes[1]} cannot be written into a "
+                f"{type(self).__name__} of {shapes[0]}"
+            )
+        for name, tensor in mine.items():
+            tensor.copy_(theirs[name])
+        for name, value in vars(type(self)).items():
+            if isinstance(value, cached_property):
+                self.__dict__.pop(name, None)
+        if "info" in vars(other):
+            self.info = other.info
+            if "jitter" in mine and other.info is not None:
+                self.info = replace(other.info, jitter=mine["jitter"])
+        return self
 
     def noise(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Standard normal draws, [*sample_shape, tasks, P]."""

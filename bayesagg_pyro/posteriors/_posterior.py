@@ -41,6 +41,11 @@ class Info:
         acceptance: [chains], mean acceptance probability after the warm-up.
         r_hat: [tasks, P], split R-hat (Gelman et al., 2013) of the chains.
         ess: [tasks, P], effective sample size over all chains.
+        log_evidence: [tasks], log p(targets) under prior and noise, where the scheme maximised it.
+        prior_variance: [tasks], mean variance of the prior chosen with it, and
+        prior_scale: [tasks], the factor γ by which that prior is wider than the one given.
+        noise_scale: [tasks], τ chosen with it, for heads that learn their noise.
+        left_out: [tasks] bool, whether a batch was left out of this prior.
     """
 
     jitter: Tensor
@@ -54,6 +59,11 @@ class Info:
     acceptance: Tensor | None = None
     r_hat: Tensor | None = None
     ess: Tensor | None = None
+    log_evidence: Tensor | None = None
+    prior_variance: Tensor | None = None
+    prior_scale: Tensor | None = None
+    noise_scale: Tensor | None = None
+    left_out: Tensor | None = None
 
     @property
     def overlong(self) -> Tensor | None:

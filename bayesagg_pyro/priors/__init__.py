@@ -1,7 +1,31 @@
 """Priors over head weights: functions make distributions, classes make policies over time."""
 
+from bayesagg_pyro.priors._constant import Constant
+from bayesagg_pyro.priors._data import DataPolicy
 from bayesagg_pyro.priors._distributions import isotropic
+from bayesagg_pyro.priors._evidence import Evidence
+from bayesagg_pyro.priors._fresh import Fresh
 from bayesagg_pyro.priors._full_data import FullData
 from bayesagg_pyro.priors._policy import Policy, Tracker
+from bayesagg_pyro.priors._previous_batch import PreviousBatch
+from bayesagg_pyro.priors._running import Running
+from bayesagg_pyro.priors._shaped import dense, diagonal, weight_and_bias
+from bayesagg_pyro.priors._show import Batches, show
 
-__all__ = ["FullData", "Policy", "Tracker", "isotropic"]
+__all__ = [
+    "Batches",
+    "Constant",
+    "DataPolicy",
+    "Evidence",
+    "Fresh",
+    "FullData",
+    "Policy",
+    "PreviousBatch",
+    "Running",
+    "Tracker",
+    "dense",
+    "diagonal",
+    "isotropic",
+    "show",
+    "weight_and_bias",
+]

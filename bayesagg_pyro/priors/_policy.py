@@ -7,11 +7,12 @@ what changes: statistics collected on the way and the prior in force.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
@@ -25,6 +26,38 @@ class Tracker(ABC):
 
     #: The prior in force, None before the first `accept`.
     prior: Posterior | None = None
+    #: Whether `update_prior` must be given batches, which `show` takes.
+    takes_batches: ClassVar[bool] = False
+
+    @property
+    def posterior(self) -> Posterior | None:
+        """What predicts: the posterior of all data, None before there is one.
+
+        It is the prior in force unless a policy keeps the two apart.
+        """
+        return self.prior
+
+    def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
+        """The prior of one step on this batch; its `info` says how it came about.
+
+        Args:
+            features: [B, d].
+            targets: [B, tasks].
+
+        Raises:
+            StateError: if there is none yet.
+        """
+        if self.prior is None:
+            raise StateError("there is no prior yet: call update_prior() first")
+        return self.prior
+
+    def restart(self) -> None:
+        """Forget batches shown before; where `takes_batches` is set."""
+        return
+
+    def show(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> bool:
+        """Take in a batch of `update_prior(batches=...)`; returns whether more are wanted."""
+        return False
 
     @abstractmethod
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:

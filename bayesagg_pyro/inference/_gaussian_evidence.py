@@ -1,0 +1,116 @@
+"""The marginal likelihood of a Gaussian head, as a function of prior variance and noise.
+
+With w ~ N(m_b, γ S_b) and y = hᵀw + ε, ε ~ N(0, 1/β), the base S_b = C⁻ᵀ C⁻¹ is whitened away and
+C⁻¹ (Σ h hᵀ) C⁻ᵀ = U diag(s) Uᵀ, z = Uᵀ C⁻¹ Σ h (y − hᵀ m_b). With κ = γ β, for one task,
+
+    log p(y) = ½ (n log(β / 2π) − Σ_i log(1 + κ s_i) − β Q(κ)),
+    Q(κ)     = R + Σ_i z_i² / (s_i (1 + κ s_i)),
+
+where R is the residual sum of squares of least squares (Bishop 2006, section 3.5, in the
+eigenbasis; all terms but R are sums of positive numbers). One eigendecomposition serves every γ, β.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.inference._search import maximise
+from bayesagg_pyro.inference._statistics import GaussianStatistics
+from bayesagg_pyro.posteriors import GaussianFamily
+
+__all__ = ["GaussianEvidence"]
+
+
+@dataclass(frozen=True)
+class GaussianEvidence:
+    """Log p(y | γ, β) per task. R carries about 1e-16 of Σ y², which bounds the noise from below.
+
+    Attributes:
+        values: s, [tasks, P], 0 for directions without data.
+        squares: z²/s, [tasks, P], 0 there.
+        residual: R, [tasks].
+        total: n, [tasks].
+        size: Σ (y − hᵀ m_b)², [tasks].
+    """
+
+    values: Tensor
+    squares: Tensor
+    residual: Tensor
+    total: Tensor
+    size: Tensor
+
+    @classmethod
+    def of(cls, sums: GaussianStatistics, base: GaussianFamily) -> GaussianEvidence:
+        """From sums over the data, and the prior that γ multiplies the covariance of."""
+        base = base.to(sums.moment.device, sums.moment.dtype)
+        whiten = base.to_gaussian().inverse_tril  # C⁻¹
+        gram = whiten @ sums.gram @ whiten.mT
+        values, vectors = torch.linalg.eigh(gram)
+        explained = (sums.gram @ base.mean[..., None])[..., 0]
+        z = (vectors.mT @ whiten @ (sums.moment - explained)[..., None])[..., 0]
+        eps = torch.finfo(values.dtype).eps
+        empty = values <= values[..., -1:] * values.shape[-1] * eps
+        squares = torch.where(empty, 0.0, z.square() / torch.where(empty, 1.0, values))
+        # Σ (y − hᵀm)² = Σ y² − Σ h y · m − Σ h (y − hᵀm) · m
+        size = sums.square - ((2 * sums.moment - explained) * base.mean).sum(-1)
+        floor = eps * size.clamp(min=torch.finfo(values.dtype).tiny)
+        residual = torch.maximum(size - squares.sum(-1), floor)
+        values = torch.where(empty, 0.0, values).expand_as(z)
+        return cls(values, squares, residual, sums.total, size)
+
+    def log_evidence(self, log_variance: Tensor, log_precision: Tensor) -> Tensor:
+        """Log p(y | γ, β), [..., tasks]; differentiable.
+
+        Args:
+            log_variance: log γ, [..., tasks].
+            log_precision: log β = −2 log τ, [..., tasks].
+        """
+        spread = (log_variance + log_precision).exp()[..., None] * self.values
+        fit = self.residual + (self.squares / (1 + spread)).sum(-1)
+        normaliser = self.total * (log_precision - math.log(2 * math.pi))
+        return 0.5 * (normaliser - spread.log1p().sum(-1) - log_precision.exp() * fit)
+
+    def best_precision(self, log_variance: Tensor) -> Tensor:
+        """Log β that maximises the evidence at given log γ, [..., tasks]."""
+        low, high = (bound.expand_as(log_variance) for bound in self._precisions())
+        return maximise(lambda beta: self.log_evidence(log_variance, beta), low, high)
+
+    def best_variance(self, log_precision: Tensor, bounds: tuple[float, float]) -> Tensor:
+        """Log γ within bounds at given log β, [tasks]."""
+        low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
+        return maximise(lambda gamma: self.log_evidence(gamma, log_precision), low, high)
+
+    def best_pair(self, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+        """Log γ and log β of each task together."""
+        low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
+        gamma = maximise(
+            lambda g: self.log_evidence(g, self.best_precision(g)), low, high, points=25
+        )
+        return gamma, self.best_precision(gamma)
+
+    def best_shared_variance(
+        self, log_precision: Tensor | None, bounds: tuple[float, float]
+    ) -> Tensor:
+        """One log γ for all tasks, [], with β given, or at the best β of each task for it."""
+
+        def summed(gamma: Tensor) -> Tensor:
+            each = gamma[..., None].expand(*gamma.shape, len(self.total))
+            beta = self.best_precision(each) if log_precision is None else log_precision
+            return self.log_evidence(each, beta).sum(-1)
+
+        low, high = (self.total.new_tensor(math.log(bound)) for bound in bounds)
+        return maximise(summed, low, high, points=25)
+
+    def _precisions(self) -> tuple[Tensor, Tensor]:
+        """A range of log β that holds every maximum.
+
+        At one, n − Σ κ s / (1 + κ s) = β Σ (y − hᵀm)², so 1/β ≥ R / n; and 1/β is at most an
+        average of squared targets in the eigenbasis of the examples, so at most Σ (y − hᵀm_b)².
+        """
+        tiny = torch.finfo(self.total.dtype).tiny
+        count, size = self.total.clamp(min=tiny), self.size.clamp(min=tiny)
+        return -size.log(), (count / self.residual.clamp(min=tiny)).log()

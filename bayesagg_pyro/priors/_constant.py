@@ -1,0 +1,78 @@
+"""The same prior at every step, as in single-batch inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Keep, Scheme
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
+from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.priors._states import loaded, saved
+
+__all__ = ["Constant"]
+
+
+class Constant(DataPolicy):
+    """The base prior at every step: N(0, variance · I), or what `base` makes.
+
+    A step knows nothing but its batch, so posteriors are wide: the reference that shows what a
+    prior from data does. What training shows is collected still, since Gaussian heads predict with
+    the posterior of all data, which `update_prior` makes.
+
+    Args:
+        variance: γ, in squared units of the weights, one number or one per task.
+        base: makes another prior, see `DataPolicy`.
+        temperature: divides the data's log-likelihood in the posterior that predicts.
+        keep: how a scheme without sums keeps examples.
+
+    Raises:
+        SettingError: if variance or temperature is not positive and finite.
+    """
+
+    def __init__(
+        self,
+        variance: float | Sequence[float] = 1.0,
+        *,
+        base: Base | None = None,
+        temperature: float = 1.0,
+        keep: Keep | None = None,
+    ) -> None:
+        super().__init__(variance, base=base, temperature=temperature, keep=keep)
+
+    def start(self, head: Head, scheme: Scheme) -> Tracker:
+        """Begin with the base prior in force."""
+        return _ConstantTracker(head, scheme, self)
+
+
+class _ConstantTracker(DataTracker):
+    def __init__(self, head: Head, scheme: Scheme, policy: Constant) -> None:
+        super().__init__(head, scheme, policy)
+        self.prior = policy.base_for(head)
+        self._posterior: Posterior | None = None
+
+    @property
+    def posterior(self) -> Posterior | None:
+        return self._posterior
+
+    def accept(self, prior: Posterior) -> None:
+        """It predicts; the prior stays."""
+        self._adopt(prior)
+        self._posterior = prior
+        self._statistics = self._cleared(self._statistics)
+
+    def to(self, device: torch.device) -> None:
+        super().to(device)
+        if self._posterior is not None:
+            self._posterior = self._posterior.to(device=device)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "posterior": saved(self._posterior)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._posterior = loaded(self._head, state["posterior"], "saved posterior")

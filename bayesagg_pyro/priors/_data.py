@@ -1,0 +1,247 @@
+"""What the policies share that make a prior from data: base, temperature, statistics."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError, StateError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import (
+    EvidenceMaximised,
+    Keep,
+    Scheme,
+    Statistics,
+    learns_noise,
+    scaled,
+)
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.priors._distributions import isotropic
+from bayesagg_pyro.priors._policy import Policy, Tracker
+from bayesagg_pyro.priors._states import check_policy, loaded, saved
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Base", "DataPolicy", "DataTracker"]
+
+#: Makes the prior before any data for a head, for example `lambda head: priors.diagonal(head, v)`.
+Base: TypeAlias = Callable[[Head], GaussianFamily]
+
+
+class DataPolicy(Policy, ABC):
+    """A policy whose priors are posteriors of data on a base prior.
+
+    Args:
+        variance: γ of the base prior N(0, γ I), in squared units of the weights; one number, or one
+            per task.
+        base: a function that makes another base prior for a head; `variance` is then not used.
+        temperature: the data's log-likelihood counts divided by it. Above 1 the prior is wider.
+        leave_batch_out: whether a step's prior is freed of the step's own batch, which is else
+            counted twice. The batch's terms at the present features are subtracted; where they
+            have moved so far that too little would be left of a task's prior, that prior stays and
+            `mtl.info.left_out` is False for it.
+        in_place: write each new prior into the tensors of the last, so that a captured CUDA graph
+            sees it. Priors handed out before change with it.
+        keep: how a scheme without sums keeps examples.
+
+    Raises:
+        SettingError: if variance or temperature is not positive and finite.
+    """
+
+    def __init__(
+        self,
+        variance: float | Sequence[float] = 1.0,
+        *,
+        base: Base | None = None,
+        temperature: float = 1.0,
+        leave_batch_out: bool = False,
+        in_place: bool = False,
+        keep: Keep | None = None,
+    ) -> None:
+        given = [variance] if isinstance(variance, int | float) else list(variance)
+        if not all(value > 0 and math.isfinite(value) for value in given):
+            raise SettingError(f"the prior variance must be positive and finite, not {variance}")
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise SettingError(f"temperature must be positive and finite, not {temperature}")
+        self.variance = variance
+        self.base = base
+        self.temperature = temperature
+        self.leave_batch_out = leave_batch_out
+        self.in_place = in_place
+        self.keep = keep or Keep()
+
+    def base_for(self, head: Head) -> GaussianFamily:
+        """The prior before any data.
+
+        Raises:
+            SettingError: if `base` gives no Gaussian.
+            ShapeError: if it gives one over the weights of another head.
+        """
+        if self.base is None:
+            return isotropic(head, self.variance)
+        made = self.base(head)
+        if not isinstance(made, GaussianFamily):
+            raise SettingError(
+                f"head {head.site!r}: base must return a Gaussian prior (priors.isotropic, "
+                f"priors.diagonal, ...), not {made!r}"
+            )
+        head.check_weights(made, "base prior")
+        return made
+
+    def __repr__(self) -> str:
+        shown = [f"variance={self.variance}" if self.base is None else f"base={self.base}"]
+        if self.temperature != 1.0:
+            shown.append(f"temperature={self.temperature}")
+        if self.leave_batch_out:
+            shown.append("leave_batch_out=True")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class DataTracker(Tracker):
+    """Collects what training shows and makes a posterior of it at each update."""
+
+    #: What to do when there is nothing to make a prior of.
+    remedy: ClassVar[str] = "only backward() in train mode collects"
+
+    def __init__(self, head: Head, scheme: Scheme, policy: DataPolicy) -> None:
+        self._head = head
+        self._scheme = scheme
+        self._policy = policy
+        self._base = policy.base_for(head)
+        self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
+        self._statistics = self._empty()
+        self._updating = self._updating_scheme()
+        if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
+            raise SettingError(
+                f"head {head.site!r}: {type(scheme).__name__} cannot leave a batch out of a "
+                "prior; set leave_batch_out=False, or use Conjugate, TaylorGGN or Laplace"
+            )
+
+    def _empty(self) -> Statistics:
+        return self._scheme.statistics(self._head, self._policy.keep)
+
+    def _updating_scheme(self) -> EvidenceMaximised | None:
+        """What chooses hyperparameters at an update; None where nothing is to choose."""
+        if isinstance(self._scheme, EvidenceMaximised) or not learns_noise(self._head):
+            return None
+        return EvidenceMaximised(self._scheme, variance=None)
+
+    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        """Add a batch to the statistics."""
+        self._statistics.add(features, targets, valid)
+
+    @property
+    def collected(self) -> bool:
+        """Whether any batch was added since the last update."""
+        return bool(self._statistics)
+
+    def propose(self) -> Posterior:
+        """The posterior of all that was collected, tempered, on the base prior."""
+        if not self._statistics:
+            raise StateError(
+                f"head {self._head.site!r}: no data has been collected since the last "
+                f"update_prior(); {self.remedy}"
+            )
+        return self._posterior_of(self._statistics)
+
+    def _posterior_of(self, statistics: Statistics) -> Posterior:
+        temperature = self._policy.temperature
+        if self._updating is not None:
+            return self._updating.infer_from(
+                self._head, statistics, self._base, temperature=temperature
+            )
+        if temperature != 1.0:
+            statistics = statistics.scaled(1 / temperature)
+        return self._scheme.infer_from(self._head, statistics, self._base)
+
+    def accept(self, prior: Posterior) -> None:
+        """Put it in force and begin to collect anew."""
+        self._adopt(prior)
+        self.prior = self._renewed(self.prior, prior)
+        self._statistics = self._cleared(self._statistics)
+
+    def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
+        """The prior in force, without this batch if the policy leaves batches out."""
+        prior = super().prior_for(features, targets)
+        if not self._policy.leave_batch_out:
+            return prior
+        weight = self._batch_weight() / self._policy.temperature
+        if weight == 0:
+            return prior
+        return self._scheme.leave_out(
+            self._head,
+            features,
+            targets,
+            prior,
+            base=self._base if self._scale is None else scaled(self._base, self._scale),
+            weight=weight,
+        )
+
+    def _batch_weight(self) -> float:
+        """How much a training batch's log-likelihood counts in the prior, before tempering."""
+        return 1.0
+
+    def _renewed(self, old: Posterior | None, new: Posterior) -> Posterior:
+        if self._policy.in_place and old is not None:
+            if not (isinstance(old, GaussianFamily) and isinstance(new, GaussianFamily)):
+                raise SettingError(
+                    f"head {self._head.site!r}: only Gaussian priors are renewed in place, not "
+                    f"{type(new).__name__}; make the policy with in_place=False"
+                )
+            if old.mean.shape == new.mean.shape and _layout(old) == _layout(new):
+                return old.copy_(new)
+        return new
+
+    def _cleared(self, statistics: Statistics) -> Statistics:
+        if self._policy.in_place and statistics.fades:
+            statistics.scale_(0.0)
+            return statistics
+        return self._empty()
+
+    def _adopt(self, posterior: Posterior) -> None:
+        """Take over what the evidence chose beside the posterior."""
+        info = posterior.info
+        if info is None:
+            return
+        if learns_noise(self._head) and info.noise_scale is not None:
+            self._head.set_noise_scale(info.noise_scale)
+        if info.prior_scale is not None:
+            self._scale = info.prior_scale
+
+    def to(self, device: torch.device) -> None:
+        """Move statistics and prior."""
+        self._statistics.to(device)
+        self._base = self._base.to(device=device)
+        self._scale = None if self._scale is None else self._scale.to(device)
+        if self.prior is not None:
+            self.prior = self.prior.to(device=device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Prior and statistics."""
+        return {
+            "policy": type(self._policy).__name__,
+            "prior": saved(self.prior),
+            "scale": self._scale,
+            "statistics": self._statistics.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over saved prior and statistics.
+
+        Raises:
+            ShapeError, StateError: if they are those of another head, scheme or policy.
+        """
+        check_policy(self._head, self._policy, state)
+        prior = loaded(self._head, state["prior"], "saved prior")
+        self._statistics.load_state_dict(state["statistics"])
+        self.prior = prior
+        scale = state.get("scale")
+        self._scale = None if scale is None else scale.to(self._head.weight.device)
+
+
+def _layout(posterior: GaussianFamily) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in posterior.tensors().items()}

@@ -1,0 +1,118 @@
+"""The posterior of training data whose features are computed now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Keep, Scheme
+from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
+from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Fresh"]
+
+
+class Fresh(DataPolicy):
+    """Posterior of the batches given to `update_prior(batches=...)`, at their present features.
+
+    Nothing is collected on the way, so the prior never mixes old networks with new ones; it costs
+    forward passes at each update, and grows old from there as the network moves on:
+
+        mtl.update_prior(batches=((backbone(x), {"y": y}) for x, y in loader))
+
+    `update_prior` draws from the iterable under `torch.no_grad()`. Put layers that behave otherwise
+    in training (dropout, batch normalisation) as the steps will use them.
+
+    Args:
+        examples: stop after so many; None goes through all. Their log-likelihood is not scaled up
+            to the whole set: the prior of a part is wider by what is missing (`temperature` below
+            1 can make up for it).
+        variance: γ of the base prior N(0, γ I), one number or one per task.
+        base: makes another base prior, see `DataPolicy`.
+        temperature: divides the data's log-likelihood; above 1 the prior is wider.
+        leave_batch_out: whether a step's prior is freed of the step's own batch, see `DataPolicy`;
+            needs all training examples in the prior, so `examples=None`.
+        in_place: write each new prior into the tensors of the last.
+        keep: how a scheme without sums keeps the examples until the posterior is made.
+
+    Raises:
+        SettingError: if examples is not positive, or set together with leave_batch_out; as
+            `FullData` else.
+    """
+
+    def __init__(
+        self,
+        examples: int | None = None,
+        *,
+        variance: float | Sequence[float] = 1.0,
+        base: Base | None = None,
+        temperature: float = 1.0,
+        leave_batch_out: bool = False,
+        in_place: bool = False,
+        keep: Keep | None = None,
+    ) -> None:
+        super().__init__(
+            variance,
+            base=base,
+            temperature=temperature,
+            leave_batch_out=leave_batch_out,
+            in_place=in_place,
+            keep=keep,
+        )
+        if examples is not None and (not isinstance(examples, int) or examples < 1):
+            raise SettingError(f"examples must be a positive integer or None, not {examples!r}")
+        if examples is not None and leave_batch_out:
+            raise SettingError(
+                "leave_batch_out needs a prior that holds every training batch, but "
+                f"examples={examples} may not; leave one of the two out"
+            )
+        self.examples = examples
+
+    def start(self, head: Head, scheme: Scheme) -> Tracker:
+        """Begin with no prior: the first comes from `update_prior(batches=...)`."""
+        return _FreshTracker(head, scheme, self)
+
+    def __repr__(self) -> str:
+        return f"Fresh(examples={self.examples})"
+
+
+class _FreshTracker(DataTracker):
+    _policy: Fresh
+    takes_batches = True
+    remedy = "the batches given to update_prior held no example"
+
+    def __init__(self, head: Head, scheme: Scheme, policy: Fresh) -> None:
+        super().__init__(head, scheme, policy)
+        self._shown = 0
+
+    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        """Training batches are not needed."""
+
+    def restart(self) -> None:
+        self._statistics = self._cleared(self._statistics)
+        self._shown = 0
+
+    def show(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> bool:
+        wanted = self._policy.examples
+        if wanted is not None:
+            left = wanted - self._shown
+            if left <= 0:
+                return False
+            features = features[:left]
+            values, mask, weight = targets
+            targets = Targets(
+                values[:left],
+                None if mask is None else mask[:left],
+                None if weight is None else weight[:left],
+            )
+        self._statistics.add(features, targets, valid)
+        self._shown += len(features)
+        return wanted is None or self._shown < wanted
+
+    @property
+    def collected(self) -> bool:
+        return self._shown > 0

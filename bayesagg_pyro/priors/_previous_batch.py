@@ -1,0 +1,190 @@
+"""The posterior of the batch before, as in Bayesian filtering."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import DtypeError, SettingError, StateError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Scheme, learns_noise
+from bayesagg_pyro.posteriors import (
+    DiagonalGaussian,
+    Gaussian,
+    GaussianFamily,
+    KroneckerGaussian,
+    Posterior,
+)
+from bayesagg_pyro.priors._data import Base, DataPolicy
+from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.priors._states import check_policy, loaded, saved
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["PreviousBatch"]
+
+
+class PreviousBatch(DataPolicy):
+    """The posterior of one batch, part forgotten, is the prior of the next.
+
+    Forgetting mixes the posterior with the base prior geometrically,
+    p ∝ posterior^(1−φ) · base^φ ("stabilised forgetting", Kulhavý and Zarrop 1993), so about 1/φ
+    batches count and directions without data go back to the base. It takes one more inference for
+    each batch, of any scheme with Gaussian posteriors; the step after next sees it, `update_prior`
+    has nothing to do. A prior holds earlier batches only, so none need be left out.
+
+    Args:
+        forgetting: φ, the share forgotten at each batch, in [0, 1]. 0 forgets nothing: over many
+            epochs the data then count many times and the prior freezes. 1 is `Constant`.
+        variance: γ of the base prior N(0, γ I), one number or one per task; also the first prior.
+        base: makes another base prior, see `DataPolicy`. Under "kron" it must be isotropic.
+        temperature: divides each batch's log-likelihood; above 1 the prior is wider.
+        in_place: write each new prior into the tensors of the last.
+
+    Raises:
+        SettingError: if forgetting is not in [0, 1]; as `FullData` else.
+    """
+
+    def __init__(
+        self,
+        forgetting: float = 0.05,
+        *,
+        variance: float | Sequence[float] = 1.0,
+        base: Base | None = None,
+        temperature: float = 1.0,
+        in_place: bool = False,
+    ) -> None:
+        super().__init__(variance, base=base, temperature=temperature, in_place=in_place)
+        if not 0 <= forgetting <= 1:
+            raise SettingError(f"forgetting must lie in [0, 1], not {forgetting}")
+        self.forgetting = forgetting
+
+    def start(self, head: Head, scheme: Scheme) -> Tracker:
+        """Begin with the base prior.
+
+        Raises:
+            SettingError: if the head learns its noise, which takes the data of many batches.
+        """
+        return _PreviousBatchTracker(head, scheme, self)
+
+    def __repr__(self) -> str:
+        return f"PreviousBatch(forgetting={self.forgetting})"
+
+
+class _PreviousBatchTracker(Tracker):
+    def __init__(self, head: Head, scheme: Scheme, policy: PreviousBatch) -> None:
+        if learns_noise(head):
+            raise SettingError(
+                f"head {head.site!r} learns its noise, which PreviousBatch keeps no data for; use "
+                "FullData, Running, Fresh or Evidence, or give a noise_scale"
+            )
+        self._head, self._scheme, self._policy = head, scheme, policy
+        self._base = policy.base_for(head)
+        self.prior = self._base
+        self._last: GaussianFamily | None = None
+
+    @property
+    def posterior(self) -> Posterior | None:
+        """Before forgetting; None before the first batch."""
+        return self._last
+
+    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        if self._policy.temperature != 1.0:
+            weight = targets.weight
+            if weight is None:
+                weight = torch.ones_like(targets.values, dtype=features.dtype)
+            targets = targets._replace(weight=weight / self._policy.temperature)
+        assert self.prior is not None
+        if valid is not None:
+            features = features.where(valid, 0.0)
+            targets = targets._replace(
+                values=targets.values.where(valid, torch.zeros_like(targets.values))
+            )
+        found = self._scheme.infer(self._head, features, targets, self.prior)
+        if not isinstance(found, GaussianFamily):
+            raise DtypeError(
+                f"head {self._head.site!r}: priors.PreviousBatch needs Gaussian posteriors, which "
+                f"{self._scheme!r} does not give; use priors.FullData"
+            )
+        new = self._forget(found)
+        if valid is not None and self._last is not None:
+            found = _chosen(valid, found, self._last)
+            assert isinstance(self.prior, GaussianFamily)
+            new = _chosen(valid, new, self.prior)
+        first, self._last = self._last is None, found
+        if self._policy.in_place and not first:
+            assert isinstance(self.prior, GaussianFamily)
+            self.prior.copy_(new)
+        else:
+            self.prior = new
+
+    def _forget(self, found: GaussianFamily) -> GaussianFamily:
+        """posterior^(1−φ) · base^φ: precisions mix, means by precision."""
+        keep, lose = 1 - self._policy.forgetting, self._policy.forgetting
+        base = self._base.to(found.mean.device, found.mean.dtype)
+        if isinstance(found, KroneckerGaussian):
+            isotropic = base.precision[:, 0]
+            mixed: GaussianFamily = KroneckerGaussian(
+                found.mean,
+                keep * found.outputs,
+                keep * found.inputs,
+                keep * found.count,
+                keep * found.isotropic + lose * isotropic,
+            )
+        elif isinstance(found, DiagonalGaussian):
+            mixed = DiagonalGaussian(found.mean, keep * found.precision + lose * base.precision)
+        else:
+            mixed = Gaussian(
+                found.mean, keep * found.precision_matrix + lose * base.precision_matrix
+            )
+        pull = mixed.solve(base.precision_times(found.mean - base.mean))
+        return mixed.with_mean(found.mean - lose * pull).for_outputs(found.outputs_per_task)
+
+    @property
+    def collected(self) -> bool:
+        return self._last is not None
+
+    def propose(self) -> Posterior:
+        """The prior in force: it is renewed at every batch."""
+        if self._last is None or self.prior is None:
+            raise StateError(
+                f"head {self._head.site!r}: no data has been collected yet; "
+                "only backward() in train mode collects"
+            )
+        return self.prior
+
+    def accept(self, prior: Posterior) -> None:
+        """Nothing changes."""
+
+    def to(self, device: torch.device) -> None:
+        self._base = self._base.to(device=device)
+        assert self.prior is not None
+        self.prior = self.prior.to(device=device)
+        if self._last is not None:
+            self._last = self._last.to(device=device)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": "PreviousBatch",
+            "prior": saved(self.prior),
+            "last": saved(self._last),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_policy(self._head, self._policy, state)
+        prior = loaded(self._head, state["prior"], "saved prior")
+        last = loaded(self._head, state["last"], "saved posterior")
+        assert prior is not None
+        assert last is None or isinstance(last, GaussianFamily)
+        self.prior, self._last = prior, last
+
+
+def _chosen(valid: Tensor, new: GaussianFamily, old: GaussianFamily) -> GaussianFamily:
+    """The new distribution, or the old one where the batch was bad, without looking."""
+    before = old.tensors()
+    tensors = {name: torch.where(valid, t, before[name]) for name, t in new.tensors().items()}
+    build: Any = type(new)
+    made: GaussianFamily = build(**tensors)
+    return made.for_outputs(new.outputs_per_task)

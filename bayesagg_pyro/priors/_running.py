@@ -1,0 +1,167 @@
+"""Sums with exponential forgetting: a full-data posterior that keeps up within the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError, StateError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import EvidenceMaximised, Keep, Scheme, Statistics, scaled
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
+from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Running"]
+
+
+class Running(DataPolicy):
+    """Posterior of all training batches so far, each fading as the features it showed grow old.
+
+    The sums of a batch count half after `half_life` more examples, so about 1.44 · half_life
+    examples count in all (give it about 0.7 training sets to weigh as `FullData` does, less to
+    follow faster). A step's prior holds every batch before it and, but for what is left of the
+    last epoch, not its own.
+
+    It needs a scheme with sums: Conjugate and IntegratedNoise, or TaylorGGN and Laplace with
+    streamed expansions, each at the weights of its moment. For Gaussian heads everything is device
+    code of static shape on sums updated in place; with `refresh=1` a captured step includes it.
+
+    Args:
+        half_life: in training examples.
+        refresh: make the prior anew every so many batches.
+        variance: γ of the base prior, which does not fade.
+        base: makes another base prior, see `DataPolicy`.
+        temperature: divides the data's log-likelihood; above 1 the prior is wider.
+        leave_batch_out: subtract what is left of the batch from one epoch ago (2^(−N/half_life) of
+            it, N being the examples between the last two updates) at its present features.
+
+    Raises:
+        SettingError: if half_life or refresh is not positive; as `FullData` else.
+    """
+
+    def __init__(
+        self,
+        half_life: float,
+        *,
+        refresh: int = 1,
+        variance: float | Sequence[float] = 1.0,
+        base: Base | None = None,
+        temperature: float = 1.0,
+        leave_batch_out: bool = False,
+    ) -> None:
+        super().__init__(
+            variance,
+            base=base,
+            temperature=temperature,
+            leave_batch_out=leave_batch_out,
+            keep=Keep(streaming=True),
+        )
+        if not half_life > 0:
+            raise SettingError(f"half_life must be positive (in examples), not {half_life}")
+        if not isinstance(refresh, int) or refresh < 1:
+            raise SettingError(f"refresh must be a positive number of batches, not {refresh!r}")
+        self.half_life = half_life
+        self.refresh = refresh
+
+    def start(self, head: Head, scheme: Scheme) -> Tracker:
+        """Begin with no prior: the first comes with the first batch.
+
+        Raises:
+            SettingError: if the scheme keeps no sums for this head.
+        """
+        return _RunningTracker(head, scheme, self)
+
+    def __repr__(self) -> str:
+        return f"Running(half_life={self.half_life:g}, refresh={self.refresh})"
+
+
+class _RunningTracker(DataTracker):
+    _policy: Running
+
+    def __init__(self, head: Head, scheme: Scheme, policy: Running) -> None:
+        # The prior, as of so many batches ago; made when it is asked for.
+        self._cached: Posterior | None = None
+        self._age = 0
+        self._any = False
+        self._examples = 0  # since the last update
+        self._epoch: int | None = None  # between the last two
+        super().__init__(head, scheme, policy)
+
+    def _empty(self) -> Statistics:
+        statistics = self._scheme.statistics(self._head, self._policy.keep)
+        if not statistics.fades:
+            raise SettingError(
+                f"head {self._head.site!r}: priors.Running needs sums that can fade, but "
+                f"{self._scheme!r} keeps examples; use priors.FullData or priors.Fresh, or "
+                "Conjugate, TaylorGGN or Laplace"
+            )
+        return statistics
+
+    @property
+    def prior(self) -> Posterior | None:
+        """The posterior of the sums, made anew once it is `refresh` batches old."""
+        if self._any and (self._cached is None or self._age >= self._policy.refresh):
+            statistics, base = self._statistics, self._base
+            if self._policy.temperature != 1.0:
+                statistics = statistics.scaled(1 / self._policy.temperature)
+            if self._scale is not None:
+                base = scaled(base, self._scale)
+            # Between updates the evidence's choices stand.
+            scheme = self._scheme
+            if isinstance(scheme, EvidenceMaximised):
+                scheme = scheme.scheme
+            self._cached, self._age = scheme.infer_from(self._head, statistics, base), 0
+        return self._cached
+
+    @prior.setter
+    def prior(self, value: Posterior | None) -> None:
+        self._cached = value
+
+    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        if self._any:
+            self._statistics.scale_(0.5 ** (len(features) / self._policy.half_life))
+        super().collect(features, targets, valid)
+        self._any = True
+        self._age += 1
+        self._examples += len(features)
+
+    def propose(self) -> Posterior:
+        if not self._any:
+            raise StateError(
+                f"head {self._head.site!r}: no data has been collected yet; {self.remedy}"
+            )
+        return self._posterior_of(self._statistics)
+
+    @property
+    def collected(self) -> bool:
+        return self._any
+
+    def accept(self, prior: Posterior) -> None:
+        """Put it in force; the sums stay."""
+        self._adopt(prior)
+        self._cached, self._age = prior, 0
+        self._epoch, self._examples = self._examples, 0
+
+    def _batch_weight(self) -> float:
+        return 0.0 if self._epoch is None else 0.5 ** (self._epoch / self._policy.half_life)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "running": {
+                "age": self._age,
+                "any": self._any,
+                "examples": self._examples,
+                "epoch": self._epoch,
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        running = state["running"]
+        self._age, self._any = running["age"], running["any"]
+        self._examples, self._epoch = running["examples"], running["epoch"]
