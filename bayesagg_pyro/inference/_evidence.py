@@ -14,6 +14,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
+from bayesagg_pyro.inference._log_joint import log_likelihood
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._search import maximise
 from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics
@@ -51,12 +52,7 @@ def log_evidence(
     mean = posterior.mean
     total = prior.log_prob(mean) - posterior.log_prob(mean)
     for features, targets in examples:
-        outputs = head(features.to(mean.dtype), mean)
-        values = targets.values
-        values = values.to(outputs.dtype) if values.is_floating_point() else values
-        loss = head.negative_log_prob(outputs, values)
-        factor = targets.factor(loss.dtype)
-        total = total - (loss if factor is None else loss * factor).sum(0)
+        total = total + log_likelihood(head, mean, features.to(mean.dtype), targets)
     result: Tensor = total
     return result
 

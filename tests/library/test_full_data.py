@@ -90,7 +90,7 @@ def test_memory_does_not_grow_with_the_epoch(rng) -> None:
     for _ in range(5):
         tracker.collect(c.features, Targets(c.targets))
     assert size() == first
-    assert first <= 6 * 6 + 3 * 6 + 3  # one HᵀH for all tasks, HᵀY, counts
+    assert first <= 6 * 6 + 3 * 6 + 3 * 3 + 1  # one HᵀH for all tasks, HᵀY, Σy² and counts
 
 
 def test_float32_features_are_summed_in_float64(rng) -> None:
