@@ -34,9 +34,7 @@ class Data:
 
     def rows(self, part: slice) -> tuple[Tensor, Any]:
         if isinstance(self.targets, tuple):
-            return self.features[part], tuple(
-                None if t is None else t[part] for t in self.targets
-            )
+            return self.features[part], tuple(None if t is None else t[part] for t in self.targets)
         return self.features[part], self.targets[part]
 
     def parsed(self, part: slice) -> tuple[Tensor, Any]:
