@@ -94,6 +94,7 @@ class Scheme(ABC):
             "leave_batch_out=False, or use Conjugate, TaylorGGN or Laplace"
         )
 
+
 def check_refresh(refresh: Refresh) -> Refresh:
     """Refuse what is no refresh.
 
