@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
+from bayesagg_pyro.heads import Head
 from experiments import methods
 from experiments.benchmark import Benchmark
 from experiments.methods import Method, MethodOptions
@@ -49,12 +51,14 @@ class Run:
         Backbone and heads start the same for every method with the same seed.
         """
         torch.manual_seed(seed_of(self.settings.seed, "initial weights"))
-        backbone = self.benchmark.backbone().to(device)
-        heads = {
-            name: head.to(device)
-            for name, head in self.benchmark.heads(self.settings.head_bias).items()
-        }
-        return methods.make(self.method, backbone, heads, self.options)
+
+        def fresh() -> tuple[nn.Module, dict[str, Head]]:
+            backbone = self.benchmark.backbone().to(device)
+            heads = self.benchmark.heads(self.settings.head_bias)
+            return backbone, {name: head.to(device) for name, head in heads.items()}
+
+        backbone, heads = fresh()
+        return methods.make(self.method, backbone, heads, self.options, fresh=fresh)
 
     def describe(self) -> dict[str, Any]:
         """Everything that was chosen, as plain values."""

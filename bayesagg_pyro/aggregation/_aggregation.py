@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class Aggregation(ABC):
     """
 
     #: Whether the weights of the tasks sum to one ("mean") or to the number of tasks ("sum").
-    scale: ClassVar[Literal["mean", "sum"]] = "mean"
+    scale: Literal["mean", "sum"] = "mean"
 
     @abstractmethod
     def aggregate(self, grad: GradientDistribution) -> Aggregated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from bayesagg_pyro.aggregation._aggregation import (
     Aggregated,
@@ -32,4 +32,4 @@ class Mean(Aggregation):
 class Sum(Mean):
     """Σ_t μ_t: linear scalarisation with the posterior mean in place of learned weights."""
 
-    scale: ClassVar[Literal["mean", "sum"]] = "sum"
+    scale: Literal["mean", "sum"] = "sum"

@@ -26,6 +26,8 @@ python -m experiments chestxray14 --data ChestX-ray14 --method bayesagg --out re
 
 def chestxray14(
     method: o.MethodName = "bayesagg",
+    level: o.Level = None,
+    option: o.MethodOption = None,
     epochs: o.Epochs = _DEFAULT.epochs,
     seed: i.Seed = 0,
     device: o.Device = "auto",

@@ -30,6 +30,8 @@ python -m experiments cifar-mtl --source folder --data DIR --epochs 20 --method 
 
 def cifar_mtl(
     method: o.MethodName = "bayesagg",
+    level: o.Level = None,
+    option: o.MethodOption = None,
     epochs: o.Epochs = _DEFAULT.epochs,
     seed: i.Seed = 0,
     device: o.Device = "auto",

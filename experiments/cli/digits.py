@@ -26,6 +26,8 @@ python -m experiments digits --method bayesagg
 
 def digits(
     method: o.MethodName = "bayesagg",
+    level: o.Level = None,
+    option: o.MethodOption = None,
     epochs: o.Epochs = _DEFAULT.epochs,
     seed: i.Seed = 0,
     device: o.Device = "auto",

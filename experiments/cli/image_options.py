@@ -10,6 +10,7 @@ import typer
 
 from experiments import methods
 from experiments.benchmark import Benchmark
+from experiments.cli.method_options import merged
 from experiments.errors import SettingsError
 from experiments.run import Run
 
@@ -169,8 +170,9 @@ def describe(benchmark: Benchmark, given: Mapping[str, Any]) -> Run:
         SettingsError: Something does not fit.
     """
     method = str(given["method"])
-    options = {name: given[name] for name in _METHOD}
-    options["power"] = power_of(options["power"])
+    named = {name: given[name] for name in _METHOD}
+    named["power"] = power_of(named["power"])
+    options = merged(named, given["level"], given["option"])
     settings = {setting: given[option] for setting, option in _SETTINGS.items()}
     return Run(
         benchmark=benchmark,

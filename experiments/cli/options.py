@@ -18,8 +18,10 @@ __all__ = [
     "Epochs",
     "Figures",
     "LearningRate",
+    "Level",
     "Mean",
     "MethodName",
+    "MethodOption",
     "Out",
     "Overwrite",
     "Power",
@@ -41,9 +43,30 @@ _OUTPUT = "Output"
 MethodName = Annotated[
     str,
     typer.Option(
-        metavar="|".join(METHODS),
+        metavar="NAME",
         help="How tasks are combined: ls sums their losses (the usual baseline); bayesagg weighs "
-        "their gradients by how certain they are (the paper's method).",
+        "their gradients by how certain they are (the paper's method). All: "
+        f"{', '.join(METHODS)}; and torchjd:NAME, such as torchjd:UPGrad.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Level = Annotated[
+    str | None,
+    typer.Option(
+        metavar="losses|parameters|representation",
+        help="Where a method that compares gradients takes them: at all shared parameters, with "
+        "one backward pass for each task, or at the features.",
+        show_default="the method's own",
+        rich_help_panel=_WHAT,
+    ),
+]
+MethodOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Any option of the method, such as c=0.5 for cagrad; docs/methods.md lists them. "
+        "Repeat it for several.",
         rich_help_panel=_WHAT,
     ),
 ]

@@ -10,6 +10,7 @@ import typer
 from experiments import methods
 from experiments.cli import options as o
 from experiments.cli.launch import friendly, launch
+from experiments.cli.method_options import merged
 from experiments.qm9.benchmark import Qm9
 from experiments.qm9.dataset import Features, Source
 from experiments.run import Run
@@ -37,6 +38,8 @@ python -m experiments qm9 --method bayesagg --out results/paper
 
 def qm9(
     method: o.MethodName = "bayesagg",
+    level: o.Level = None,
+    option: o.MethodOption = None,
     epochs: o.Epochs = Qm9.default_settings.epochs,
     seed: o.Seed = 0,
     device: o.Device = "auto",
@@ -162,15 +165,19 @@ def qm9(
             method=method,
             options=methods.options(
                 method,
-                {
-                    "pretrain": pretrain,
-                    "power": power,
-                    "prior_variance": prior_variance,
-                    "resolution": resolution,
-                    "scale": scale,
-                    "covariance": covariance,
-                    "mean": mean,
-                },
+                merged(
+                    {
+                        "pretrain": pretrain,
+                        "power": power,
+                        "prior_variance": prior_variance,
+                        "resolution": resolution,
+                        "scale": scale,
+                        "covariance": covariance,
+                        "mean": mean,
+                    },
+                    level,
+                    option,
+                ),
             ),
             settings=Settings(
                 epochs=epochs,

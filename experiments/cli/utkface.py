@@ -28,6 +28,8 @@ python -m experiments utkface --data UTKFace --power age=0.3,gender=0.05,ethnici
 
 def utkface(
     method: o.MethodName = "bayesagg",
+    level: o.Level = None,
+    option: o.MethodOption = None,
     epochs: o.Epochs = _DEFAULT.epochs,
     seed: i.Seed = 0,
     device: o.Device = "auto",

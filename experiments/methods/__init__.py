@@ -2,48 +2,142 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
+from experiments.methods.aligned import Aligned, AlignedOptions, AlignedUb, AlignedUbOptions
 from experiments.methods.base import ExampleWeights, Level, Method, MethodOptions, Needs, Scale
 from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
+from experiments.methods.dynamic_average import DynamicAverage, DynamicAverageOptions
+from experiments.methods.ensembles import (
+    HeadEnsemble,
+    HeadsOptions,
+    NetworkEnsemble,
+    NetworksOptions,
+)
+from experiments.methods.gap_balancing import GapBalancing, GapBalancingOptions
+from experiments.methods.gradient_based import GradientBased, GradientOptions, require_level
 from experiments.methods.linear import LinearScalarization
+from experiments.methods.network import Network
+from experiments.methods.published import Cagrad, ImtlG, Mgda, MgdaUb, NashMtl, Pcgrad
+from experiments.methods.random_weights import RandomWeights, SeededOptions
+from experiments.methods.scale_invariant import ScaleInvariant
+from experiments.methods.single_task import SingleTask
+from experiments.methods.torchjd import PREFIX, torchjd_method
+from experiments.methods.uncertainty import UncertaintyWeights
+from experiments.methods.weighted import WeightedLosses
 
 __all__ = [
+    "ENSEMBLES",
     "METHODS",
+    "PAPER",
+    "Aligned",
+    "AlignedOptions",
+    "AlignedUb",
+    "AlignedUbOptions",
     "BayesAggMethod",
     "BayesAggOptions",
+    "Cagrad",
+    "DynamicAverage",
+    "DynamicAverageOptions",
     "ExampleWeights",
+    "GapBalancing",
+    "GapBalancingOptions",
+    "GradientBased",
+    "GradientOptions",
+    "HeadEnsemble",
+    "HeadsOptions",
+    "ImtlG",
     "Level",
     "LinearScalarization",
     "Method",
     "MethodOptions",
+    "Mgda",
+    "MgdaUb",
+    "NashMtl",
     "Needs",
+    "Network",
+    "NetworkEnsemble",
+    "NetworksOptions",
+    "Pcgrad",
+    "RandomWeights",
     "Scale",
+    "ScaleInvariant",
+    "SeededOptions",
+    "SingleTask",
+    "UncertaintyWeights",
+    "WeightedLosses",
     "check",
     "find",
     "make",
     "options",
 ]
 
+#: Every method with a name of its own; ``torchjd:NAME`` stands for one more for each class there.
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (LinearScalarization, BayesAggMethod)
+    method.name: method
+    for method in (
+        SingleTask,
+        LinearScalarization,
+        ScaleInvariant,
+        RandomWeights,
+        DynamicAverage,
+        UncertaintyWeights,
+        Mgda,
+        MgdaUb,
+        Pcgrad,
+        Cagrad,
+        ImtlG,
+        NashMtl,
+        GapBalancing,
+        Aligned,
+        AlignedUb,
+        BayesAggMethod,
+        HeadEnsemble,
+        NetworkEnsemble,
+    )
 }
+
+#: The methods of the paper's tables, in its order, BayesAgg last.
+PAPER: tuple[str, ...] = (
+    "stl",
+    "ls",
+    "si",
+    "rlw",
+    "dwa",
+    "uw",
+    "mgda",
+    "pcgrad",
+    "cagrad",
+    "imtl-g",
+    "nash-mtl",
+    "igbv2",
+    "aligned-mtl-ub",
+    "bayesagg",
+)
+
+#: The paper's comparison to standard approximate Bayesian training.
+ENSEMBLES: tuple[str, ...] = ("ensemble-heads", "ensemble-networks")
 
 
 def find(name: str) -> type[Method]:
     """The method called ``name``.
 
     Raises:
-        SettingsError: There is none; the message lists those there are.
+        SettingsError: There is none; the message lists those there are. Or it is one of TorchJD's,
+            which is not installed.
     """
+    if name.startswith(PREFIX):
+        return torchjd_method(name)
     if name not in METHODS:
-        raise SettingsError(f"method = {name!r} is unknown: give one of {', '.join(METHODS)}")
+        raise SettingsError(
+            f"method = {name!r} is unknown: give one of {', '.join(METHODS)}, or {PREFIX}NAME for "
+            "an aggregator or scalarization of TorchJD"
+        )
     return METHODS[name]
 
 
@@ -51,13 +145,16 @@ def check(name: str, options: MethodOptions) -> type[Method]:
     """The method called ``name``, whose options are of the right type.
 
     Raises:
-        SettingsError: There is no such method, or ``options`` are another method's.
+        SettingsError: There is no such method, ``options`` are another method's, or their level is
+            not one of the method's.
     """
     kind = find(name)
     if type(options) is not kind.options_type:
         raise SettingsError(
             f"method {name} takes {kind.options_type.__name__}, not {type(options).__name__}"
         )
+    if isinstance(options, GradientOptions):
+        require_level(kind, Level.of(options.level))
     return kind
 
 
@@ -68,6 +165,8 @@ def options(
 ) -> MethodOptions:
     """Options of a method: those that are given, the benchmark's or the method's for the rest.
 
+    ``level`` may be given for any method, to be told why it does not fit if it does not.
+
     Args:
         name: The method.
         given: Values by name; None stands for "not given".
@@ -76,24 +175,44 @@ def options(
     Raises:
         SettingsError: There is no such method, it has no such option, or the value cannot work.
     """
-    kind = find(name).options_type
-    defaults = dict((usual or {}).get(name, {}))
+    method = find(name)
+    kind = method.options_type
     chosen = {key: value for key, value in given.items() if value is not None}
-    known = {field.name for field in dataclasses.fields(kind)}
-    for key, value in chosen.items():
-        if key not in known:
-            raise SettingsError(f"{key} = {value!r} has no meaning for method {name}: leave it out")
-    return kind(**{**defaults, **chosen})
+    if "level" in chosen:
+        require_level(method, Level.of(chosen["level"]))
+        if not issubclass(kind, GradientOptions):
+            del chosen["level"]
+    try:
+        return kind(**{**(usual or {}).get(name, {}), **kind.arrange(name, chosen)})
+    except TypeError as error:  # a word where a number belongs
+        raise SettingsError(f"options {chosen} of method {name} cannot work: {error}") from error
 
 
 def make(
-    name: str, backbone: nn.Module, heads: Mapping[str, Head], options: MethodOptions
+    name: str,
+    backbone: nn.Module,
+    heads: Mapping[str, Head],
+    options: MethodOptions,
+    *,
+    fresh: Callable[[], tuple[nn.Module, Mapping[str, Head]]] | None = None,
 ) -> Method:
     """The method called ``name`` on a backbone and heads.
 
+    Args:
+        name: The method.
+        backbone: The network that it trains.
+        heads: ``{name: head}`` on the backbone's features.
+        options: Its options.
+        fresh: Makes another backbone and heads; needed by methods that train several networks.
+
     Raises:
-        SettingsError: As in :func:`check`.
+        SettingsError: As in :func:`check`, or ``fresh`` is missing.
     """
     kind: Any = check(name, options)
-    method: Method = kind(backbone, heads, options)
-    return method
+    if not kind.wants_networks:
+        method: Method = kind(backbone, heads, options)
+        return method
+    if fresh is None:
+        raise SettingsError(f"method {name} trains several networks: give make(..., fresh=...)")
+    several: Method = kind(backbone, heads, options, fresh=fresh)
+    return several

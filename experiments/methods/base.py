@@ -33,6 +33,25 @@ class Level(Enum):
     PARAMETERS = "shared parameters"
     REPRESENTATION = "representation"
 
+    @property
+    def key(self) -> str:
+        """The name in options: ``losses``, ``parameters`` or ``representation``."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, key: str) -> Level:
+        """The level with this key.
+
+        Raises:
+            SettingsError: There is none.
+        """
+        for level in cls:
+            if level.key == key:
+                return level
+        raise SettingsError(
+            f"level = {key!r} is unknown: give {', '.join(level.key for level in cls)}"
+        )
+
 
 class Needs(Enum):
     """What a method looks at beyond the losses themselves."""
@@ -40,6 +59,7 @@ class Needs(Enum):
     GRADIENTS = "gradients"
     POSTERIOR = "posterior"
     EPOCHS = "epoch hooks"
+    REPEAT = "a second forward pass"
 
 
 @dataclass(frozen=True)
@@ -66,22 +86,63 @@ class MethodOptions:
         """The options as plain values, for a results file."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def arrange(cls, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of the class from options by name.
+
+        Raises:
+            SettingsError: The method has no such option.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key, value in given.items():
+            if key not in known:
+                has = f"its options are {', '.join(known)}" if known else "it has no options"
+                raise SettingsError(
+                    f"{key} = {value!r} has no meaning for method {method}: leave it out ({has})"
+                )
+        return dict(given)
+
 
 class Method(ABC):
     """A backbone, heads and a rule that turns a batch into gradients of their parameters.
 
     The trainer zeroes gradients, calls :meth:`backward` and steps the optimiser; epochs are
     counted from 0 and framed by :meth:`start_epoch` and :meth:`end_epoch`.
+
+    Attributes:
+        name: As on the command line and in files.
+        title: For tables and figures.
+        scale: Size of the update of the shared parameters.
+        level: Where tasks are combined, unless the option ``level`` says otherwise.
+        levels: The levels that may be chosen; ``(level,)`` where left out.
+        needs: What the method looks at beyond the losses.
+        options_type: The class of its options.
+        wants_networks: Whether it takes the keyword ``fresh``, a function that gives another
+            freshly initialised backbone and heads.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     scale: ClassVar[Scale]
     level: ClassVar[Level]
+    levels: ClassVar[tuple[Level, ...]] = ()
     needs: ClassVar[frozenset[Needs]] = frozenset()
     options_type: ClassVar[type[MethodOptions]] = MethodOptions
+    wants_networks: ClassVar[bool] = False
 
     backbone: nn.Module
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if hasattr(cls, "level") and "levels" not in vars(cls) and len(cls.levels) < 2:
+            cls.levels = (cls.level,)
+
+    @classmethod
+    def why_not(cls, level: Level) -> str:
+        """Why the method cannot work at a level that is not among its ``levels``."""
+        if cls.level is Level.LOSSES:
+            return "it weighs losses, and a weighted sum has the same gradient at every level"
+        return "it compares gradients, and losses have none of their own"
 
     @abstractmethod
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:

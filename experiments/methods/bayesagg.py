@@ -129,6 +129,16 @@ class BayesAggMethod(Method):
             estimator=gradients.PlugIn() if options.mean == "plug-in" else None,
         )
 
+    @classmethod
+    def why_not(cls, level: Level) -> str:
+        """Uncertainty is that of heads, whose gradients end at the features."""
+        if level is Level.LOSSES:
+            return "its weights differ between dimensions and examples, which a loss does not have"
+        return (
+            "the gradients' distribution comes from the heads' posterior at the features; for all "
+            "shared parameters it would take a Jacobian of the network for every example"
+        )
+
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One step of the engine, which runs the backbone's backward pass itself."""
         return {

@@ -1,0 +1,275 @@
+"""Published aggregators of TorchJD on a matrix of gradients, kept off their rough edges."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.aggregation._aggregator_state import load_state, read_state
+from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
+
+__all__ = ["Combined", "Rows"]
+
+_COLUMNS = 1 << 20  # of a chunk that is converted to float64 at once
+
+
+class Combined(NamedTuple):
+    """One direction from a matrix of gradients.
+
+    Attributes:
+        direction: [n].
+        weights: [T], with direction = weights @ matrix; None for a method without weights.
+    """
+
+    direction: Tensor
+    weights: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Nature:
+    """What a published aggregator is like.
+
+    Attributes:
+        scale: Of which size its result is.
+        random: Whether it draws from torch's global generator.
+        scaled: Whether the matrix may be brought to a common size first, because the result
+            follows its scale and no state remembers it.
+        skips_zeros: Whether it cannot take rows of zeros.
+    """
+
+    scale: Literal["mean", "sum"] = "mean"
+    random: bool = False
+    scaled: bool = True
+    skips_zeros: bool = False
+
+
+_NATURES: Mapping[str, _Nature] = {
+    "AlignedMTL": _Nature(),
+    "CAGrad": _Nature(),
+    "ConFIG": _Nature("sum"),
+    "Constant": _Nature("sum"),
+    "DualProj": _Nature(),
+    "ExcessMTL": _Nature(scaled=False),
+    "FairGrad": _Nature("sum", skips_zeros=True),
+    "GradDrop": _Nature("sum", random=True),
+    "GradVac": _Nature("sum", random=True),
+    "IMTLG": _Nature(),
+    "Krum": _Nature(),
+    "MGDA": _Nature(),
+    "Mean": _Nature(),
+    "NashMTL": _Nature("sum", scaled=False, skips_zeros=True),
+    "PCD": _Nature(scaled=False),
+    "PCGrad": _Nature("sum", random=True),
+    "Random": _Nature(random=True),
+    "Sum": _Nature("sum"),
+    "TrimmedMean": _Nature(),
+    "UPGrad": _Nature(),
+}
+_UNKNOWN = _Nature(random=True, scaled=False)
+
+
+class Rows:
+    """An aggregator of TorchJD, as a function of a matrix whose rows are the tasks' gradients.
+
+    Its weights are found from inner products in float64 and, for an aggregator whose result
+    follows the scale of the gradients, from gradients brought to size 1: thresholds inside it
+    (1e-4 in CAGrad, UPGrad and DualProj, below which they give zeros or the mean) are then
+    thresholds of relative size. NashMTL and FairGrad are not defined for a gradient of zeros: such
+    tasks are left out of the step. Where gradients can be combined to (almost) nothing, CAGrad's
+    second term is 0/0 and TorchJD gives zeros; here the first term remains, the mean. Random
+    aggregators draw from `generator`, and torch's global random state stays as it was.
+
+    Args:
+        aggregator: an object from `torchjd.aggregation`, or a subclass of its `Aggregator`.
+        generator: randomness; a fresh one with seed 0 if None.
+
+    Raises:
+        DtypeError: if `aggregator` is no module that can be called with a matrix.
+    """
+
+    def __init__(self, aggregator: Any, *, generator: torch.Generator | None = None) -> None:
+        if not isinstance(aggregator, torch.nn.Module):
+            raise DtypeError(
+                f"aggregator must be an object from torchjd.aggregation, not {aggregator!r}"
+            )
+        self.aggregator: Any = aggregator
+        self._nature = _nature(type(aggregator))
+        self.generator = generator or torch.Generator().manual_seed(0)
+
+    @property
+    def scale(self) -> Literal["mean", "sum"]:
+        """Whether the result has the size of the gradients' mean or of their sum."""
+        return self._nature.scale
+
+    @staticmethod
+    def scale_of(kind: type) -> Literal["mean", "sum"]:
+        """The same for a class of aggregators."""
+        return _nature(kind).scale
+
+    def degree(self) -> float | None:
+        """p, where gradients times c > 0 give a direction times c^p; None where there is no law."""
+        if type(self.aggregator).__name__ == "FairGrad":
+            alpha = float(self.aggregator.alpha)
+            return (1 - alpha) / (1 + alpha)
+        if type(self.aggregator).__name__ == "NashMTL":
+            return None if self.aggregator.max_norm else 1.0
+        return 1.0 if self._nature.scaled else None
+
+    def __call__(self, matrix: Tensor, names: Sequence[str] | None = None) -> Combined:
+        """Aggregate.
+
+        Args:
+            matrix: [T, n].
+            names: of the tasks, for messages.
+
+        Raises:
+            ShapeError: if it is no matrix.
+            NonFiniteError: if a gradient holds NaN or infinity, naming the task.
+            NumericalError: if the aggregator fails or its result is not finite.
+        """
+        if matrix.ndim != 2:
+            raise ShapeError(f"gradients must be [tasks, n], not {list(matrix.shape)}")
+        matrix = matrix.detach()
+        gramian = _gramian(matrix)
+        norms = gramian.diagonal().sqrt()
+        if not norms.isfinite().all():
+            row = int((~norms.isfinite()).nonzero()[0])
+            name = f"task {row}" if names is None else f"task {names[row]}"
+            raise NonFiniteError(
+                f"the gradient of {name} holds NaN, infinity or numbers too large to square; lower "
+                "the learning rate, standardise its targets, or look for a bad example"
+            )
+        kept = norms > 0
+        if not kept.any():
+            return Combined(torch.zeros_like(matrix[0]), None)
+        if self._nature.skips_zeros and not kept.all():
+            inner = self._smaller(int(kept.sum()))._aggregate(
+                matrix[kept], gramian[kept][:, kept], norms[kept]
+            )
+            if inner.weights is None:
+                return inner
+            weights = inner.weights.new_zeros(len(matrix))
+            weights[kept] = inner.weights
+            return Combined(inner.direction, weights)
+        return self._aggregate(matrix, gramian, norms)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later results depend on."""
+        return {
+            "generator": self.generator.get_state(),
+            "aggregator": read_state(self.aggregator),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.generator.set_state(state["generator"])
+        load_state(self.aggregator, state["aggregator"])
+
+    def _aggregate(self, matrix: Tensor, gramian: Tensor, norms: Tensor) -> Combined:
+        size = norms.max()
+        with self._isolated(matrix.device):
+            try:
+                direction, weights = self._apply(matrix, gramian, norms, size)
+            except Exception as error:  # solvers raise of all kinds
+                raise NumericalError(
+                    f"{type(self.aggregator).__name__} failed on gradients of norms "
+                    f"{[float(f'{norm:.3g}') for norm in norms.tolist()]}: {error}"
+                ) from error
+        if not direction.isfinite().all():
+            raise NumericalError(
+                f"{type(self.aggregator).__name__} gave a direction that is not finite from "
+                f"gradients of norms {[float(f'{norm:.3g}') for norm in norms.tolist()]}"
+            )
+        return Combined(direction, weights)
+
+    def _apply(
+        self, matrix: Tensor, gramian: Tensor, norms: Tensor, size: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        aggregator, scaled = self.aggregator, self._nature.scaled
+        if type(aggregator).__name__ == "NashMTL":
+            weights = self._nash(gramian, norms)
+        elif _is(aggregator, "GramianWeightedAggregator"):
+            weights = aggregator.gramian_weighting(gramian / size.square() if scaled else gramian)
+            degree = self.degree()
+            if scaled and degree is not None:
+                weights = weights * size ** (degree - 1)
+            if type(aggregator).__name__ == "CAGrad" and not weights.any():
+                weights = torch.full_like(weights, 1 / len(weights))
+        elif _is(aggregator, "WeightedAggregator"):
+            weights = aggregator.weighting(matrix)
+        elif scaled:
+            unit = size.to(matrix.dtype)
+            return aggregator(matrix / unit) * unit, None
+        else:
+            return aggregator(matrix), None
+        weights = weights.detach().to(gramian.dtype)
+        return weights.to(matrix.dtype) @ matrix, weights
+
+    def _nash(self, gramian: Tensor, norms: Tensor) -> Tensor:
+        """Weights from a small square root of the Gramian, which is all that NashMTL looks at."""
+        aggregator = self.aggregator
+        if len(gramian) == 1:  # the bargain of one is its own gradient
+            limit = float(aggregator.max_norm)
+            return (limit / norms).clamp(max=1) if limit > 0 else torch.ones_like(norms)
+        cosines = gramian / norms / norms[:, None]
+        values, vectors = torch.linalg.eigh(cosines)
+        root = norms[:, None] * vectors * values.clamp(min=0).sqrt()
+        with warnings.catch_warnings():
+            # Its problem is not of the form that cvxpy likes, and solved roughly by design.
+            warnings.simplefilter("ignore")
+            weights: Tensor = aggregator.weighting(root)
+        return weights
+
+    def _smaller(self, tasks: int) -> Rows:
+        """The same for so many tasks, without a memory of earlier steps."""
+        aggregator = self.aggregator
+        if type(aggregator).__name__ == "NashMTL":
+            aggregator = type(aggregator)(
+                n_tasks=tasks,
+                max_norm=aggregator.max_norm,
+                update_weights_every=1,
+                optim_niter=aggregator.optim_niter,
+            )
+        return Rows(aggregator, generator=self.generator)
+
+    @contextlib.contextmanager
+    def _isolated(self, device: torch.device) -> Iterator[None]:
+        """Let draws from the global generator follow ours, and give that back as it was."""
+        if not self._nature.random:
+            yield
+            return
+        draw = torch.randint(2**63 - 1, (), generator=self.generator, device=self.generator.device)
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(int(draw))
+            yield
+
+    def __repr__(self) -> str:
+        return f"Rows({self.aggregator!r})"
+
+
+def _nature(kind: type) -> _Nature:
+    published = kind.__module__.startswith("torchjd.")
+    return _NATURES.get(kind.__name__, _UNKNOWN) if published else _UNKNOWN
+
+
+def _is(aggregator: Any, base: str) -> bool:
+    """Whether a class of that name is among the aggregator's bases; TorchJD is not imported."""
+    return any(kind.__name__ == base for kind in type(aggregator).__mro__)
+
+
+def _gramian(matrix: Tensor) -> Tensor:
+    """Inner products of rows in the precision of head algebra, without a copy of the matrix."""
+    dtype = linalg.head_dtype(matrix.device)
+    total = torch.zeros(len(matrix), len(matrix), dtype=dtype, device=matrix.device)
+    for part in matrix.split(_COLUMNS, dim=1):
+        exact = part.to(dtype)
+        total += exact @ exact.T
+    return total

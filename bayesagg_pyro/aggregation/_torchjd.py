@@ -1,0 +1,129 @@
+"""Any aggregator of TorchJD inside the engine, on posterior means or on posterior samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, observed_weights
+from bayesagg_pyro.aggregation._rows import Rows
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.gradients import GradientDistribution
+
+__all__ = ["PerSample", "TorchJD"]
+
+_ELEMENTS = 1 << 24  # of the samples that are held at once
+
+
+class TorchJD(Aggregation):
+    """An aggregator of TorchJD, applied to the posterior-mean gradients of the batch.
+
+    The matrix that it sees is [T, B · d]: for each task the gradient of its mean loss with respect
+    to the features, as methods do that work at the level of the representation.
+
+    Args:
+        aggregator: such as `torchjd.aggregation.UPGrad()`.
+        generator: randomness of aggregators that draw; a fresh one with seed 0 if None.
+
+    Raises:
+        DtypeError: if `aggregator` is none.
+    """
+
+    def __init__(self, aggregator: Any, *, generator: torch.Generator | None = None) -> None:
+        self.rows = Rows(aggregator, generator=generator)
+        self.scale = self.rows.scale
+
+    def aggregate(self, grad: GradientDistribution) -> Aggregated:
+        """Direction, and one weight per task where the aggregator has weights.
+
+        Raises:
+            NonFiniteError, NumericalError: naming the task, or the aggregator that failed.
+        """
+        mean, scale = grad.mean, grad.loss_scale()
+        if scale is not None:
+            mean = mean * scale
+        batch = mean.shape[1]
+        direction, weights = self.rows(mean.flatten(1) / batch, _names(grad))
+        if weights is not None:
+            weights = observed_weights(weights.to(mean.dtype)[:, None, None], grad)
+        return Aggregated(direction.reshape(mean.shape[1:]) * batch, weights)
+
+    def __repr__(self) -> str:
+        return f"TorchJD({self.rows.aggregator!r})"
+
+
+class PerSample(Aggregation):
+    """Aggregates the gradients at each of several draws of the head weights, and averages.
+
+    E_w[A(g(w))] differs from A(E_w[g(w)]) wherever A is not linear, so any aggregator comes to know
+    of the posterior's width: conflicts that only some plausible weights have are met in part.
+
+    Args:
+        aggregator: an aggregator of TorchJD, or an object of this package, which then gets each
+            draw as a distribution without variance.
+        samples: draws. The error of the average falls with the square root of their number.
+        generator: randomness of the draws and of aggregators that draw; a fresh one with seed 0 if
+            None. It must live on the device of the posterior.
+
+    Raises:
+        DtypeError: if `aggregator` is none.
+        SettingError: if `samples` is below 1.
+    """
+
+    def __init__(
+        self, aggregator: Any, *, samples: int = 32, generator: torch.Generator | None = None
+    ) -> None:
+        if samples < 1:
+            raise SettingError(f"PerSample needs at least 1 sample, not {samples}")
+        if not isinstance(aggregator, Aggregation):
+            aggregator = TorchJD(aggregator)
+        self.aggregator: Aggregation = aggregator
+        self.samples = samples
+        self.generator = generator
+        self.scale = aggregator.scale
+
+    def aggregate(self, grad: GradientDistribution) -> Aggregated:
+        """Mean direction and mean weights over the draws.
+
+        Raises:
+            StateError: if the distribution was built from moments alone.
+        """
+        if self.generator is None:
+            self.generator = torch.Generator(grad.mean.device).manual_seed(0)
+        direction = torch.zeros_like(grad.mean[0])
+        weights: Tensor | None = None
+        left = self.samples
+        chunk = max(1, _ELEMENTS // grad.mean.numel())
+        while left:
+            count = min(chunk, left)
+            for draw in grad.sample((count,), generator=self.generator):
+                result = self.aggregator.aggregate(_certain(draw, grad))
+                direction += result.direction / self.samples
+                if result.weights is not None:
+                    share = result.weights / self.samples
+                    weights = share if weights is None else weights + share
+            left -= count
+        return Aggregated(direction, weights)
+
+    def __repr__(self) -> str:
+        return f"PerSample({self.aggregator!r}, samples={self.samples})"
+
+
+def _certain(draw: Tensor, grad: GradientDistribution) -> GradientDistribution:
+    """One draw of the gradients, [tasks, B, d], as a distribution without variance."""
+    mean = draw.to(grad.mean.dtype)
+    if grad.observed is not None:
+        mean = torch.where(grad.observed[..., None], mean, 0.0)
+    return GradientDistribution(mean, torch.zeros_like(mean), grad.observed, grad.groups)
+
+
+def _names(grad: GradientDistribution) -> list[str]:
+    if not grad.groups:
+        return [str(task) for task in range(grad.tasks)]
+    return [
+        name if rows.stop - rows.start == 1 else f"{name}[{task}]"
+        for name, rows in grad.groups.items()
+        for task in range(rows.stop - rows.start)
+    ]

@@ -1,0 +1,208 @@
+"""Ensembles, the plain kind of Bayesian training: many heads on one backbone, or many networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from bayesagg_pyro.diagnostics import Recorder
+from bayesagg_pyro.heads import Bernoulli, Categorical, Head
+from experiments.methods.base import Level, Method, MethodOptions, Scale
+from experiments.methods.network import Network, mean_losses
+from experiments.settings import require
+
+__all__ = ["HeadEnsemble", "HeadsOptions", "NetworkEnsemble", "NetworksOptions", "average"]
+
+
+@dataclass(frozen=True)
+class HeadsOptions(MethodOptions):
+    """Options of an ensemble of heads.
+
+    Attributes:
+        members: Heads for each task.
+    """
+
+    members: int = 1024
+
+    def __post_init__(self) -> None:
+        require(self.members >= 1, "members", self.members, "give at least 1")
+
+
+@dataclass(frozen=True)
+class NetworksOptions(HeadsOptions):
+    """Options of an ensemble of networks.
+
+    Attributes:
+        members: Networks.
+    """
+
+    members: int = 10
+
+
+class HeadEnsemble(Network):
+    """Many heads for each task on one backbone, all at once; predictions are averaged.
+
+    Each member starts from weights of its own and descends its own loss. The backbone descends the
+    sum over tasks of the mean loss over members, so that its step is as large as that of LS.
+    """
+
+    name: ClassVar[str] = "ensemble-heads"
+    title: ClassVar[str] = "Ensemble (heads)"
+    scale: ClassVar[Scale] = Scale.SUM
+    level: ClassVar[Level] = Level.LOSSES
+    options_type: ClassVar[type[MethodOptions]] = HeadsOptions
+
+    def __init__(
+        self, backbone: nn.Module, heads: Mapping[str, Head], options: HeadsOptions
+    ) -> None:
+        super().__init__(backbone, heads, options)
+        self.members = options.members
+        self.weights = nn.ParameterDict(
+            {name: _initial(head, options.members) for name, head in heads.items()}
+        )
+
+    def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One forward and backward pass for all members."""
+        features = self.backbone(inputs)
+        leaf = features.detach().requires_grad_()
+        losses: dict[str, Tensor] = {}
+        total: Tensor = leaf.new_zeros(())
+        for name, head in self.by_name.items():
+            observed = head.parse_targets(
+                targets[name], len(leaf), validate=leaf.device.type == "cpu"
+            )
+            outputs = head(leaf, self.weights[name])
+            # Examples first, as the mean over observed ones wants them: [B, tasks, members].
+            each = head.loss(outputs, observed.values).movedim(0, -1)
+            member = (
+                torch.stack([observed.mean(part) for part in each.unbind(-1)], -1)
+                if (observed.mask is not None or observed.weight is not None)
+                else each.mean(0)
+            )
+            losses[name] = member.mean(-1)
+            total = total + member.sum()
+        self._require_finite(losses)
+        total.backward()
+        assert leaf.grad is not None
+        features.backward(leaf.grad / self.members)
+        return self.done(features, targets, losses)
+
+    def predict(self, inputs: Any) -> dict[str, Tensor]:
+        """Outputs of the averaged predictions."""
+        features = self.backbone(inputs)
+        return {
+            name: average(head, head(features, self.weights[name]))
+            for name, head in self.by_name.items()
+        }
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Backbone, then the members' weights; the heads' own stay out of it."""
+        return chain(self.backbone.parameters(), self.weights.parameters())
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the network and the members."""
+        return {**super().state_dict(), "members": self.weights.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        super().load_state_dict(state)
+        self.weights.load_state_dict(state["members"])
+
+
+class NetworkEnsemble(Network):
+    """Several networks with initial weights of their own (deep ensembles), trained by LS.
+
+    All see the same batches and share an optimiser, which treats each parameter alone, and its
+    learning rate. Predictions are averaged; the epoch is selected for the ensemble as a whole.
+
+    Source: Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation using
+    Deep Ensembles, NeurIPS 2017, without adversarial training.
+    """
+
+    name: ClassVar[str] = "ensemble-networks"
+    title: ClassVar[str] = "Ensemble (networks)"
+    scale: ClassVar[Scale] = Scale.SUM
+    level: ClassVar[Level] = Level.LOSSES
+    options_type: ClassVar[type[MethodOptions]] = NetworksOptions
+    wants_networks: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        heads: Mapping[str, Head],
+        options: NetworksOptions,
+        *,
+        fresh: Callable[[], tuple[nn.Module, Mapping[str, Head]]],
+    ) -> None:
+        more = [fresh() for _ in range(options.members - 1)]
+        networks = [(backbone, heads), *more]
+        super().__init__(nn.ModuleList([network for network, _ in networks]), heads, options)
+        self.every = [dict(members) for _, members in networks]
+        self.heads = nn.ModuleList([nn.ModuleDict(members) for members in self.every])  # type: ignore[assignment]
+
+    def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One pass for each network; losses are averaged over them for the report."""
+        found = [
+            mean_losses(heads, backbone(inputs), targets) for backbone, heads in self._members()
+        ]
+        losses = {name: torch.stack([each[name] for each in found]) for name in self.by_name}
+        means = {name: loss.mean(0) for name, loss in losses.items()}
+        self._require_finite(means)
+        torch.cat([loss.flatten() for loss in losses.values()]).sum().backward()
+        return {name: loss.detach() for name, loss in means.items()}
+
+    def predict(self, inputs: Any) -> dict[str, Tensor]:
+        """Outputs of the averaged predictions."""
+        outputs = []
+        for backbone, heads in self._members():
+            features = backbone(inputs)
+            outputs.append({name: head(features) for name, head in heads.items()})
+        return {
+            name: average(head, torch.stack([each[name] for each in outputs]))
+            for name, head in self.by_name.items()
+        }
+
+    def watch(
+        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
+    ) -> Recorder:
+        """Refuse: there are several backbones, and a recorder looks at the features of one."""
+        return Method.watch(self, path, every, start, inputs, targets)
+
+    def _members(self) -> Iterator[tuple[nn.Module, dict[str, Head]]]:
+        assert isinstance(self.backbone, nn.ModuleList)
+        return zip(self.backbone, self.every, strict=True)
+
+
+def average(head: Head, outputs: Tensor) -> Tensor:
+    """Outputs of the mean over members' predictions, ``[B, ...]`` from ``[members, B, ...]``.
+
+    Probabilities are averaged for classes, in logarithms; the outputs themselves for others.
+    """
+    if isinstance(head, Bernoulli):
+        sure = nn.functional.logsigmoid(outputs).logsumexp(0)
+        return sure - nn.functional.logsigmoid(-outputs).logsumexp(0)
+    if isinstance(head, Categorical):
+        return outputs.log_softmax(-1).logsumexp(0) - torch.tensor(float(len(outputs))).log()
+    return outputs.mean(0)
+
+
+def _initial(head: Head, members: int) -> Parameter:
+    """Weights of all members, ``[members, tasks, P]``, drawn as the head draws its own.
+
+    The first is the head as it is; the head itself is left as it was.
+    """
+    first = head.weight.detach().clone()
+    drawn = [head.point().detach().clone()]
+    for _ in range(members - 1):
+        head.reset_parameters()
+        drawn.append(head.point().detach().clone())
+    with torch.no_grad():
+        head.weight.copy_(first)
+    return Parameter(torch.stack(drawn))

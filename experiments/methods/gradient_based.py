@@ -1,0 +1,128 @@
+"""Methods that combine the gradients of the tasks into one update of the shared parameters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro.aggregation import Combined, effective_tasks
+from bayesagg_pyro.heads import Head
+from experiments.errors import DivergenceError, SettingsError
+from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.methods.network import Network
+from experiments.methods.task_gradients import (
+    add_to_grad,
+    parameter_gradients,
+    representation_gradients,
+)
+
+__all__ = ["GradientBased", "GradientOptions"]
+
+
+@dataclass(frozen=True)
+class GradientOptions(MethodOptions):
+    """Options that all such methods have.
+
+    Attributes:
+        level: Combine gradients with respect to the shared ``"parameters"`` (one backward pass for
+            each task), or to the ``"representation"`` (the features of the batch; one pass in all).
+    """
+
+    level: str = "parameters"
+
+    def __post_init__(self) -> None:
+        Level.of(self.level)
+
+
+class GradientBased(Network):
+    """Combines one gradient per task; heads descend each its own loss.
+
+    The update of the shared parameters is decided before any gradient changes, so that an error
+    leaves everything as it was.
+    """
+
+    scale: ClassVar[Scale] = Scale.MEAN
+    level: ClassVar[Level] = Level.PARAMETERS
+    levels: ClassVar[tuple[Level, ...]] = (Level.PARAMETERS, Level.REPRESENTATION)
+    needs: ClassVar[frozenset[Needs]] = frozenset({Needs.GRADIENTS})
+    options_type: ClassVar[type[MethodOptions]] = GradientOptions
+
+    def __init__(
+        self, backbone: nn.Module, heads: Mapping[str, Head], options: GradientOptions
+    ) -> None:
+        super().__init__(backbone, heads, options)
+        self.place = Level.of(options.level)
+        require_level(type(self), self.place)
+        self._weights: Tensor | None = None
+
+    def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One forward pass, gradients of every task, and the combined update."""
+        features = self.backbone(inputs)
+        leaf = features.detach().requires_grad_()
+        losses = self.losses(leaf, targets)
+        vector = torch.cat(list(losses.values()))
+        rows = representation_gradients(vector, leaf)
+        shared = [p for p in self.backbone.parameters() if p.requires_grad]
+        if self.place is Level.PARAMETERS:
+            matrix = parameter_gradients(features, rows, shared)
+        else:
+            matrix = rows.flatten(1)
+        self._require_finite_gradients(matrix)
+        combined = self.combine(matrix)
+        own = vector if combined.weights is None else self.head_weights(combined.weights) * vector
+        learned = [p for p in self.heads.parameters() if p.requires_grad]
+        own.sum().backward(inputs=learned)
+        if self.place is Level.PARAMETERS:
+            add_to_grad(shared, combined.direction)
+        else:
+            features.backward(combined.direction.view_as(features).to(features.dtype))
+        self._weights = combined.weights
+        return self.done(features, targets, losses)
+
+    @abstractmethod
+    def combine(self, matrix: Tensor) -> Combined:
+        """The update ``[n]`` from the tasks' gradients ``[K, n]``, and its weights if it has any.
+
+        At the level of the representation ``n`` is ``B · d``, which differs in a last, smaller
+        batch.
+        """
+
+    def head_weights(self, weights: Tensor) -> Tensor:
+        """Factor of each task's loss for its own head, ``[K]``; ones unless a method differs."""
+        return torch.ones_like(weights)
+
+    def effective_tasks(self) -> Tensor | None:
+        """Of the last step; None when the method has no weights."""
+        return None if self._weights is None else effective_tasks(self._weights)
+
+    def _require_finite_gradients(self, matrix: Tensor) -> None:
+        """A row of NaN would reach every parameter; see who it was.
+
+        Raises:
+            DivergenceError: A gradient is not finite, naming the task.
+        """
+        finite = matrix.isfinite().all(1)
+        if not finite.all():
+            task = int((~finite).nonzero()[0])
+            raise DivergenceError(
+                f"the gradient of task {self.tasks[task]} holds NaN or infinity, although its loss "
+                "is finite: training is about to diverge; lower --lr, or look at the data"
+            )
+
+
+def require_level(kind: type[Method], level: Level) -> None:
+    """Refuse a level that a method does not have.
+
+    Raises:
+        SettingsError: The message says why.
+    """
+    if level not in kind.levels:
+        raise SettingsError(
+            f"level = {level.key!r} does not fit method {kind.name}: {kind.why_not(level)}; give "
+            f"{' or '.join(known.key for known in kind.levels)}"
+        )

@@ -1,0 +1,127 @@
+"""One backbone with heads: what most methods train, and all that they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from bayesagg_pyro.diagnostics import Recorder
+from bayesagg_pyro.heads import Head
+from experiments.errors import DivergenceError
+from experiments.methods.base import Method, MethodOptions
+
+__all__ = ["Network", "mean_losses", "task_names"]
+
+
+class Network(Method):
+    """A method that predicts with the heads' outputs on the backbone's features."""
+
+    def __init__(
+        self, backbone: nn.Module, heads: Mapping[str, Head], options: MethodOptions
+    ) -> None:
+        self.backbone = backbone
+        self.heads = nn.ModuleDict(heads)
+        self.options = options
+        self.by_name = dict(heads)
+        self.tasks = task_names(heads)
+        self._recorder: Recorder | None = None
+
+    def predict(self, inputs: Any) -> dict[str, Tensor]:
+        """The heads' outputs."""
+        features = self.backbone(inputs)
+        return {name: head(features) for name, head in self.by_name.items()}
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Backbone, then heads."""
+        return chain(self.backbone.parameters(), self.heads.parameters())
+
+    def train(self, mode: bool = True) -> None:
+        """Switch both between training and evaluation."""
+        self.backbone.train(mode)
+        self.heads.train(mode)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of backbone and heads."""
+        return {"backbone": self.backbone.state_dict(), "heads": self.heads.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        self.backbone.load_state_dict(state["backbone"])
+        self.heads.load_state_dict(state["heads"])
+
+    def losses(self, features: Tensor, targets: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Each task's mean loss over its observed examples, ``{head: [tasks]}``.
+
+        Raises:
+            DivergenceError: One is not finite. On a GPU nobody looks, since that would wait for
+                the device; the trainer looks at the end of the epoch.
+        """
+        losses = mean_losses(self.by_name, features, targets)
+        if features.device.type == "cpu":
+            self._require_finite(losses)
+        return losses
+
+    def done(
+        self, features: Tensor, targets: dict[str, Tensor], losses: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The losses without their graph, once a recorder has seen the step if there is one."""
+        detached = {name: loss.detach() for name, loss in losses.items()}
+        if self._recorder is not None:
+            self._recorder.see(features, targets, detached)
+        return detached
+
+    def watch(
+        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
+    ) -> Recorder:
+        """Record losses, features and norms of the heads."""
+        self._recorder = Recorder(self.by_name, path, every=every, start=start)
+        return self._recorder
+
+    def _require_finite(self, losses: Mapping[str, Tensor]) -> None:
+        values = torch.cat([loss.detach() for loss in losses.values()])
+        finite = values.isfinite()
+        if not finite.all():
+            task = int((~finite).nonzero()[0])
+            raise DivergenceError(
+                f"training loss of task {self.tasks[task]} is {float(values[task])} before a step: "
+                "training has diverged, or a target is bad; lower --lr, or look at the data"
+            )
+
+
+def mean_losses(
+    heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Mean over the observed examples of each head's loss, ``{head: [tasks]}``.
+
+    Args:
+        heads: The heads.
+        features: ``[B, d]``.
+        targets: ``[B, tasks]`` for each head; ``(values, mask)`` or ``(values, mask, weight)``
+            where some are missing or weighted.
+    """
+    losses = {}
+    for name, head in heads.items():
+        target = targets[name]
+        if isinstance(target, Tensor) and head.missing == "error":
+            losses[name] = head.loss(head(features), target).mean(0)
+        else:
+            observed = head.parse_targets(
+                target, len(features), validate=features.device.type == "cpu"
+            )
+            losses[name] = observed.mean(head.loss(head(features), observed.values))
+    return losses
+
+
+def task_names(heads: Mapping[str, Head]) -> tuple[str, ...]:
+    """``head`` for the one task of a head, ``head[i]`` for several, heads in their order."""
+    return tuple(
+        name if head.tasks == 1 else f"{name}[{task}]"
+        for name, head in heads.items()
+        for task in range(head.tasks)
+    )

@@ -1,0 +1,248 @@
+"""Published methods whose aggregators come from TorchJD: MGDA, PCGrad, CAGrad, IMTL-G, Nash-MTL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from bayesagg_pyro.aggregation import Combined, Rows
+from bayesagg_pyro.heads import Head
+from experiments.methods.base import Level, MethodOptions, Scale
+from experiments.methods.gradient_based import GradientBased, GradientOptions
+from experiments.methods.random_weights import SeededOptions, new_generator
+from experiments.methods.torchjd_import import module
+from experiments.settings import require
+
+__all__ = [
+    "Cagrad",
+    "CagradOptions",
+    "ImtlG",
+    "Mgda",
+    "MgdaOptions",
+    "MgdaUb",
+    "MgdaUbOptions",
+    "NashMtl",
+    "NashMtlOptions",
+    "Pcgrad",
+    "PcgradOptions",
+    "WithAggregator",
+]
+
+
+class WithAggregator(GradientBased):
+    """Combines gradients with an aggregator of TorchJD, through :class:`Rows`."""
+
+    aggregator: ClassVar[str]
+
+    def __init__(
+        self, backbone: nn.Module, heads: Mapping[str, Head], options: GradientOptions
+    ) -> None:
+        super().__init__(backbone, heads, options)
+        kind = getattr(module("aggregation", self.name), self.aggregator)
+        seed = getattr(options, "seed", 0)
+        try:
+            aggregator = kind(**self.arguments(options))
+        except ImportError as error:  # a solver
+            require(False, "method", self.name, str(error))
+        except (TypeError, ValueError) as error:
+            require(False, "options", self.arguments(options), str(error))
+        self.rows = Rows(aggregator, generator=new_generator(seed))
+
+    def arguments(self, options: GradientOptions) -> dict[str, Any]:
+        """Arguments of the aggregator."""
+        return {}
+
+    def combine(self, matrix: Tensor) -> Combined:
+        """The aggregator's direction and weights."""
+        return self.rows(matrix, self.tasks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the network and of the aggregator."""
+        return {**super().state_dict(), "aggregator": self.rows.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        super().load_state_dict(state)
+        self.rows.load_state_dict(state["aggregator"])
+
+
+@dataclass(frozen=True)
+class MgdaOptions(GradientOptions):
+    """Options of MGDA.
+
+    Attributes:
+        level: Of the gradients, ``"parameters"`` or ``"representation"``.
+        epsilon: The search for the shortest vector ends with steps below this.
+        max_iters: It ends after so many steps at the latest.
+    """
+
+    epsilon: float = 1e-3
+    max_iters: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.epsilon > 0, "epsilon", self.epsilon, "give a positive number")
+        require(self.max_iters >= 1, "max_iters", self.max_iters, "give at least 1")
+
+
+@dataclass(frozen=True)
+class MgdaUbOptions(MgdaOptions):
+    """The same, at the level of the representation unless told otherwise.
+
+    Attributes:
+        level: As above.
+    """
+
+    level: str = "representation"
+
+
+class Mgda(WithAggregator):
+    """The shortest vector among convex combinations of the gradients (MGDA).
+
+    Where that vector is zero (a task's gradient is, or two point against each other) the shared
+    parameters rest: no common direction lowers every loss.
+
+    Source: Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018.
+    """
+
+    name: ClassVar[str] = "mgda"
+    title: ClassVar[str] = "MGDA"
+    aggregator: ClassVar[str] = "MGDA"
+    options_type: ClassVar[type[MethodOptions]] = MgdaOptions
+
+    def arguments(self, options: GradientOptions) -> dict[str, Any]:
+        """Those of the search."""
+        assert isinstance(options, MgdaOptions)
+        return {"epsilon": options.epsilon, "max_iters": options.max_iters}
+
+
+class MgdaUb(Mgda):
+    """MGDA on gradients with respect to the representation, an upper bound of it (MGDA-UB)."""
+
+    name: ClassVar[str] = "mgda-ub"
+    title: ClassVar[str] = "MGDA-UB"
+    level: ClassVar[Level] = Level.REPRESENTATION
+    levels: ClassVar[tuple[Level, ...]] = (Level.REPRESENTATION, Level.PARAMETERS)
+    options_type: ClassVar[type[MethodOptions]] = MgdaUbOptions
+
+
+@dataclass(frozen=True)
+class PcgradOptions(SeededOptions, GradientOptions):
+    """Options of PCGrad.
+
+    Attributes:
+        level: Of the gradients, ``"parameters"`` or ``"representation"``.
+        seed: Of the order of projections; None follows the seed of the run.
+    """
+
+    def __post_init__(self) -> None:
+        GradientOptions.__post_init__(self)
+        SeededOptions.__post_init__(self)
+
+
+class Pcgrad(WithAggregator):
+    """Each gradient projected off those it conflicts with, in random order; then their sum.
+
+    Source: Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020.
+    """
+
+    name: ClassVar[str] = "pcgrad"
+    title: ClassVar[str] = "PCGrad"
+    scale: ClassVar[Scale] = Scale.SUM
+    aggregator: ClassVar[str] = "PCGrad"
+    options_type: ClassVar[type[MethodOptions]] = PcgradOptions
+
+
+@dataclass(frozen=True)
+class CagradOptions(GradientOptions):
+    """Options of CAGrad.
+
+    Attributes:
+        level: Of the gradients, ``"parameters"`` or ``"representation"``.
+        c: Size of the ball around the mean gradient, relative to its length; 0 is the mean.
+    """
+
+    c: float = 0.4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.c < math.inf, "c", self.c, "give 0 or more, usually below 1")
+
+
+class Cagrad(WithAggregator):
+    """The direction near the mean gradient that helps the worst task most (CAGrad).
+
+    Source: Liu et al., Conflict-Averse Gradient Descent, NeurIPS 2021.
+    """
+
+    name: ClassVar[str] = "cagrad"
+    title: ClassVar[str] = "CAGrad"
+    aggregator: ClassVar[str] = "CAGrad"
+    options_type: ClassVar[type[MethodOptions]] = CagradOptions
+
+    def arguments(self, options: GradientOptions) -> dict[str, Any]:
+        """The size of the ball."""
+        assert isinstance(options, CagradOptions)
+        return {"c": options.c}
+
+
+class ImtlG(WithAggregator):
+    """The combination whose projections on all gradients are of one length (IMTL-G).
+
+    Source: Liu et al., Towards Impartial Multi-Task Learning, ICLR 2021.
+    """
+
+    name: ClassVar[str] = "imtl-g"
+    title: ClassVar[str] = "IMTL-G"
+    aggregator: ClassVar[str] = "IMTLG"
+
+
+@dataclass(frozen=True)
+class NashMtlOptions(GradientOptions):
+    """Options of Nash-MTL.
+
+    Attributes:
+        level: Of the gradients, ``"parameters"`` or ``"representation"``.
+        max_norm: Longest update; 0 for any.
+        update_weights_every: Steps between two solutions of the bargain, which is what costs time.
+        optim_niter: Rounds of its solver.
+    """
+
+    max_norm: float = 1.0
+    update_weights_every: int = 1
+    optim_niter: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.max_norm >= 0, "max_norm", self.max_norm, "give 0 or more")
+        for name in ("update_weights_every", "optim_niter"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+
+
+class NashMtl(WithAggregator):
+    """Weights of the Nash bargain between tasks: G α = 1 / α.
+
+    A task whose gradient is zero has nothing to bargain for, and sits out the step.
+
+    Source: Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022.
+    """
+
+    name: ClassVar[str] = "nash-mtl"
+    title: ClassVar[str] = "Nash-MTL"
+    scale: ClassVar[Scale] = Scale.SUM
+    aggregator: ClassVar[str] = "NashMTL"
+    options_type: ClassVar[type[MethodOptions]] = NashMtlOptions
+
+    def arguments(self, options: GradientOptions) -> dict[str, Any]:
+        """Those of the bargain."""
+        assert isinstance(options, NashMtlOptions)
+        return {
+            "n_tasks": len(self.tasks),
+            "max_norm": options.max_norm,
+            "update_weights_every": options.update_weights_every,
+            "optim_niter": options.optim_niter,
+        }

@@ -1,0 +1,83 @@
+"""Single-task training (STL): one network for each task, none shared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro.diagnostics import Recorder
+from bayesagg_pyro.heads import Head
+from experiments.methods.base import Method, MethodOptions
+from experiments.methods.network import mean_losses
+from experiments.methods.weighted import WeightedLosses
+
+__all__ = ["SingleTask"]
+
+
+class SingleTask(WeightedLosses):
+    """Each task has a backbone of its own, and descends its own loss in it.
+
+    One run gives the single-task row of a comparison, at the cost of as many networks as there are
+    tasks. All begin with the same weights and see the same batches; since they share no parameter,
+    each is trained exactly as if it were alone, but for what the run shares: the epoch that
+    validation selects, and a learning rate that waits for the mean score. Benchmarks with an option
+    for one task alone (``--only``) select and slow down by that task.
+    """
+
+    name: ClassVar[str] = "stl"
+    title: ClassVar[str] = "STL"
+
+    def __init__(
+        self, backbone: nn.Module, heads: Mapping[str, Head], options: MethodOptions
+    ) -> None:
+        copies = [copy.deepcopy(backbone) for _ in range(sum(h.tasks for h in heads.values()) - 1)]
+        super().__init__(nn.ModuleList([backbone, *copies]), heads, options)
+
+    def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One forward and backward pass of every network."""
+        found: dict[str, list[Tensor]] = {name: [] for name in self.by_name}
+        for name, task, features in self._features(inputs):
+            found[name].append(self._head_losses(name, features, targets)[task])
+        losses = {name: torch.stack(values) for name, values in found.items()}
+        self._require_finite(losses)
+        self.total(torch.cat(list(losses.values()))).backward()
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def total(self, losses: Tensor) -> Tensor:
+        """Σ ℓ_k, whose terms share nothing."""
+        return losses.sum()
+
+    def predict(self, inputs: Any) -> dict[str, Tensor]:
+        """Each task's outputs, from its own network."""
+        found: dict[str, list[Tensor]] = {name: [] for name in self.by_name}
+        for name, task, features in self._features(inputs):
+            head = self.by_name[name]
+            outputs = head(features)
+            several = head.tasks > 1
+            found[name].append(outputs[:, task] if several else outputs)
+        return {
+            name: torch.stack(outputs, 1) if self.by_name[name].tasks > 1 else outputs[0]
+            for name, outputs in found.items()
+        }
+
+    def watch(
+        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
+    ) -> Recorder:
+        """Refuse: there are several backbones, and a recorder looks at the features of one."""
+        return Method.watch(self, path, every, start, inputs, targets)
+
+    def _features(self, inputs: Any) -> Iterator[tuple[str, int, Tensor]]:
+        """Head, task in it, and that task's features, in the order of the tasks."""
+        assert isinstance(self.backbone, nn.ModuleList)
+        backbones = iter(self.backbone)
+        for name, head in self.by_name.items():
+            for task in range(head.tasks):
+                yield name, task, next(backbones)(inputs)
+
+    def _head_losses(self, name: str, features: Tensor, targets: Mapping[str, Any]) -> Tensor:
+        return mean_losses({name: self.by_name[name]}, features, targets)[name]
