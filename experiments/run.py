@@ -58,7 +58,10 @@ class Run:
             return backbone, {name: head.to(device) for name, head in heads.items()}
 
         backbone, heads = fresh()
-        return methods.make(self.method, backbone, heads, self.options, fresh=fresh)
+        method = methods.make(self.method, backbone, heads, self.options, fresh=fresh)
+        if isinstance(method, methods.Network):
+            method.tasks = tuple(task.name for task in self.benchmark.tasks)
+        return method
 
     def describe(self) -> dict[str, Any]:
         """Everything that was chosen, as plain values."""

@@ -174,7 +174,10 @@ class Trainer:
         if self._recorder is not None:
             self._recorder.notes["epoch"] = epoch + 1
         began = time.perf_counter()
-        losses, effective, steps = self._pass(order)
+        try:
+            losses, effective, steps = self._pass(order)
+        except DivergenceError as error:
+            raise DivergenceError(f"{error} (epoch {epoch + 1})") from error
         trained = time.perf_counter()
         weights = method.example_weights(self.fixed.inputs, self.fixed.targets)
         method.end_epoch(epoch)

@@ -70,7 +70,7 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
     ("arguments", "message"),
     [
         (["--epochs", "0"], "epochs = 0 cannot work: give at least 1"),
-        (["--method", "magic"], "method = 'magic' is unknown: give one of ls, bayesagg"),
+        (["--method", "magic"], "method = 'magic' is unknown: give one of stl, ls, si"),
         (["--method", "ls", "--power", "0.5"], "power = 0.5 has no meaning for method ls"),
         (["--power", "1.5"], "power = 1.5 cannot work: give"),
         (["--epochs", "5"], "pretrain = 50 leaves no Bayesian epoch in a run of 5"),
