@@ -26,7 +26,7 @@ Targets = dict[str, Tensor]
 Values = Sequence["float | None"]
 """A metric per task; None where the split cannot tell (no example of a class, say)."""
 Figures = Mapping[str, "float | None"]
-"""Metrics that belong to no single task."""
+"""Metrics beyond one per task: an accuracy over all of them, calibration."""
 
 
 class Batch(NamedTuple):
@@ -65,7 +65,7 @@ class Meter(Protocol):
         """The metric of every task, in its reported unit, in the order of the benchmark."""
 
     def figures(self) -> Figures:
-        """Metrics that belong to no single task."""
+        """Metrics beyond one per task: an accuracy over all of them, calibration."""
 
 
 @dataclass(frozen=True)

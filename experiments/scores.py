@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from experiments.calibration import Calibration
 from experiments.errors import DataError
 
 __all__ = [
@@ -155,44 +156,55 @@ class MixedMeter:
     Args:
         scores: ``{head: score}`` in the order of the benchmark.
         figures: ``{name: (head, score)}``, each score with a single value.
+        calibrations: ``{head: calibration}``, whose figures belong to a task each.
     """
 
     def __init__(
         self,
         scores: Mapping[str, Score],
         figures: Mapping[str, tuple[str, Score]] | None = None,
+        calibrations: Mapping[str, Calibration] | None = None,
     ) -> None:
         self._scores, self._figures = dict(scores), dict(figures or {})
+        self._calibrations = dict(calibrations or {})
 
     def update(self, predictions: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
         """Take in a batch."""
         for head, score in [*self._scores.items(), *self._figures.values()]:
             score.update(predictions[head], targets[head])
+        for head, calibration in self._calibrations.items():
+            calibration.update(predictions[head], targets[head])
 
     def compute(self) -> list[float | None]:
         """The metric of every task, heads in the order of ``scores``."""
         return [value for score in self._scores.values() for value in score.compute()]
 
     def figures(self) -> dict[str, float | None]:
-        """The figures that belong to no single task."""
-        return {name: score.compute()[0] for name, (_, score) in self._figures.items()}
+        """The figures that are no task's metric."""
+        found = {name: score.compute()[0] for name, (_, score) in self._figures.items()}
+        for calibration in self._calibrations.values():
+            found.update(calibration.compute())
+        return found
 
 
 def mixed(
     scores: Mapping[str, Callable[[], Score]],
     figures: Mapping[str, tuple[str, Callable[[], Score]]] | None = None,
+    calibrations: Mapping[str, Callable[[], Calibration]] | None = None,
 ) -> Callable[[], MixedMeter]:
     """A maker of meters, as a benchmark's data wants it."""
-    return partial(_make, dict(scores), dict(figures or {}))
+    return partial(_make, dict(scores), dict(figures or {}), dict(calibrations or {}))
 
 
 def _make(
     scores: Mapping[str, Callable[[], Score]],
     figures: Mapping[str, tuple[str, Callable[[], Score]]],
+    calibrations: Mapping[str, Callable[[], Calibration]],
 ) -> MixedMeter:
     return MixedMeter(
         {head: make() for head, make in scores.items()},
         {name: (head, make()) for name, (head, make) in figures.items()},
+        {head: make() for head, make in calibrations.items()},
     )
 
 

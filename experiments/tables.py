@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from experiments.calibration import tells_calibration
+
 __all__ = ["comparison", "number", "single"]
 
 Record = Mapping[str, Any]
@@ -76,6 +78,8 @@ def _table(
         )
     table.add_section()
     for name, reference in constant["test_figures"].items():
+        if tells_calibration(name):  # the report's
+            continue
         values = [column["test_figures"][name] for _, column in columns]
         table.add_row(name, "%", *map(number, values), number(reference), _UNKNOWN)
     scores = [f"{column['test_score']:,.1f}" for _, column in columns]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
+from experiments.calibration import Calibration
 from experiments.chestxray14.release import FINDINGS, Overlap, parts, read
 from experiments.images.augment import (
     IMAGENET_MEAN,
@@ -112,7 +113,10 @@ class ChestXray14(Benchmark):
             validation=make(rows.validation),
             test=make(rows.test),
             constants={HEAD: log_odds(release.findings[rows.train])},
-            meter=mixed({HEAD: AreaUnderCurve}),
+            meter=mixed(
+                {HEAD: AreaUnderCurve},
+                calibrations={HEAD: partial(Calibration, FINDINGS, "binary", mean=True)},
+            ),
             about={
                 "sizes": rows.sizes(),
                 "patients": {

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Figures, Task, Values
+from experiments.calibration import Calibration
 from experiments.cifar.sources import SIZE, LabelledImages, Source, class_names, load
 from experiments.errors import DataError
 from experiments.images.augment import normalise
@@ -140,7 +141,11 @@ class Cifar(Benchmark):
             validation=make(parts.validation),
             test=make(parts.test),
             constants={HEAD: log_odds(labels[parts.train])},
-            meter=mixed({HEAD: BinaryAccuracy}, {ACCURACY: (HEAD, Largest)}),
+            meter=mixed(
+                {HEAD: BinaryAccuracy},
+                {ACCURACY: (HEAD, Largest)},
+                {HEAD: partial(Calibration, found.classes, "binary", mean=True)},
+            ),
             about={
                 "source": self.source,
                 "classes": list(found.classes),

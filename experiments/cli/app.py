@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable
 
 import typer
+from typer.core import TyperCommand
 
-from experiments.cli import chestxray14, cifar_mtl, demo, digits, figures, qm9, utkface
+from experiments.cli import chestxray14, cifar_mtl, demo, digits, figures, qm9, run, utkface
 
 __all__ = ["app"]
 
@@ -20,11 +21,11 @@ app = typer.Typer(
 )
 
 
-def _add(command: Callable[..., None], epilog: str) -> None:
+def _add(command: Callable[..., None], epilog: str, cls: type[TyperCommand] | None = None) -> None:
     """Add a command; its docstring is the help, one line of it per paragraph."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
-    app.command(help=text, epilog=epilog)(command)
+    app.command(help=text, epilog=epilog, cls=cls)(command)
 
 
 _add(demo.demo, demo.EPILOG)
@@ -34,3 +35,5 @@ _add(cifar_mtl.cifar_mtl, cifar_mtl.EPILOG)
 _add(chestxray14.chestxray14, chestxray14.EPILOG)
 _add(utkface.utkface, utkface.EPILOG)
 _add(figures.figures, figures.EPILOG)
+_add(run.run, run.RUN_EPILOG, run.SeveralValues)
+_add(run.sweep, run.SWEEP_EPILOG, run.SeveralValues)

@@ -10,9 +10,10 @@ network:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
+from experiments.calibration import Calibration
 from experiments.digits.splits import Rows, read, split
 from experiments.images.targets import log_frequencies, log_odds
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
@@ -134,7 +136,12 @@ class Digits(Benchmark):
         return Data(
             **parts,
             constants=constants,
-            meter=mixed({head: scores[head] for head in targets}),
+            meter=mixed(
+                {head: scores[head] for head in targets},
+                calibrations={
+                    head: _calibration(head, self.tasks) for head in targets if head in _KIND
+                },
+            ),
             about={
                 "source": "scikit-learn",
                 "sizes": {name: len(part) for name, part in rows.items()},
@@ -162,6 +169,17 @@ class Digits(Benchmark):
             return targets
         head, column = TASKS[self.only]
         return {head: targets[head][:, column : column + 1]}
+
+
+_KIND: Final[Mapping[str, Literal["binary", "classes"]]] = {
+    "binary": "binary",
+    "classes": "classes",
+}
+
+
+def _calibration(head: str, tasks: Sequence[Task]) -> Callable[[], Calibration]:
+    names = [task.name for task in tasks if TASKS[task.name][0] == head]
+    return partial(Calibration, names, _KIND[head])
 
 
 def _gaussian(width: int, tasks: int, bias: bool) -> Head:

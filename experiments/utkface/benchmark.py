@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
+from experiments.calibration import Calibration
 from experiments.errors import DataError
 from experiments.images.augment import (
     IMAGENET_MEAN,
@@ -133,7 +134,11 @@ class UtkFace(Benchmark):
                 "ethnicity": log_frequencies(targets["ethnicity"][parts.train], len(ETHNICITIES)),
             },
             meter=mixed(
-                {"age": MeanSquaredError, "gender": BinaryAccuracy, "ethnicity": ClassAccuracy}
+                {"age": MeanSquaredError, "gender": BinaryAccuracy, "ethnicity": ClassAccuracy},
+                calibrations={
+                    "gender": partial(Calibration, ["gender"], "binary"),
+                    "ethnicity": partial(Calibration, ["ethnicity"], "classes"),
+                },
             ),
             about={
                 "sizes": parts.sizes(),

@@ -1,0 +1,109 @@
+"""How far a classifier's probabilities can be trusted, summed up in memory of a few bins a task.
+
+All three take the point prediction as a distribution over classes; a binary task has two.
+
+* ECE, expected calibration error (Naeini et al., 2015): confidences, the largest probability of
+  each example, are put into 15 bins of equal width; Σ_b n_b / N · |accuracy_b − confidence_b|.
+* Brier score (Brier, 1950): Σ_c (p_c − 1[c = y])², mean over examples, from 0 to 2. For a binary
+  task it is twice (p − y)².
+* NLL: −log p_y, mean over examples, in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from experiments.errors import DataError
+
+__all__ = ["BINS", "NAMES", "Calibration", "name_of", "tells_calibration"]
+
+BINS: Final = 15
+NAMES: Final = ("ECE", "Brier", "NLL")
+
+
+def name_of(figure: str, task: str | None = None) -> str:
+    """``"ECE gender"``, or ``"ECE"`` for the mean over tasks."""
+    return figure if task is None else f"{figure} {task}"
+
+
+def tells_calibration(name: str) -> bool:
+    """Whether a figure of that name is one of these."""
+    return name.partition(" ")[0] in NAMES
+
+
+class Calibration:
+    """ECE, Brier score and NLL of the tasks of one head.
+
+    Args:
+        tasks: Their names, in the order of the head; one for a head with classes.
+        kind: ``"binary"``: outputs are logits [B, tasks] and targets 0 or 1; ``"classes"``: outputs
+            are logits [B, classes] and targets classes [B, 1].
+        mean: Give the means over tasks instead of each task's own.
+        bins: Of the expected calibration error.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[str],
+        kind: Literal["binary", "classes"],
+        *,
+        mean: bool = False,
+        bins: int = BINS,
+    ) -> None:
+        self._tasks, self._kind, self._mean, self._bins = tuple(tasks), kind, mean, bins
+        self._gaps: Tensor | None = None
+        self._sums: Tensor | None = None
+        self._count = 0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in a batch; nothing is copied from the device."""
+        measure = _binary if self._kind == "binary" else _classes
+        confidence, right, brier, nll = measure(outputs.double(), targets)
+        index = (confidence * self._bins).ceil().long().sub(1).clamp(0, self._bins - 1)
+        gaps = torch.zeros(confidence.shape[1], self._bins, dtype=torch.double).to(outputs.device)
+        gaps.scatter_add_(1, index.mT, (right - confidence).mT)
+        sums = torch.stack([brier.sum(0), nll.sum(0)])
+        self._gaps = gaps if self._gaps is None else self._gaps + gaps
+        self._sums = sums if self._sums is None else self._sums + sums
+        self._count += len(outputs)
+
+    def compute(self) -> dict[str, float | None]:
+        """``{"ECE task": ..., "Brier task": ..., "NLL task": ...}`` for every task.
+
+        Raises:
+            DataError: The split is empty.
+        """
+        if self._gaps is None or self._sums is None:
+            raise DataError("no metric of an empty split: give more data")
+        rows = torch.cat([self._gaps.abs().sum(1)[None], self._sums]) / self._count
+        if self._mean:
+            means: list[float] = rows.mean(1).tolist()
+            return {name_of(name): value for name, value in zip(NAMES, means, strict=True)}
+        return {
+            name_of(name, task): value
+            for task, values in zip(self._tasks, rows.mT.tolist(), strict=True)
+            for name, value in zip(NAMES, values, strict=True)
+        }
+
+
+def _binary(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    positive = targets > 0.5
+    signed = torch.where(positive, logits, -logits)  # of the class that is right
+    confidence = logits.abs().sigmoid()
+    right = ((logits > 0) == positive).double()
+    return confidence, right, 2 * torch.sigmoid(-signed).square(), -F.logsigmoid(signed)
+
+
+def _classes(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    log_p = logits.log_softmax(-1)
+    p = log_p.exp()
+    confidence, predicted = p.max(-1, keepdim=True)
+    right = (predicted == targets).double()
+    truth = F.one_hot(targets[:, 0], logits.shape[1])
+    brier = (p - truth).square().sum(-1, keepdim=True)
+    return confidence, right, brier, -log_p.gather(1, targets)

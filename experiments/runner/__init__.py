@@ -1,0 +1,45 @@
+"""Many runs: which, where, in which process, and what is already done.
+
+A run itself is :class:`experiments.run.Run`, trained by :class:`experiments.training.Trainer`.
+"""
+
+from __future__ import annotations
+
+from experiments.runner.benchmarks import BENCHMARKS, PRESETS, Preset
+from experiments.runner.engines import Engine, Handle, Local, Submitit
+from experiments.runner.estimate import Cost, estimate
+from experiments.runner.execute import execute
+from experiments.runner.grids import grid, grids
+from experiments.runner.live import Watcher, plan_table, summary
+from experiments.runner.plan import Job, Request, choose, fingerprint, plan
+from experiments.runner.store import Place, State, records
+from experiments.runner.worker import Ending, Outcome, work
+
+__all__ = [
+    "BENCHMARKS",
+    "PRESETS",
+    "Cost",
+    "Ending",
+    "Engine",
+    "Handle",
+    "Job",
+    "Local",
+    "Outcome",
+    "Place",
+    "Preset",
+    "Request",
+    "State",
+    "Submitit",
+    "Watcher",
+    "choose",
+    "estimate",
+    "execute",
+    "fingerprint",
+    "grid",
+    "grids",
+    "plan",
+    "plan_table",
+    "records",
+    "summary",
+    "work",
+]

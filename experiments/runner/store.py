@@ -1,0 +1,170 @@
+"""The results store: a folder for each run, which says by itself how far that run is.
+
+======================  ==========================================================
+``results.json``        the record of a finished run
+``checkpoint.pt``       its last finished epoch
+``status.json``         what a person wants to know while it runs
+``failure.json``        why the last attempt ended
+``log.txt``             what libraries had to say
+``run.lock``            held by the process that trains; free as soon as it is gone,
+                        however it went
+======================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from filelock import FileLock, Timeout
+
+from experiments import results
+from experiments.errors import DataError
+from experiments.files import prepare_folder, strict
+from experiments.training import CHECKPOINT, RESULTS
+
+__all__ = ["Place", "State", "records"]
+
+_STATUS: Final = "status.json"
+_FAILURE: Final = "failure.json"
+_LOCK: Final = "run.lock"
+LOG: Final = "log.txt"
+
+
+class State(Enum):
+    """How far a run is."""
+
+    NEW = "new"
+    STARTED = "started"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Place:
+    """The folder of one run.
+
+    Args:
+        folder: Where; need not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results = folder / RESULTS
+        self.checkpoint = folder / CHECKPOINT
+        self.log = folder / LOG
+
+    def state(self) -> State:
+        """From what is on the disk; whether somebody is at work there is another question."""
+        if self.results.is_file():
+            return State.DONE
+        if (self.folder / _FAILURE).is_file():
+            return State.FAILED
+        return State.STARTED if self.checkpoint.is_file() else State.NEW
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Hold the folder's lock; gives False at once where another process holds it.
+
+        The operating system holds it for the process, so that one which was killed leaves no
+        stale lock behind.
+        """
+        prepare_folder(self.folder)
+        lock = FileLock(self.folder / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def tidy(self) -> None:
+        """Remove the halves of files that a killed process left; call it with the lock held."""
+        for file in self.folder.glob(".*.tmp"):
+            file.unlink(missing_ok=True)
+
+    def load(self) -> dict[str, Any]:
+        """The record of the finished run.
+
+        Raises:
+            DataError: There is none, or it is not one.
+        """
+        return results.load(self.results)
+
+    def say(self, **entries: Any) -> None:
+        """Write the status; nothing depends on it, so it is not worth waiting for the disk."""
+        text = json.dumps(
+            strict(
+                {**entries, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
+            )
+        )
+        temporary = self.folder / f".{_STATUS}.{os.getpid()}.tmp"
+        with suppress(OSError):
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self.folder / _STATUS)
+
+    def status(self) -> dict[str, Any]:
+        """What was said last; empty when nothing was."""
+        return self._read(_STATUS)
+
+    def fail(self, error: BaseException | str) -> None:
+        """Record why an attempt ended."""
+        entry: dict[str, Any] = {"time": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        if isinstance(error, str):
+            entry |= {"type": "ProcessDied", "message": error, "traceback": ""}
+        else:
+            entry |= {
+                "type": type(error).__name__,
+                "message": str(error),
+                "traceback": "".join(traceback.format_exception(error)),
+            }
+        prepare_folder(self.folder)
+        text = json.dumps(entry, indent=1, ensure_ascii=False) + "\n"
+        (self.folder / _FAILURE).write_text(text, encoding="utf-8")
+
+    def failure(self) -> dict[str, Any]:
+        """Why the last attempt ended; empty when it did not fail."""
+        return self._read(_FAILURE)
+
+    def forgive(self) -> None:
+        """Forget the failure of an earlier attempt."""
+        (self.folder / _FAILURE).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            entry = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return entry if isinstance(entry, dict) else {}
+
+
+def records(folder: Path) -> list[Mapping[str, Any]]:
+    """Records of all finished runs below ``folder``, in the order of their paths.
+
+    Files of that name that are no record of a run are passed over.
+
+    Raises:
+        DataError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder}: give the --out of a run or a sweep")
+    found: list[Mapping[str, Any]] = []
+    for path in sorted(folder.rglob(RESULTS)):
+        try:
+            record = results.load(path)
+        except DataError:
+            continue
+        if {"benchmark", "method", "settings", "best", "last", "history"} <= record.keys():
+            found.append(record)
+    return found

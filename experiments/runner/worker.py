@@ -1,0 +1,134 @@
+"""One job in a process of its own: skip, resume or start it, and say how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from enum import Enum
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from experiments.benchmark import Data
+from experiments.errors import RunInterrupted
+from experiments.run import Run
+from experiments.runner.plan import Job
+from experiments.runner.store import Place, State
+from experiments.training import Trainer
+
+__all__ = ["Ending", "Outcome", "prepare", "work"]
+
+
+class Ending(Enum):
+    """How a job ended, as far as this process is concerned."""
+
+    DONE = "done"
+    SKIPPED = "done before"
+    FAILED = "failed"
+    ELSEWHERE = "at work elsewhere"
+    INTERRUPTED = "interrupted"
+
+
+class Outcome(NamedTuple):
+    """How a job ended, and a line about it."""
+
+    ending: Ending
+    message: str = ""
+
+
+def work(job: Job, threads: int | None = None) -> Outcome:
+    """Bring one job to its end.
+
+    What is done is left alone; what was begun goes on from its checkpoint; another process's work
+    is not touched. An error is recorded in the job's folder, and does not leave this function.
+
+    Args:
+        job: What to do.
+        threads: CPU threads where the settings leave them open.
+    """
+    place = Place(job.folder)
+    with place.locked() as mine:
+        if not mine:
+            return Outcome(Ending.ELSEWHERE)
+        if place.state() is State.DONE:
+            return Outcome(Ending.SKIPPED)
+        place.tidy()
+        place.forgive()
+        place.say(state="preparing", epoch=0, epochs=job.run.settings.epochs)
+        with place.log.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
+            return _train(job, place, threads)
+
+
+def _train(job: Job, place: Place, threads: int | None) -> Outcome:
+    run = job.run
+    if run.settings.threads is None:
+        run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, threads=threads))
+    try:
+        resume = place.checkpoint.exists()
+        Trainer(run, job.folder, resume=resume, reporter=_Status(place)).train()
+    except (RunInterrupted, KeyboardInterrupt):
+        return Outcome(Ending.INTERRUPTED)
+    except Exception as error:
+        place.fail(error)
+        return Outcome(Ending.FAILED, f"{type(error).__name__}: {error}")
+    place.say(state="done", epoch=run.settings.epochs, epochs=run.settings.epochs)
+    return Outcome(Ending.DONE)
+
+
+def prepare(threads: int) -> None:
+    """Set up a worker process: its threads, and its end when the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
+    torch.set_num_threads(threads)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """A killed parent cannot end its workers; without this they would train on, unobserved."""
+    wait([sentinel])
+    os._exit(1)
+
+
+class _Status:
+    """Writes the status after each epoch."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._epochs = 0
+        self._score_name = ""
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Training begins."""
+        self._epochs = run.settings.epochs
+        self._score_name = run.benchmark.score_name
+        self._place.say(state="training", epoch=epochs_done, epochs=self._epochs)
+
+    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
+        """Nothing."""
+
+    def step(self, loss: Tensor) -> None:
+        """Nothing."""
+
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """The epoch's figures."""
+        self._place.say(
+            state="training",
+            epoch=record["epoch"],
+            epochs=self._epochs,
+            phase=record["phase"],
+            seconds=record["seconds"],
+            score_name=self._score_name,
+            score=record["score"],
+            best=best["score"],
+        )
+
+    def close(self) -> None:
+        """Nothing."""
