@@ -51,7 +51,14 @@ def execute(
     report(outcomes)
     if not todo:
         return outcomes
-    suspects = _round(todo, make_engine, min(parallel, len(todo)), outcomes, report)
+    suspects: list[Job] = []
+    while todo:
+        began = time.time()
+        died = _round(todo, make_engine, min(parallel, len(todo)), outcomes, report)
+        # A process that dies takes its engine along; only jobs in progress can be to blame.
+        begun = [job for job in died if Place(job.folder).status().get("time", 0.0) >= began]
+        suspects += begun or died
+        todo = [job for job in died if job not in begun] if begun else []
     for job in suspects:
         again = _round([job], make_engine, 1, outcomes, report)
         if again:

@@ -1,0 +1,102 @@
+"""One job: skipped, resumed, refused while another process is at work, recorded when it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.errors import DataError
+from experiments.runner import Ending, Job, Place, State, execute, records, work
+from experiments.training import Trainer
+from tests.experiments.toy import without_times
+from tests.runner.jobs import job
+
+
+def longer(one: Job, epochs: int) -> Job:
+    settings = dataclasses.replace(one.run.settings, epochs=epochs)
+    return Job(dataclasses.replace(one.run, settings=settings), one.folder)
+
+
+def test_a_job_is_done_once(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    place = Place(one.folder)
+    assert place.state() is State.NEW
+    assert work(one).ending is Ending.DONE
+    assert place.state() is State.DONE
+    assert place.status()["state"] == "done"
+    before = place.results.stat().st_mtime_ns
+    assert work(one).ending is Ending.SKIPPED
+    assert place.results.stat().st_mtime_ns == before
+
+
+def test_what_was_begun_goes_on(tmp_path: Path) -> None:
+    Trainer(job(tmp_path / "a", epochs=2).run, tmp_path / "a").train()
+    (tmp_path / "a" / "results.json").unlink()
+    (tmp_path / "a" / ".checkpoint.pt.1.tmp").write_bytes(b"half")
+    assert Place(tmp_path / "a").state() is State.STARTED
+    assert work(longer(job(tmp_path / "a"), 4)).ending is Ending.DONE
+    assert not list((tmp_path / "a").glob(".*.tmp"))
+    assert work(job(tmp_path / "b", epochs=4)).ending is Ending.DONE
+    mine, whole = (Place(tmp_path / name).load() for name in "ab")
+    assert without_times(mine["history"]) == without_times(whole["history"])
+    assert mine["best"] == whole["best"]
+
+
+def hold(folder: str, ready: Any) -> None:
+    with Place(Path(folder)).locked() as mine:
+        ready.put(mine)
+        time.sleep(60)
+
+
+def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    context = multiprocessing.get_context("fork")
+    ready = context.SimpleQueue()
+    other = context.Process(target=hold, args=(str(one.folder), ready))
+    other.start()
+    assert ready.get() is True
+    assert work(one).ending is Ending.ELSEWHERE
+    assert not (one.folder / "checkpoint.pt").exists()
+    other.kill()
+    other.join()
+    assert work(one).ending is Ending.DONE
+
+
+def test_a_failure_is_recorded_and_forgiven(tmp_path: Path) -> None:
+    place = Place(tmp_path / "a")
+    ending, message = work(job(tmp_path / "a", "error"))
+    assert ending is Ending.FAILED
+    assert message == "DataError: the data set is missing: give another"
+    assert place.state() is State.FAILED
+    assert "in load" in place.failure()["traceback"]
+    assert work(job(tmp_path / "a")).ending is Ending.DONE
+    assert place.state() is State.DONE
+    assert place.failure() == {}
+
+
+def test_records_of_a_store(tmp_path: Path) -> None:
+    work(job(tmp_path / "x" / "a"))
+    work(job(tmp_path / "b", "error"))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "results.json").write_text(json.dumps({"format": 1, "runs": []}))
+    (record,) = records(tmp_path)
+    assert record["method"]["name"] == "ls"
+    with pytest.raises(DataError, match=r"no folder .*nowhere"):
+        records(tmp_path / "nowhere")
+
+
+def test_done_jobs_start_no_process(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    work(one)
+
+    def never(parallel: int) -> Any:
+        raise AssertionError("an engine was made")
+
+    outcomes = execute([one], never, 2)
+    assert [outcome.ending for outcome in outcomes.values()] == [Ending.SKIPPED]
