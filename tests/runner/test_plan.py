@@ -19,7 +19,8 @@ OUT = Path("store")
 
 
 def test_methods_by_name() -> None:
-    assert choose("all") == [name for name in METHODS if not name.startswith("torchjd:")]
+    assert choose("all") == list(METHODS)
+    assert choose("ensembles,ls") == ["ensemble-heads", "ensemble-networks", "ls"]
     assert choose("ls, bayesagg,ls") == ["ls", "bayesagg"]
     with pytest.raises(SettingsError, match=r"method = 'adam' is unknown: give one of .*ls"):
         choose("ls,adam")
