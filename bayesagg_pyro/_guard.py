@@ -34,7 +34,7 @@ class Guard:
         if mode not in ("auto", "now", "deferred"):
             raise SettingError(f'validate must be "auto", "now" or "deferred", not {mode!r}')
         self.mode = mode
-        self._bad: Tensor | None = None
+        self._bad: Tensor | None = None  # set in place, so that replays of a captured step find it
 
     def parse(
         self, heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, RawTargets]
@@ -83,8 +83,8 @@ class Guard:
         Raises:
             NonFiniteError: if features, targets or an update were bad.
         """
-        bad, self._bad = self._bad, None
-        if bad is not None and bool(bad):
+        if self._bad is not None and bool(self._bad):
+            self._bad.zero_()
             raise NonFiniteError(
                 "a batch since the last check had features, targets or an update that were not "
                 "finite; its update was zero. Make the engine with validate='now' to find it"
@@ -92,10 +92,13 @@ class Guard:
 
     def forget(self) -> None:
         """Drop what was found."""
-        self._bad = None
+        if self._bad is not None:
+            self._bad.zero_()
 
     def _note(self, valid: Tensor) -> None:
-        self._bad = ~valid if self._bad is None else self._bad | ~valid
+        if self._bad is None or self._bad.device != valid.device:
+            self._bad = torch.zeros_like(valid)
+        self._bad.logical_or_(~valid)
 
 
 def cleaned(

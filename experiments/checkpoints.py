@@ -15,7 +15,7 @@ from experiments.files import write_atomically
 
 __all__ = ["load", "matches", "save", "snapshot"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:

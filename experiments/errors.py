@@ -13,6 +13,7 @@ __all__ = [
     "DataError",
     "DivergenceError",
     "ExperimentError",
+    "OutOfTime",
     "OutputError",
     "RunInterrupted",
     "SettingsError",
@@ -62,3 +63,22 @@ class RunInterrupted(ExperimentError):
                 "go on with the same command and --resume"
             )
         super().__init__(message)
+
+
+class OutOfTime(ExperimentError):
+    """The minutes given to a run are over; the last finished epoch is on disk.
+
+    Attributes:
+        epochs_done: Number of epochs that the checkpoint holds.
+        epochs: Number of epochs of the whole run.
+        checkpoint: Where it is.
+    """
+
+    def __init__(self, epochs_done: int, epochs: int, checkpoint: Path) -> None:
+        self.epochs_done = epochs_done
+        self.epochs = epochs
+        self.checkpoint = checkpoint
+        super().__init__(
+            f"the given minutes are over; {epochs_done} of {epochs} epochs are kept in "
+            f"{checkpoint}; go on with the same command and --resume"
+        )

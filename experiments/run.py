@@ -19,7 +19,7 @@ from experiments.settings import Settings
 
 __all__ = ["Run", "isolated_random", "limited_threads", "seed_of"]
 
-_FREE_ON_RESUME = ("epochs", "device", "threads")
+_FREE_ON_RESUME = ("epochs", "device", "threads", "graph")
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import torch
 
 from experiments.errors import SettingsError
 
-__all__ = ["Schedule", "Settings", "require", "resolve_device"]
+__all__ = ["Graph", "Schedule", "Settings", "require", "resolve_device"]
 
-Schedule = Literal["plateau", "steps"]
+Schedule = Literal["plateau", "steps", "cosine"]
+Graph = Literal["auto", "on", "off", "twin", "compile"]
 
 
 def require(condition: bool, name: str, value: object, remedy: str) -> None:
@@ -31,13 +32,25 @@ class Settings:
         batch_size: Examples per step; the last batch of an epoch may be smaller.
         learning_rate: Adam's step size at the start.
         weight_decay: Adam's, added to the gradients.
-        schedule: ``"plateau"``, or ``"steps"``: the learning rate is divided by 10 after 60 % and
-            again after 80 % of the epochs.
+        schedule: ``"plateau"``; ``"steps"``: the learning rate is divided by 10 after 60 % and
+            again after 80 % of the epochs; or ``"cosine"``: it falls along half a cosine, from
+            ``learning_rate`` in the first epoch to ``minimum_learning_rate`` in the last.
         plateau_factor: The learning rate is multiplied by this when the validation score stops
             falling, after ``plateau_patience`` epochs without a new best, down to
             ``minimum_learning_rate``.
         plateau_patience: See ``plateau_factor``.
-        minimum_learning_rate: See ``plateau_factor``.
+        minimum_learning_rate: See ``plateau_factor`` and ``schedule``.
+        score_smoothing: The plateau schedule looks at an exponential moving average of the
+            validation score, in which the past weighs so much; 0 (the paper) looks at each epoch's
+            own. The selection of the best epoch is never smoothed.
+        clip_norm: Gradients of all parameters together are scaled down to this norm; None leaves
+            them as they are.
+        graph: Whether steps are captured in CUDA graphs, which takes batches of fixed shapes.
+            ``"auto"`` does so on a GPU where benchmark and method allow it; ``"on"`` insists;
+            ``"off"`` never does; ``"twin"`` goes the captured way on any device (fixed shapes,
+            static buffers) but runs every step from Python, to check or debug it; ``"compile"``
+            is the twin with a backbone compiled by ``torch.compile``, worth it for long runs on a
+            CPU.
         seed: Decides the initial weights, the order of the examples and the methods' own samples.
             Which rows are training rows is the benchmark's setting.
         device: ``"auto"`` (a GPU when torch sees one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
@@ -56,6 +69,9 @@ class Settings:
     plateau_factor: float = 0.7
     plateau_patience: int = 5
     minimum_learning_rate: float = 1e-5
+    score_smoothing: float = 0.0
+    clip_norm: float | None = None
+    graph: Graph = "auto"
     seed: int = 0
     device: str = "auto"
     threads: int | None = None
@@ -77,7 +93,10 @@ class Settings:
             "give 0 or more, such as 1e-4",
         )
         require(
-            self.schedule in get_args(Schedule), "schedule", self.schedule, "give plateau or steps"
+            self.schedule in get_args(Schedule),
+            "schedule",
+            self.schedule,
+            "give plateau, steps or cosine",
         )
         require(
             0 < self.plateau_factor < 1,
@@ -96,6 +115,24 @@ class Settings:
             "minimum_learning_rate",
             self.minimum_learning_rate,
             "give 0 or more, such as 1e-5",
+        )
+        require(
+            0 <= self.score_smoothing < 1,
+            "score_smoothing",
+            self.score_smoothing,
+            "give 0 (none) or more, below 1, such as 0.8",
+        )
+        require(
+            self.clip_norm is None or (math.isfinite(self.clip_norm) and self.clip_norm > 0),
+            "clip_norm",
+            self.clip_norm,
+            "give a positive number, such as 1, or leave it out",
+        )
+        require(
+            self.graph in get_args(Graph),
+            "graph",
+            self.graph,
+            "give auto, on, off, twin or compile",
         )
         require(
             self.threads is None or self.threads >= 1, "threads", self.threads, "give at least 1"

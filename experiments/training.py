@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bayesagg_pyro.diagnostics import Recorder
 from experiments import checkpoints, results, schedules, summary
 from experiments.benchmark import Batch, Values
-from experiments.errors import DivergenceError, OutputError, RunInterrupted, SettingsError
+from experiments.errors import (
+    DivergenceError,
+    OutOfTime,
+    OutputError,
+    RunInterrupted,
+    SettingsError,
+)
 from experiments.evaluation import evaluate
 from experiments.files import prepare_folder, remove_if_empty
+from experiments.optimizers import adam, load_state
 from experiments.reporting import Reporter, Silent
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require, resolve_device
+from experiments.stepping import Step, Stepper, backend_for
 
 __all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
 
@@ -44,6 +53,8 @@ class Trainer:
         overwrite: Start anew even if the folder holds a run.
         reporter: Is told how it goes; nobody when None.
         record: Write diagnostics of one step in so many into ``record.jsonl``; None writes none.
+        minutes: Stop at the end of the last epoch that fits into so many, counted from now; at
+            least one epoch is trained. None trains to the end.
 
     Raises:
         OutputError: The folder is not writable, or holds a run already.
@@ -60,8 +71,12 @@ class Trainer:
         overwrite: bool = False,
         reporter: Reporter | None = None,
         record: int | None = None,
+        minutes: float | None = None,
     ) -> None:
         require(record is None or record >= 1, "record", record, "give 1 or more steps")
+        require(minutes is None or minutes > 0, "minutes", minutes, "give a positive number")
+        self._began, self._longest = time.monotonic(), 0.0
+        self._minutes = minutes
         self.run = run
         self.reporter: Reporter = reporter or Silent()
         self.device = resolve_device(run.settings.device)
@@ -105,6 +120,7 @@ class Trainer:
             DivergenceError: A loss or a validation error is not finite; the checkpoint of the
                 epoch before is kept.
             RunInterrupted: Ctrl-C; the last finished epoch is on disk.
+            OutOfTime: The minutes are over; likewise.
             OutputError: A file could not be written.
         """
         try:
@@ -116,7 +132,10 @@ class Trainer:
                         remove_if_empty(self._new)
                     raise
                 for epoch in range(len(self.history), self.run.settings.epochs):
+                    self._require_time(epoch)
+                    began = time.monotonic()
                     self._epoch(epoch)
+                    self._longest = max(self._longest, time.monotonic() - began)
                 record = self._finish()
         except KeyboardInterrupt:
             kept = self.checkpoint if self.checkpoint.exists() else None
@@ -129,12 +148,13 @@ class Trainer:
         run, settings = self.run, self.run.settings
         self.data = run.benchmark.load(self.device)
         self.method = run.build(self.device)
-        self.optimizer = torch.optim.Adam(
-            self.method.parameters(),
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
+        backend = backend_for(
+            settings, self.device, self.method, self.data.train, recorded=self._every is not None
         )
-        self.schedule = schedules.make(self.optimizer, settings)
+        self.optimizer = adam(self.method.parameters(), settings, self.device, backend is not None)
+        self.schedule = schedules.make(settings)
+        step = Step(self.method, self.optimizer, list(self.data.constants), settings.clip_norm)
+        self.stepper = Stepper(step, self.method, self.optimizer, backend)
         self.fixed = self._fixed_examples()
         if self._saved is not None:
             self._restore(self._saved)
@@ -166,7 +186,8 @@ class Trainer:
         seed = settings.seed
         torch.manual_seed(seed_of(seed, "epoch", epoch))  # dropout and the like
         order = torch.Generator().manual_seed(seed_of(seed, "order", epoch))
-        rate = float(self.optimizer.param_groups[0]["lr"])
+        rate = self.schedule.rate
+        schedules.set_rate(self.optimizer, rate)
         phase = method.phase(epoch)
         steps = self.data.train.steps(settings.batch_size)
         self.reporter.epoch_started(epoch + 1, steps, phase, rate)
@@ -175,15 +196,19 @@ class Trainer:
             self._recorder.notes["epoch"] = epoch + 1
         began = time.perf_counter()
         try:
-            losses, effective, steps = self._pass(order)
+            done = self.stepper.run(self.data.train, settings.batch_size, order, self.reporter.step)
         except DivergenceError as error:
             raise DivergenceError(f"{error} (epoch {epoch + 1})") from error
         trained = time.perf_counter()
         weights = method.example_weights(self.fixed.inputs, self.fixed.targets)
+        share = method.fresh_share(epoch)
+        if share > 0:
+            method.refresh(self._sample(epoch, share))
         method.end_epoch(epoch)
         data = self.data
-        measured = evaluate(method, data, data.validation, settings.batch_size)
-        self._require_finite(epoch, "training loss", losses)
+        size = summary.evaluation_size(settings, self.device)
+        measured = evaluate(method, data, data.validation, size)
+        self._require_finite(epoch, "training loss", done.losses)
         self._require_finite(epoch, "validation metric", measured.values)
         score = self.run.benchmark.score(measured.values, measured.figures)
         self.schedule.step(score)
@@ -191,14 +216,14 @@ class Trainer:
             "epoch": epoch + 1,
             "phase": phase,
             "learning_rate": rate,
-            "train_loss": results.by_task(self.run.benchmark, losses),
+            "train_loss": results.by_task(self.run.benchmark, done.losses),
             "validation": results.by_task(self.run.benchmark, measured.values),
             "figures": dict(measured.figures),
             "delta_m": self.run.benchmark.delta_m(measured.values),
             "score": score,
-            "effective_tasks": effective,
+            "effective_tasks": done.effective_tasks,
             "seconds": time.perf_counter() - began,
-            "seconds_per_step": (trained - began) / steps,
+            "seconds_per_step": (trained - began) / done.steps,
         }
         best = self.best
         if best is None or score < best["score"]:
@@ -222,29 +247,20 @@ class Trainer:
         self.best, self.weights = best, watched
         self.reporter.epoch_finished(record, best)
 
-    def _pass(self, order: torch.Generator) -> tuple[list[float], float | None, int]:
-        """One pass over the training split; nothing is copied from the device until its end."""
-        total: Tensor | None = None
-        effective: Tensor | float = 0.0
-        counted = examples = steps = 0
-        for inputs, targets in self.data.train.batches(self.run.settings.batch_size, order):
-            self.optimizer.zero_grad(set_to_none=True)
-            losses = self.method.backward(inputs, targets)
-            self.optimizer.step()
-            size = len(next(iter(targets.values())))
-            flat = torch.cat([losses[name].reshape(-1) for name in self.data.constants])
-            total = flat * size if total is None else total.add_(flat, alpha=size)
-            examples += size
-            steps += 1
-            step_effective = self.method.effective_tasks()
-            if step_effective is not None:
-                effective = effective + step_effective
-                counted += 1
-            self.reporter.step(flat.mean())
-        if total is None:
-            raise AssertionError("a benchmark's training split is never empty")
-        mean: list[float] = (total.double() / examples).tolist()
-        return mean, float(effective) / counted if counted else None, steps
+    def _sample(self, epoch: int, share: float) -> Iterator[Batch]:
+        """Batches of a random part of the training split, another one every epoch."""
+        settings, split = self.run.settings, self.data.train
+        order = torch.Generator().manual_seed(seed_of(settings.seed, "fresh", epoch))
+        size = summary.evaluation_size(settings, self.device)
+        count = max(1, round(share * split.steps(size)))
+        return itertools.islice(split.batches(size, order), count)
+
+    def _require_time(self, epoch: int) -> None:
+        if self._minutes is None or self._longest == 0:
+            return
+        spent = time.monotonic() - self._began
+        if spent + self._longest > 60 * self._minutes:
+            raise OutOfTime(epoch, self.run.settings.epochs, self.checkpoint)
 
     def _require_finite(self, epoch: int, what: str, values: Values) -> None:
         for task, value in zip(self.run.benchmark.tasks, values, strict=True):
@@ -261,7 +277,7 @@ class Trainer:
                 "identity": self.run.identity(),
                 "history": history,
                 "method": self.method.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
+                "optimizer": self.optimizer.state_dict()["state"],
                 "schedule": self.schedule.state_dict(),
                 "best": best,
                 "weights": weights,
@@ -270,7 +286,7 @@ class Trainer:
 
     def _restore(self, saved: Record) -> None:
         self.method.load_state_dict(saved["method"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        load_state(self.optimizer, saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
         self.history = list(saved["history"])
         self.best = saved["best"]

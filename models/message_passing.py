@@ -9,7 +9,8 @@ shapes that depend on values, so it can be compiled or captured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +21,23 @@ from models.errors import GraphError, NetworkError
 from models.graphs import PaddedGraphs, as_groups
 from models.recurrent import GRUStep, LSTMStep
 
-__all__ = ["MessagePassing", "check_settings"]
+__all__ = ["ACTIVATIONS", "MessagePassing", "check_settings", "feature_activation"]
+
+ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "elu": functional.elu,
+    "softplus": functional.softplus,
+    "tanh": torch.tanh,
+}
+"""Activations of the features, by name."""
 
 
 class MessagePassing(nn.Module):
     """Molecules in, one feature vector each out.
 
     Raises:
-        NetworkError: A setting below 1.
+        NetworkError: A setting below 1, or an unknown activation.
     """
 
     def __init__(
@@ -39,6 +49,7 @@ class MessagePassing(nn.Module):
         steps: int = 3,
         set2set_steps: int = 3,
         out_features: int = 64,
+        activation: str = "relu",
     ) -> None:
         """Make the network; the defaults are the benchmark's.
 
@@ -50,6 +61,8 @@ class MessagePassing(nn.Module):
             steps: Message-passing steps.
             set2set_steps: Set2Set's steps.
             out_features: Features d of a molecule.
+            activation: Of the features: "relu" (the benchmark's), or one whose units never die:
+                "silu", "elu", "softplus", "tanh".
         """
         super().__init__()
         check_settings(
@@ -68,6 +81,7 @@ class MessagePassing(nn.Module):
         self.gru = GRUStep(width, width)
         self.set2set = PaddedSet2Set(width, set2set_steps)
         self.lin1 = nn.Linear(2 * width, out_features)
+        self.activation = feature_activation(activation)
 
     def forward(self, graphs: PaddedGraphs | Sequence[PaddedGraphs]) -> Tensor:
         """Features of the molecules.
@@ -97,7 +111,7 @@ class MessagePassing(nn.Module):
             message = functional.relu(self.conv(_split(state, real), coefficients, kernel))
             state = self.gru(message, state)
         pooled = self.set2set(_split(state, real), real)
-        return functional.relu(self.lin1(pooled))
+        return self.activation(self.lin1(pooled))
 
     def _check(self, group: PaddedGraphs) -> None:
         widths = group.nodes.shape[-1], group.edges.shape[-1]
@@ -159,3 +173,14 @@ def check_settings(**settings: int) -> None:
     for name, value in settings.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise NetworkError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def feature_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The activation called ``name``.
+
+    Raises:
+        NetworkError: There is none; the message lists those there are.
+    """
+    if name not in ACTIVATIONS:
+        raise NetworkError(f"activation {name!r} is unknown; give one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]

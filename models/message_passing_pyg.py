@@ -25,7 +25,7 @@ class MessagePassingPyG(nn.Module):
 
     Raises:
         MissingPackageError: torch-geometric is not installed.
-        NetworkError: A setting below 1.
+        NetworkError: A setting below 1, or an unknown activation.
     """
 
     def __init__(
@@ -37,12 +37,20 @@ class MessagePassingPyG(nn.Module):
         steps: int = 3,
         set2set_steps: int = 3,
         out_features: int = 64,
+        activation: str = "relu",
     ) -> None:
         """Make the network; arguments as for :class:`models.MessagePassing`."""
         super().__init__()
         layers = import_geometric().nn
         twin = MessagePassing(
-            node_features, edge_features, width, edge_width, steps, set2set_steps, out_features
+            node_features,
+            edge_features,
+            width,
+            edge_width,
+            steps,
+            set2set_steps,
+            out_features,
+            activation,
         )
         self.steps, self.out_features = steps, out_features
         # Values come from the twin, so that a seed means the same in both forms and moves the
@@ -62,6 +70,7 @@ class MessagePassingPyG(nn.Module):
             self.gru = nn.GRU(width, width)
             self.set2set = layers.Set2Set(width, processing_steps=set2set_steps)
             self.lin1 = nn.Linear(2 * width, out_features)
+        self.activation = twin.activation
         self.load_state_dict(twin.state_dict())
 
     def forward(self, graphs: PaddedGraphs | Sequence[PaddedGraphs] | Any) -> Tensor:
@@ -83,4 +92,4 @@ class MessagePassingPyG(nn.Module):
             out, hidden = self.gru(message[None], hidden)
             state = out[0]
         pooled = self.set2set(state, graphs.batch, dim_size=graphs.num_graphs)
-        return functional.relu(self.lin1(pooled))
+        return self.activation(self.lin1(pooled))

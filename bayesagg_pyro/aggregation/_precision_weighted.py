@@ -16,6 +16,7 @@ from bayesagg_pyro.aggregation._aggregation import (
     combine,
     observed_weights,
 )
+from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
 from bayesagg_pyro.errors import DtypeError, SettingError, TaskError
 from bayesagg_pyro.gradients import GradientDistribution
 
@@ -45,6 +46,8 @@ class PrecisionWeighted(Aggregation):
         resolution: at what grain the variance is taken: per example and dimension ("example", the
             paper), averaged over the batch ("dimension"), or over batch and dimensions ("task").
             Averages keep an example from listening mostly to the task that already fits it.
+        floor: raise variances to this multiple of the median over the tasks, at the grain above.
+        max_ratio: no task's weight exceeds another's by more than this factor, whatever the power.
 
     Raises:
         DtypeError: if a power is not a number.
@@ -57,6 +60,8 @@ class PrecisionWeighted(Aggregation):
         *,
         covariance: Literal["diagonal", "full"] = "diagonal",
         resolution: Resolution = "example",
+        floor: float | None = None,
+        max_ratio: float | None = None,
     ) -> None:
         for owner, value in _named(power):
             if not isinstance(value, Real):
@@ -77,9 +82,17 @@ class PrecisionWeighted(Aggregation):
                 raise SettingError("covariance='full' is defined for power=1 only")
             if resolution == "task":
                 raise SettingError("covariance='full' has no resolution 'task'")
+            if floor is not None or max_ratio is not None:
+                raise SettingError(
+                    "covariance='full' has matrices for weights, which floor and max_ratio do not "
+                    "bound; leave them out"
+                )
+        check_bounds(floor, max_ratio)
         self.power = power
         self.covariance = covariance
         self.resolution = resolution
+        self.floor = floor
+        self.max_ratio = max_ratio
 
     def check_heads(self, tasks: Mapping[str, int]) -> None:
         """Refuse powers that do not match heads of so many tasks."""
@@ -99,7 +112,11 @@ class PrecisionWeighted(Aggregation):
             weights = grad.mean.new_full((grad.tasks, 1, 1), 1 / grad.tasks)
             weights = observed_weights(weights, grad)
         else:
-            weights = _softmax(self._averaged(grad.variance, grad), power, grad)
+            variance = self._averaged(grad.variance, grad)
+            if self.floor is not None:
+                seen = None if grad.observed is None else grad.observed[..., None]
+                variance = raise_floor(variance, self.floor, seen)
+            weights = _softmax(variance, power, grad, self.max_ratio)
         return Aggregated(combine(weights, grad), weights)
 
     def _averaged(self, variance: Tensor, grad: GradientDistribution) -> Tensor:
@@ -141,13 +158,20 @@ class PrecisionWeighted(Aggregation):
         )
 
     def __repr__(self) -> str:
+        given = {"floor": self.floor, "max_ratio": self.max_ratio}
+        bounds = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
         return (
             f"PrecisionWeighted(power={self.power}, covariance={self.covariance!r}, "
-            f"resolution={self.resolution!r})"
+            f"resolution={self.resolution!r}{bounds})"
         )
 
 
-def _softmax(variance: Tensor, power: Tensor | float, grad: GradientDistribution) -> Tensor:
+def _softmax(
+    variance: Tensor,
+    power: Tensor | float,
+    grad: GradientDistribution,
+    max_ratio: float | None,
+) -> Tensor:
     """α = softmax over tasks of −s log Var; only logarithms survive variances of 1e±30."""
     # A task without variance has a logit of infinity; any huge number that can be subtracted from
     # itself leaves the weight to such tasks alone, in equal parts.
@@ -155,9 +179,10 @@ def _softmax(variance: Tensor, power: Tensor | float, grad: GradientDistribution
     if isinstance(power, Tensor):
         logits = torch.where(power == 0, 0.0, logits)  # power 0 never reads the variance
     if grad.observed is None:
-        return logits.softmax(0)
+        return (logits if max_ratio is None else cap_ratio(logits, max_ratio)).softmax(0)
     observed = grad.observed[..., None]
-    weights = torch.where(observed, logits, -torch.inf).softmax(0)
+    logits = torch.where(observed, logits, -torch.inf)
+    weights = (logits if max_ratio is None else cap_ratio(logits, max_ratio)).softmax(0)
     # An example without any target has 0/0 here, which is masked with the rest.
     return torch.where(observed, weights, 0.0) * observed.to(weights.dtype).mean(0)
 

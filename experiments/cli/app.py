@@ -8,7 +8,17 @@ from collections.abc import Callable
 import typer
 from typer.core import TyperCommand
 
-from experiments.cli import chestxray14, cifar_mtl, demo, digits, figures, qm9, run, utkface
+from experiments.cli import (
+    chestxray14,
+    cifar_mtl,
+    compare,
+    demo,
+    digits,
+    figures,
+    qm9,
+    run,
+    utkface,
+)
 
 __all__ = ["app"]
 
@@ -34,6 +44,7 @@ _add(qm9.qm9, qm9.EPILOG)
 _add(cifar_mtl.cifar_mtl, cifar_mtl.EPILOG)
 _add(chestxray14.chestxray14, chestxray14.EPILOG)
 _add(utkface.utkface, utkface.EPILOG)
+_add(compare.compare, compare.EPILOG)
 _add(figures.figures, figures.EPILOG)
 _add(run.run, run.RUN_EPILOG, run.SeveralValues)
 _add(run.sweep, run.SWEEP_EPILOG, run.SeveralValues)

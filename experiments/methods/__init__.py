@@ -10,7 +10,15 @@ from torch import nn
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
 from experiments.methods.aligned import Aligned, AlignedOptions, AlignedUb, AlignedUbOptions
-from experiments.methods.base import ExampleWeights, Level, Method, MethodOptions, Needs, Scale
+from experiments.methods.base import (
+    Capture,
+    ExampleWeights,
+    Level,
+    Method,
+    MethodOptions,
+    Needs,
+    Scale,
+)
 from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
 from experiments.methods.dynamic_average import DynamicAverage, DynamicAverageOptions
 from experiments.methods.ensembles import (
@@ -42,6 +50,7 @@ __all__ = [
     "BayesAggMethod",
     "BayesAggOptions",
     "Cagrad",
+    "Capture",
     "DynamicAverage",
     "DynamicAverageOptions",
     "ExampleWeights",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from bayesagg_pyro.diagnostics import Recorder
 from experiments.errors import SettingsError
 
-__all__ = ["ExampleWeights", "Level", "Method", "MethodOptions", "Needs", "Scale"]
+__all__ = ["Capture", "ExampleWeights", "Level", "Method", "MethodOptions", "Needs", "Scale"]
 
 
 class Scale(Enum):
@@ -60,6 +60,17 @@ class Needs(Enum):
     POSTERIOR = "posterior"
     EPOCHS = "epoch hooks"
     REPEAT = "a second forward pass"
+
+
+class Capture(Enum):
+    """How long a captured step of a method stays valid."""
+
+    NEVER = "never"
+    """Steps look at values on the host, or keep state that moves."""
+    EPOCH = "epoch"
+    """State moves between epochs only."""
+    RUN = "run"
+    """All state stays where it is."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,7 @@ class Method(ABC):
     wants_networks: ClassVar[bool] = False
 
     backbone: nn.Module
+    capture: Capture = Capture.NEVER
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -194,6 +206,13 @@ class Method(ABC):
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 - most methods do nothing
         """Before the first batch of epoch ``epoch``."""
+
+    def fresh_share(self, epoch: int) -> float:
+        """Share of the training examples that :meth:`refresh` wants after epoch ``epoch``."""
+        return 0.0
+
+    def refresh(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:  # noqa: B027
+        """Look at training examples once more, in :meth:`end_epoch` or before; no gradients."""
 
     def end_epoch(self, epoch: int) -> None:  # noqa: B027 - as above
         """After the last batch of epoch ``epoch``, before it is evaluated."""

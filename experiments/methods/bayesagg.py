@@ -2,96 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import aggregation, gradients, priors
+from bayesagg_pyro import gradients, priors
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
-from experiments.errors import SettingsError
-from experiments.methods.base import ExampleWeights, Level, Method, MethodOptions, Needs, Scale
-from experiments.settings import require
+from experiments.methods.base import (
+    Capture,
+    ExampleWeights,
+    Level,
+    Method,
+    MethodOptions,
+    Needs,
+    Scale,
+)
+from experiments.methods.bayesagg_options import BayesAggOptions
 
 __all__ = ["BayesAggMethod", "BayesAggOptions"]
-
-
-@dataclass(frozen=True)
-class BayesAggOptions(MethodOptions):
-    """Options of Bayesian aggregation; the defaults are the paper's for QM9.
-
-    Attributes:
-        pretrain: Epochs of linear scalarisation before the first Bayesian one.
-        power: Exponent s of the precision in the weights, 0 (plain mean) to 1; one for all heads,
-            or ``{head: s}``.
-        prior_variance: Variance γ of the prior under the full-data posterior.
-        resolution: A weight for each ``"example"`` and dimension (the paper), with the variance
-            averaged over the batch for each ``"dimension"``, or over both for each ``"task"``.
-        scale: Size of the update: ``"mean"`` (the paper; weights sum to 1) or ``"sum"`` (times the
-            number of tasks, the size that the pre-training had).
-        covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
-            alone and takes a matrix for each task and example.
-        mean: The gradient averaged over the ``"posterior"`` (the paper), or taken at its mean
-            (``"plug-in"``), where the uncertainty decides the weights alone.
-    """
-
-    pretrain: int = 50
-    power: float | Mapping[str, float] = 0.85
-    prior_variance: float = 1e-3
-    resolution: Literal["example", "dimension", "task"] = "example"
-    scale: Literal["mean", "sum"] = "mean"
-    covariance: Literal["diagonal", "full"] = "diagonal"
-    mean: Literal["posterior", "plug-in"] = "posterior"
-
-    def __post_init__(self) -> None:
-        require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
-        powers = self.power.values() if isinstance(self.power, Mapping) else (self.power,)
-        require(all(0 <= s <= 1 for s in powers), "power", self.power, "give numbers from 0 to 1")
-        require(
-            0 < self.prior_variance < float("inf"),
-            "prior_variance",
-            self.prior_variance,
-            "give a positive number",
-        )
-        require(
-            self.resolution in ("example", "dimension", "task"),
-            "resolution",
-            self.resolution,
-            "give example, dimension or task",
-        )
-        require(self.scale in ("mean", "sum"), "scale", self.scale, "give mean or sum")
-        require(
-            self.covariance in ("diagonal", "full"),
-            "covariance",
-            self.covariance,
-            "give diagonal or full",
-        )
-        require(
-            self.mean in ("posterior", "plug-in"), "mean", self.mean, "give posterior or plug-in"
-        )
-        if self.covariance == "full":
-            require(self.power == 1, "power", self.power, "covariance = 'full' needs power = 1")
-            require(
-                self.resolution != "task",
-                "resolution",
-                self.resolution,
-                "covariance = 'full' needs resolution example or dimension",
-            )
-
-    def check(self, epochs: int) -> None:
-        """There must be at least one Bayesian epoch."""
-        if self.pretrain >= epochs:
-            raise SettingsError(
-                f"pretrain = {self.pretrain} leaves no Bayesian epoch in a run of {epochs}: "
-                "lower --pretrain or raise --epochs"
-            )
 
 
 class BayesAggMethod(Method):
@@ -110,12 +45,11 @@ class BayesAggMethod(Method):
         self.backbone = backbone
         self.pretrain = options.pretrain
         self._heads = dict(heads)
-        self._aggregation, self._finest = (
-            aggregation.PrecisionWeighted(
-                power=options.power, resolution=resolution, covariance=options.covariance
-            )
-            for resolution in (options.resolution, "example")
-        )
+        self._options = options
+        self._aggregation = options.aggregation()
+        self._finest = options.aggregation("example")
+        self._fresh: Iterator[tuple[Tensor, dict[str, Tensor]]] | None = None
+        self.capture = Capture.NEVER if options.prior == "running" else Capture.EPOCH
         self._base_priors = {
             name: priors.isotropic(head, options.prior_variance)
             for name, head in self._heads.items()
@@ -123,7 +57,7 @@ class BayesAggMethod(Method):
         self.mtl = ba.BayesAgg(
             heads=self._heads,
             aggregation=self._aggregation,
-            prior=priors.FullData(variance=options.prior_variance),
+            prior=options.policy(),
             warmup=True,
             scale=options.scale,
             estimator=gradients.PlugIn() if options.mean == "plug-in" else None,
@@ -179,9 +113,23 @@ class BayesAggMethod(Method):
         if epoch == self.pretrain:
             self.mtl.start_bayes()
 
+    def fresh_share(self, epoch: int) -> float:
+        """What the prior wants; while pre-training goes on nothing reads it, so a batch will do."""
+        if self._options.prior != "fresh":
+            return 0.0
+        return self._options.fresh_share if epoch >= self.pretrain - 1 else 1e-9
+
+    def refresh(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
+        """Keep the batches for the next prior, which computes their features."""
+        self._fresh = ((self.backbone(inputs), targets) for inputs, targets in batches)
+
     def end_epoch(self, epoch: int) -> None:
-        """Build the next epoch's prior from this one's data."""
-        self.mtl.update_prior()
+        """Build the next epoch's prior from this one's data, or from fresh features."""
+        if self._fresh is None:
+            self.mtl.update_prior()
+        else:
+            self.mtl.update_prior(batches=self._fresh)
+            self._fresh = None
 
     def phase(self, epoch: int) -> str:
         """``"pre-training"`` or ``"Bayesian"``."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from experiments.methods.base import Level, Scale
+from experiments.methods.base import Capture, Level, Scale
 from experiments.methods.network import Network
 
 __all__ = ["LinearScalarization"]
@@ -24,6 +24,7 @@ class LinearScalarization(Network):
     title: ClassVar[str] = "LS"
     scale: ClassVar[Scale] = Scale.SUM
     level: ClassVar[Level] = Level.LOSSES
+    capture = Capture.RUN
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One ordinary forward and backward pass."""

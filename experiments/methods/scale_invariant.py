@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DivergenceError
+from experiments.methods.base import Capture
 from experiments.methods.weighted import WeightedLosses
 
 __all__ = ["ScaleInvariant", "log_losses"]
@@ -21,6 +22,7 @@ class ScaleInvariant(WeightedLosses):
 
     name: ClassVar[str] = "si"
     title: ClassVar[str] = "SI"
+    capture = Capture.RUN
 
     def total(self, losses: Tensor) -> Tensor:
         """Σ log ℓ_k."""

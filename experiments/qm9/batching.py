@@ -20,7 +20,7 @@ from experiments.errors import SettingsError
 from experiments.qm9.molecules import Molecules
 from models.graphs import PaddedGraphs
 
-__all__ = ["Batches", "PaddedMolecules"]
+__all__ = ["Batches", "PaddedMolecules", "cuts"]
 
 Groups = list[PaddedGraphs]
 
@@ -99,9 +99,23 @@ class PaddedMolecules:
         rows = rows[order]
         there = rows.to(self.device, non_blocking=True)
         result = []
-        for begin, end in _cuts(sizes.tolist(), groups):
+        for begin, end in cuts(sizes.tolist(), groups):
             result.append(self._group(there[begin:end], int(sizes[end - 1])))
         return result, self.targets.index_select(0, there), rows
+
+    def gather(self, rows: Tensor, shape: Sequence[tuple[int, int]]) -> tuple[Groups, Tensor]:
+        """Assemble one batch of a given shape; nothing is looked at on the host.
+
+        Args:
+            rows: [B] int64 on the device, from small molecules to large.
+            shape: Groups as (molecules, atoms to pad to); the molecules add up to B and fit.
+
+        Returns:
+            The groups and the targets [B, T], in the order of ``rows``.
+        """
+        parts = rows.split([count for count, _ in shape])
+        groups = [self._group(part, n) for part, (_, n) in zip(parts, shape, strict=True)]
+        return groups, self.targets.index_select(0, rows)
 
     def _group(self, rows: Tensor, n: int) -> PaddedGraphs:
         atoms = self._sizes.index_select(0, rows)
@@ -117,7 +131,7 @@ class PaddedMolecules:
         )
 
 
-def _cuts(sizes: Sequence[int], groups: int) -> list[tuple[int, int]]:
+def cuts(sizes: Sequence[int], groups: int) -> list[tuple[int, int]]:
     """Cut ascending ``sizes`` into at most ``groups`` runs with the fewest padded pairs.
 
     Runs only end where the size changes, so with at most 29 sizes the exact answer takes a few

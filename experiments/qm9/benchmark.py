@@ -17,10 +17,12 @@ from experiments.benchmark import Batch, Benchmark, Data, Task
 from experiments.errors import SettingsError
 from experiments.meters import MeanAbsoluteError
 from experiments.qm9.dataset import Features, Source, load
+from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.prepared import Part, Prepared, prepare
 from experiments.qm9.targets import BENCHMARK
 from experiments.settings import Settings, require
 from models import MessagePassing, MessagePassingPyG, MissingPackageError
+from models.message_passing import ACTIVATIONS
 
 __all__ = ["HEAD", "Qm9"]
 
@@ -32,6 +34,7 @@ class _Split:
 
     def __init__(self, prepared: Prepared, part: Part, groups: int) -> None:
         self._prepared, self._part, self._groups = prepared, part, groups
+        self._fixed: FixedBatches | None = None
 
     def __len__(self) -> int:
         return len(self._prepared.rows(self._part))
@@ -46,6 +49,24 @@ class _Split:
         for graphs, targets in batches:
             yield Batch(graphs, {HEAD: targets})
 
+    def fixed_batches(
+        self, batch_size: int, generator: torch.Generator
+    ) -> Sequence[tuple[Shape, torch.Tensor]]:
+        """A pass in batches of fixed shapes, in the same order as :meth:`batches`."""
+        if self._fixed is None or self._fixed.batch_size != batch_size:
+            self._fixed = FixedBatches(
+                self._prepared.molecules,
+                self._prepared.rows(self._part),
+                batch_size,
+                groups=self._groups,
+            )
+        return self._fixed.draw(generator)
+
+    def gather(self, shape: Shape, rows: torch.Tensor) -> Batch:
+        """The batch of these rows, assembled on the device."""
+        graphs, targets = self._prepared.molecules.gather(rows, shape)
+        return Batch(graphs, {HEAD: targets})
+
 
 @dataclass(frozen=True)
 class Qm9(Benchmark):
@@ -56,6 +77,8 @@ class Qm9(Benchmark):
         validation: Validation molecules; None for all 10,000, or a tenth of ``molecules`` but at
             least 1,000.
         test: Test molecules, likewise.
+        max_atoms: Only molecules of at most so many atoms, for studies at a smaller scale; None for
+            all.
         split_seed: Which molecules are in which part.
         features: ``"pyg"``, as published benchmarks (five columns are always zero), or
             ``"chemistry"``, filled by RDKit.
@@ -68,6 +91,8 @@ class Qm9(Benchmark):
         edge_width: Width of the hidden layer on edges.
         passes: Rounds of message passing.
         readout_steps: Steps of the set-to-set readout.
+        activation: Of the features: ``"relu"``, as published, or one without dead units:
+            ``"silu"``, ``"elu"``, ``"softplus"``, ``"tanh"``.
         groups: A batch is cut into at most so many groups of molecules of similar size.
     """
 
@@ -80,6 +105,7 @@ class Qm9(Benchmark):
     molecules: int | None = None
     validation: int | None = None
     test: int | None = None
+    max_atoms: int | None = None
     split_seed: int = 0
     features: Features = "pyg"
     peer_normalisation: bool = False
@@ -90,10 +116,17 @@ class Qm9(Benchmark):
     edge_width: int = 128
     passes: int = 3
     readout_steps: int = 3
+    activation: str = "relu"
     groups: int = 4
 
     def __post_init__(self) -> None:
         require(self.network in ("factorised", "pyg"), "network", self.network, "factorised or pyg")
+        require(
+            self.activation in ACTIVATIONS,
+            "activation",
+            self.activation,
+            f"give one of {', '.join(ACTIVATIONS)}",
+        )
         for name in ("width", "edge_width", "passes", "readout_steps", "groups"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
 
@@ -114,6 +147,7 @@ class Qm9(Benchmark):
             molecules=self.molecules,
             validation=self.validation,
             test=self.test,
+            max_atoms=self.max_atoms,
             peer_normalisation=self.peer_normalisation,
             device=device,
         )
@@ -140,6 +174,7 @@ class Qm9(Benchmark):
                 steps=self.passes,
                 set2set_steps=self.readout_steps,
                 out_features=self.width,
+                activation=self.activation,
             )
         except MissingPackageError as error:
             raise SettingsError(f"network = {self.network!r} cannot work: {error}") from error

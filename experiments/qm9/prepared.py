@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.errors import SettingsError
 from experiments.qm9.batching import Batches, PaddedMolecules
 from experiments.qm9.dataset import QM9
 from experiments.qm9.splits import Split, Standardiser, split
@@ -23,7 +25,7 @@ class Prepared:
 
     Attributes:
         molecules: Padded molecules of all three parts, targets standardised.
-        split: Rows of the original set in each part.
+        split: Rows of the set in each part, counted after ``max_atoms``.
         parts: Rows of ``molecules`` in each part.
         scale: How targets were standardised.
     """
@@ -79,6 +81,7 @@ def prepare(
     molecules: int | None = None,
     validation: int | None = None,
     test: int | None = None,
+    max_atoms: int | None = None,
     peer_normalisation: bool = False,
     device: torch.device | str = "cpu",
 ) -> Prepared:
@@ -91,6 +94,8 @@ def prepare(
             sizes of the others.
         validation: Validation molecules to use.
         test: Test molecules to use.
+        max_atoms: Leave out molecules with more atoms before the split, for studies at a smaller
+            scale; the three parts shrink in proportion.
         peer_normalisation: Take mean and standard deviation over the whole set, test molecules
             included, as published code does; by default they come from the training molecules in
             use.
@@ -100,15 +105,22 @@ def prepare(
         SettingsError: Sizes that cannot be had.
         DataError: A target that does not vary.
     """
+    whole = data.molecules
+    if max_atoms is not None:
+        few = np.flatnonzero(whole.n_atoms <= max_atoms)
+        if len(few) < 4:
+            raise SettingsError(
+                f"max_atoms = {max_atoms} leaves {len(few)} of {len(whole)} molecules, too few for "
+                f"three parts; the smallest has {int(whole.n_atoms.min())} atoms: give more"
+            )
+        whole = whole.select(few)
     generator = torch.Generator().manual_seed(seed)
     chosen = split(
-        len(data), generator=generator, molecules=molecules, validation=validation, test=test
+        len(whole), generator=generator, molecules=molecules, validation=validation, test=test
     )
-    targets = torch.from_numpy(data.molecules.targets)
+    targets = torch.from_numpy(whole.targets)
     scale = Standardiser.fit(targets if peer_normalisation else targets[chosen.train])
     rows = torch.cat([chosen.train, chosen.validation, chosen.test])
     lengths = [len(chosen.train), len(chosen.validation), len(chosen.test)]
-    padded = PaddedMolecules(
-        data.molecules.select(rows.numpy()), scale.transform(targets[rows]), device
-    )
+    padded = PaddedMolecules(whole.select(rows.numpy()), scale.transform(targets[rows]), device)
     return Prepared(padded, chosen, Split(*torch.arange(len(rows)).split(lengths)), scale)

@@ -65,7 +65,7 @@ def test_the_papers_options_of_the_method_are_taken(tmp_path: Path) -> None:
         (["digits", "--power", "high"], "power = 'high' cannot be read"),
         (["digits", "--power", "2"], "power = 2.0 cannot work"),
         (["digits", "--power", "odd=0.1", "--epochs", "6"], "odd"),
-        (["digits", "--schedule", "cosine"], "schedule = 'cosine'"),
+        (["digits", "--schedule", "linear"], "schedule = 'linear'"),
         (["cifar-mtl", "--source", "folder"], "source folder needs one"),
         (["cifar-mtl", "--source", "folder", "--data", "absent"], "no folder absent"),
         (["chestxray14", "--data", "absent"], "no folder absent"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments import qm9
 from experiments.errors import SettingsError
-from experiments.qm9.batching import _cuts
+from experiments.qm9.batching import cuts
 from models.graphs import PaddedGraphs
 
 
@@ -102,7 +102,7 @@ def test_cuts_are_the_best(sizes: list[int], groups: int) -> None:
         for inner in itertools.combinations(range(1, len(sizes)), extra):
             edges = [0, *inner, len(sizes)]
             every.append(list(itertools.pairwise(edges)))
-    found = _cuts(sizes, groups)
+    found = cuts(sizes, groups)
     assert [0, *(end for _, end in found)] == [*(begin for begin, _ in found), len(sizes)]
     assert len(found) <= groups
     assert all(begin < end for begin, end in found)

@@ -1,0 +1,62 @@
+"""One run of a comparison: ``python -m experiments.compare NAME LABEL SEED --out DIR``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from bayesagg_pyro.errors import BayesAggError
+from experiments.compare.catalogue import find
+from experiments.compare.work import FINISHED, STOPPED
+from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
+from experiments.terminal import Lines
+from experiments.training import CHECKPOINT, Trainer
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> int:
+    """Train one run to its end, or until the minutes are over."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.compare", description=__doc__)
+    parser.add_argument("comparison")
+    parser.add_argument("label")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the comparison")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--device")
+    parser.add_argument("--graph")
+    parser.add_argument("--data", help="the built data file")
+    parser.add_argument("--epochs", type=int, help="fewer epochs, to try things out")
+    parser.add_argument("--record", type=int, help="diagnostics of one step in so many")
+    given = parser.parse_args(arguments)
+    try:
+        everywhere = {"device": given.device, "graph": given.graph, "epochs": given.epochs}
+        (job,) = find(given.comparison).jobs([given.label], [given.seed], **everywhere)
+        run = job.run
+        if given.data is not None:
+            benchmark = dataclasses.replace(run.benchmark, data=given.data)  # type: ignore[call-arg]
+            run = dataclasses.replace(run, benchmark=benchmark)
+        folder = given.out / job.folder
+        Trainer(
+            run,
+            folder,
+            resume=(folder / CHECKPOINT).is_file(),
+            reporter=Lines(Console(width=200)),
+            record=given.record,
+            minutes=given.minutes,
+        ).train()
+    except (OutOfTime, RunInterrupted) as stopped:
+        print(stopped)
+        return STOPPED
+    except (ExperimentError, BayesAggError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return FINISHED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""The comparisons there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from experiments import methods
+from experiments.compare.comparison import Comparison, Entry
+from experiments.errors import SettingsError
+from experiments.methods import MethodOptions
+from experiments.presets import PAPER, RECOMMENDED, Preset
+from experiments.qm9.benchmark import Qm9
+
+__all__ = ["COMPARISONS", "find"]
+
+# 6,000 molecules of at most 17 atoms and a narrow network: minutes on one core, not hours.
+_SMALL: Final = Qm9(molecules=6000, max_atoms=17, width=32, edge_width=16, passes=2, groups=1)
+_SMALL_SETTINGS: Final = {"epochs": 120, "batch_size": 60, "schedule": "cosine", "threads": 1}
+_SMALL_OPTIONS: Final = {"pretrain": 24}
+
+_ABLATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    ("prior-variance", "γ = 1e-3", {"prior_variance": 1e-3}),
+    ("scale", "weights that sum to 1", {"scale": "mean"}),
+    ("resolution", "weights per example", {"resolution": "example"}),
+    ("task-resolution", "weights per task", {"resolution": "task"}),
+    ("full-data", "prior of the last epoch's features", {"prior": "full-data"}),
+    ("running", "prior with forgetting", {"prior": "running", "half_life": 4200.0}),
+    ("evidence", "prior variance from the evidence", {"prior": "evidence"}),
+    ("leave-batch-out", "batch taken out of its prior", {"leave_batch_out": True}),
+    ("mean-only", "s = 0", {"power": 0.0}),
+    ("power-0.5", "s = 0.5", {"power": 0.5}),
+    ("power-1", "s = 1", {"power": 1.0}),
+    ("plug-in", "gradient at the posterior mean", {"mean": "plug-in"}),
+    ("floor", "variances of at least a tenth of the median", {"floor": 0.1}),
+    ("max-ratio", "weights within a factor of 10", {"max_ratio": 10.0}),
+)
+"""What is changed in the recommended preset, one thing at a time."""
+
+
+def _entry(
+    label: str,
+    title: str,
+    method: str,
+    preset: Preset,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    benchmark: Qm9 | None = None,
+) -> Entry:
+    made: MethodOptions
+    if method == "bayesagg":
+        made = preset.make_options(method, options or {})
+    else:
+        made = methods.options(method, {})
+    return Entry(label, title, method, made, preset.make_settings(settings or {}), benchmark)
+
+
+def _main(settings: Mapping[str, Any], options: Mapping[str, Any]) -> list[Entry]:
+    """LS, the paper's preset, the recommended one, and SI where it is at hand."""
+    entries = [
+        _entry("ls", "LS", "ls", PAPER, settings=settings),
+        _entry("recommended", "BayesAgg, recommended", "bayesagg", RECOMMENDED,
+               settings=settings, options=options),
+        _entry("paper", "BayesAgg, paper", "bayesagg", PAPER, settings=settings, options=options),
+    ]  # fmt: skip
+    if "si" in methods.METHODS:
+        entries.append(_entry("si", "SI", "si", PAPER, settings=settings))
+    return entries
+
+
+def _ablations(settings: Mapping[str, Any], options: Mapping[str, Any]) -> list[Entry]:
+    changed = [
+        _entry(label, title, "bayesagg", RECOMMENDED, settings=settings,
+               options={**options, **change})
+        for label, title, change in _ABLATIONS
+    ]  # fmt: skip
+    trainer = [
+        _entry("bias", "bias in the head", "bayesagg", RECOMMENDED,
+               settings={**settings, "head_bias": True}, options=options),
+        _entry("clip", "gradients clipped to norm 1", "bayesagg", RECOMMENDED,
+               settings={**settings, "clip_norm": 1.0}, options=options),
+    ]  # fmt: skip
+    return [*changed, *trainer]
+
+
+def _paper() -> list[Entry]:
+    """The published grid of powers beside LS, with the published schedule, and the recommended."""
+    powers = [
+        _entry(f"paper-{s}", f"BayesAgg, paper, s = {s}", "bayesagg", PAPER, options={"power": s})
+        for s in (0.85, 0.75, 0.95)
+    ]
+    return [
+        _entry("ls", "LS", "ls", PAPER),
+        powers[0],
+        _entry("recommended", "BayesAgg, recommended", "bayesagg", RECOMMENDED),
+        *powers[1:],
+        *([_entry("si", "SI", "si", PAPER)] if "si" in methods.METHODS else []),
+    ]
+
+
+def _all() -> dict[str, Comparison]:
+    small = (_SMALL_SETTINGS, _SMALL_OPTIONS)
+    silu = _entry("silu", "SiLU features", "bayesagg", RECOMMENDED, settings=_SMALL_SETTINGS,
+                  options=_SMALL_OPTIONS, benchmark=_changed(activation="silu"))  # fmt: skip
+    found = (
+        Comparison(
+            "qm9-small",
+            "6,000 molecules of at most 17 atoms, width 32, batch 60, 120 epochs of which 24 are "
+            "pre-training, cosine schedule; about five minutes a run on one core",
+            _SMALL,
+            _main(*small),
+        ),
+        Comparison(
+            "qm9-ablations",
+            "the recommended preset of qm9-small with one thing changed at a time",
+            _SMALL,
+            [*_ablations(*small), silu],
+            seeds=(0,),
+        ),
+        Comparison(
+            "qm9-paper",
+            "the published protocol: all molecules, 300 epochs of which 50 are pre-training, "
+            "plateau schedule; a GPU's work",
+            Qm9(),
+            _paper(),
+        ),
+    )
+    return {comparison.name: comparison for comparison in found}
+
+
+def _changed(**changes: Any) -> Qm9:
+    return Qm9(**{**_SMALL.options(), **changes})
+
+
+COMPARISONS: Final[dict[str, Comparison]] = _all()
+
+
+def find(name: str) -> Comparison:
+    """The comparison called ``name``.
+
+    Raises:
+        SettingsError: There is none; the message lists those there are.
+    """
+    if name not in COMPARISONS:
+        raise SettingsError(
+            f"comparison = {name!r} is unknown: give one of {', '.join(COMPARISONS)}"
+        )
+    return COMPARISONS[name]

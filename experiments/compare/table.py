@@ -1,0 +1,131 @@
+"""One table of a comparison: every task and Δm, mean and standard deviation over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from experiments import results
+from experiments.compare.comparison import Comparison, Job
+from experiments.compare.work import progress
+from experiments.tables import number
+from experiments.training import RESULTS
+
+__all__ = ["Row", "markdown", "rows", "table"]
+
+_UNKNOWN = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Results of one entry.
+
+    Attributes:
+        title: For the table.
+        seeds: Seeds that are finished.
+        tasks: Test metric of each task at the best validation epoch, mean over seeds.
+        best: Test score of each seed at its best validation epoch.
+        last: Test score of each seed after the last epoch.
+        minutes: Of training, mean over seeds.
+        unfinished: What is still missing, for people.
+    """
+
+    title: str
+    seeds: list[int]
+    tasks: list[float | None]
+    best: list[float]
+    last: list[float]
+    minutes: float | None
+    unfinished: list[str]
+
+
+def rows(comparison: Comparison, jobs: Sequence[Job], out: Path) -> list[Row]:
+    """What is there, entry by entry."""
+    found = []
+    for entry in comparison.entries:
+        own = [job for job in jobs if job.label == entry.label]
+        if own:
+            found.append(_row(entry.title, own, out))
+    return found
+
+
+def table(comparison: Comparison, found: Sequence[Row]) -> Table:
+    """The rows for a terminal: entries as columns."""
+    names = [(task.symbol, task.unit) for task in comparison.benchmark.tasks]
+    score = comparison.benchmark.score_name
+    made = Table(
+        title=f"{comparison.name}: test {comparison.benchmark.metric} at the best validation epoch",
+        caption=comparison.about,
+        title_justify="left",
+    )
+    made.add_column("task")
+    made.add_column("unit")
+    for row in found:
+        made.add_column(row.title, justify="right")
+    for k, (symbol, unit) in enumerate(names):
+        made.add_row(symbol, unit, *[number(row.tasks[k]) if row.seeds else "" for row in found])
+    made.add_section()
+    made.add_row(score, "%", *[spread(row.best) for row in found], style="bold")
+    made.add_row(f"{score}, last epoch", "%", *[spread(row.last) for row in found])
+    made.add_row("seeds", "", *[", ".join(map(str, row.seeds)) or "none" for row in found])
+    times = [_UNKNOWN if row.minutes is None else f"{row.minutes:.1f}" for row in found]
+    made.add_row("minutes a run", "", *times)
+    if any(row.unfinished for row in found):
+        made.add_row("unfinished", "", *["\n".join(row.unfinished) for row in found])
+    return made
+
+
+def markdown(comparison: Comparison, found: Sequence[Row]) -> str:
+    """The rows for a page: tasks as columns."""
+    score = comparison.benchmark.score_name
+    symbols = [task.symbol for task in comparison.benchmark.tasks]
+    lines = [
+        "| " + " | ".join(["", *symbols, f"{score} %", f"{score} %, last epoch", "seeds"]) + " |",
+        "| --- " + "| ---: " * (len(symbols) + 3) + "|",
+    ]
+    for row in found:
+        if row.seeds:
+            cells = [*map(number, row.tasks), spread(row.best), spread(row.last)]
+            lines.append("| " + " | ".join([row.title, *cells, str(len(row.seeds))]) + " |")
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± sample standard deviation; the value alone for one seed, a dash for none."""
+    if not values:
+        return _UNKNOWN
+    mean = f"{statistics.fmean(values):,.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):,.1f}"
+
+
+def _row(title: str, jobs: Sequence[Job], out: Path) -> Row:
+    records: list[dict[str, Any]] = []
+    seeds: list[int] = []
+    unfinished = []
+    for job in jobs:
+        file = out / job.folder / RESULTS
+        if file.is_file():
+            records.append(results.load(file))
+            seeds.append(job.seed)
+        else:
+            unfinished.append(f"seed {job.seed}: {progress(job, out)}/{job.run.settings.epochs}")
+    tasks: list[float | None] = []
+    for task in jobs[0].run.benchmark.tasks:
+        values = [record["best"]["test"][task.name] for record in records]
+        known = [value for value in values if value is not None]
+        tasks.append(statistics.fmean(known) if known else None)
+    times = [record["timing"]["seconds"] / 60 for record in records]
+    return Row(
+        title=title,
+        seeds=seeds,
+        tasks=tasks,
+        best=[record["best"]["test_score"] for record in records],
+        last=[record["last"]["test_score"] for record in records],
+        minutes=statistics.fmean(times) if times else None,
+        unfinished=unfinished,
+    )

@@ -1,0 +1,151 @@
+"""Options of Bayesian aggregation, and the library's objects that they stand for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from bayesagg_pyro import priors
+from bayesagg_pyro.aggregation import PrecisionWeighted
+from experiments.errors import SettingsError
+from experiments.methods.base import MethodOptions
+from experiments.settings import require
+
+__all__ = ["BayesAggOptions", "Prior", "Resolution"]
+
+Prior = Literal["full-data", "fresh", "running", "evidence"]
+Resolution = Literal["example", "dimension", "task"]
+
+
+@dataclass(frozen=True)
+class BayesAggOptions(MethodOptions):
+    """Options of Bayesian aggregation; the defaults are the paper's for QM9.
+
+    Attributes:
+        pretrain: Epochs of linear scalarisation before the first Bayesian one.
+        power: Exponent s of the precision in the weights, 0 (plain mean) to 1; one for all heads,
+            or ``{head: s}``.
+        prior: The posterior of the last epoch's features (``"full-data"``, the paper), the same
+            with the variance of highest evidence per task (``"evidence"``), of features computed
+            anew at the epoch's end (``"fresh"``), or of all steps with exponential forgetting
+            (``"running"``).
+        prior_variance: Variance γ of the prior under that posterior; ``"evidence"`` finds its own.
+        fresh_share: Share of the training examples whose features ``"fresh"`` computes anew.
+        half_life: Of a step's weight under ``"running"``, in examples; with 0.7 training sets it
+            weighs about as much as ``"full-data"``.
+        leave_batch_out: Take a step's own batch out of its prior, where it would count twice.
+        resolution: A weight for each ``"example"`` and dimension (the paper), with the variance
+            averaged over the batch for each ``"dimension"``, or over both for each ``"task"``.
+        floor: Raise variances to this multiple of the tasks' median; None leaves them.
+        max_ratio: Largest ratio of two tasks' weights; None sets no bound.
+        scale: Size of the update: ``"mean"`` (the paper; weights sum to 1) or ``"sum"`` (times the
+            number of tasks, the size that the pre-training had).
+        covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
+            alone and takes a matrix for each task and example.
+        mean: The gradient averaged over the ``"posterior"`` (the paper), or taken at its mean
+            (``"plug-in"``), where the uncertainty decides the weights alone.
+    """
+
+    pretrain: int = 50
+    power: float | Mapping[str, float] = 0.85
+    prior: Prior = "full-data"
+    prior_variance: float = 1e-3
+    fresh_share: float = 1.0
+    half_life: float = 77_000.0
+    leave_batch_out: bool = False
+    resolution: Resolution = "example"
+    floor: float | None = None
+    max_ratio: float | None = None
+    scale: Literal["mean", "sum"] = "mean"
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    mean: Literal["posterior", "plug-in"] = "posterior"
+
+    def __post_init__(self) -> None:
+        require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
+        powers = self.power.values() if isinstance(self.power, Mapping) else (self.power,)
+        require(all(0 <= s <= 1 for s in powers), "power", self.power, "give numbers from 0 to 1")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            require(value in choices, name, value, f"give {' or '.join(choices)}")
+        for name in ("prior_variance", "half_life"):
+            value = getattr(self, name)
+            require(0 < value < math.inf, name, value, "give a positive number")
+        require(
+            0 < self.fresh_share <= 1, "fresh_share", self.fresh_share, "give more than 0, up to 1"
+        )
+        require(
+            self.floor is None or 0 < self.floor < math.inf,
+            "floor",
+            self.floor,
+            "give a positive number, such as 0.1, or leave it out",
+        )
+        require(
+            self.max_ratio is None or 1 <= self.max_ratio < math.inf,
+            "max_ratio",
+            self.max_ratio,
+            "give at least 1, such as 10, or leave it out",
+        )
+        if self.covariance == "full":
+            self._check_full()
+        if self.leave_batch_out and self.prior == "fresh":
+            require(
+                self.fresh_share == 1,
+                "fresh_share",
+                self.fresh_share,
+                "leave_batch_out needs all training examples in the prior",
+            )
+
+    def check(self, epochs: int) -> None:
+        """There must be at least one Bayesian epoch."""
+        if self.pretrain >= epochs:
+            raise SettingsError(
+                f"pretrain = {self.pretrain} leaves no Bayesian epoch in a run of {epochs}: "
+                "lower --pretrain or raise --epochs"
+            )
+
+    def policy(self) -> priors.Policy:
+        """Where priors come from."""
+        variance, leave = self.prior_variance, self.leave_batch_out
+        if self.prior == "fresh":
+            # A part of the examples stands for all of them.
+            return priors.Fresh(
+                variance=variance, temperature=self.fresh_share, leave_batch_out=leave
+            )
+        if self.prior == "running":
+            return priors.Running(self.half_life, variance=variance, leave_batch_out=leave)
+        if self.prior == "evidence":
+            return priors.Evidence(leave_batch_out=leave)
+        return priors.FullData(variance=variance, leave_batch_out=leave)
+
+    def aggregation(self, resolution: Resolution | None = None) -> PrecisionWeighted:
+        """The aggregation, if wanted at another resolution than the options'."""
+        return PrecisionWeighted(
+            power=self.power,
+            covariance=self.covariance,
+            resolution=resolution or self.resolution,
+            floor=self.floor,
+            max_ratio=self.max_ratio,
+        )
+
+    def _check_full(self) -> None:
+        require(self.power == 1, "power", self.power, "covariance = 'full' needs power = 1")
+        require(
+            self.resolution != "task",
+            "resolution",
+            self.resolution,
+            "covariance = 'full' needs resolution example or dimension",
+        )
+        for name in ("floor", "max_ratio"):
+            value = getattr(self, name)
+            require(value is None, name, value, "covariance = 'full' has no such bound")
+
+
+_CHOICES = {
+    "prior": get_args(Prior),
+    "resolution": get_args(Resolution),
+    "scale": ("mean", "sum"),
+    "covariance": ("diagonal", "full"),
+    "mean": ("posterior", "plug-in"),
+}

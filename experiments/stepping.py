@@ -1,0 +1,220 @@
+"""Passes over the training split: steps run from Python, or captured once and replayed.
+
+Either way nothing is copied from the device before the end of the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from experiments.benchmark import Batch, Split
+from experiments.errors import SettingsError
+from experiments.graphs import Backend, CompileBackend, CudaBackend, Graph, TwinBackend
+from experiments.methods import Capture, Method
+from experiments.settings import Settings
+
+__all__ = ["FixedSplit", "Pass", "Step", "Stepper", "backend_for"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the training split.
+
+    Attributes:
+        losses: Mean loss of every task, heads in order.
+        effective_tasks: Mean effective number of tasks; None for methods without weights.
+        steps: Number of steps.
+    """
+
+    losses: list[float]
+    effective_tasks: float | None
+    steps: int
+
+
+class FixedSplit(Split, Protocol):
+    """A split that can also give batches of few fixed shapes, gathered on the device."""
+
+    def fixed_batches(
+        self, batch_size: int, generator: torch.Generator
+    ) -> Sequence[tuple[Hashable, Tensor]]:
+        """A pass: for every batch its shape and its row numbers ``[B]``, on the device."""
+
+    def gather(self, shape: Hashable, rows: Tensor) -> Batch:
+        """The batch of these rows; the same ``shape`` gives tensors of the same shapes."""
+
+
+class Step:
+    """One step of training; what it sums up stays on the device.
+
+    Args:
+        method: Gives gradients.
+        optimizer: Takes them.
+        heads: Names of the heads in order.
+        clip_norm: Largest norm of all gradients together, or None.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        optimizer: Optimizer,
+        heads: Sequence[str],
+        clip_norm: float | None = None,
+    ) -> None:
+        self._method, self._optimizer = method, optimizer
+        self._heads, self._clip_norm = list(heads), clip_norm
+        self._sums: Tensor | None = None
+        self._effective: Tensor | None = None
+        self._weighted = False
+        self.loss: Tensor | None = None
+
+    def start(self) -> None:
+        """Begin a pass; sums keep their place."""
+        for total in (self._sums, self._effective):
+            if total is not None:
+                total.zero_()
+        self._weighted = False
+
+    def __call__(self, batch: Batch, *, in_place: bool = False) -> None:
+        """Gradients, optimiser, sums.
+
+        Args:
+            batch: The batch.
+            in_place: Zero gradients where they lie instead of releasing them.
+        """
+        self._optimizer.zero_grad(set_to_none=not in_place)
+        losses = self._method.backward(batch.inputs, batch.targets)
+        if self._clip_norm is not None:
+            parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+            clip_grad_norm_(parameters, self._clip_norm)
+        self._optimizer.step()
+        size = len(next(iter(batch.targets.values())))
+        flat = torch.cat([losses[name].reshape(-1) for name in self._heads])
+        if self._sums is None or self._effective is None:
+            self._sums = torch.zeros_like(flat)
+            self._effective = torch.zeros((), device=flat.device)
+        self._sums.add_(flat, alpha=size)
+        self.loss = flat.mean()
+        effective = self._method.effective_tasks()
+        if effective is not None:
+            self._effective.add_(effective)
+            self._weighted = True
+
+    def read(self, examples: int, steps: int) -> Pass:
+        """What was summed up; waits for the device."""
+        if self._sums is None or self._effective is None:
+            raise AssertionError("a benchmark's training split is never empty")
+        mean: list[float] = (self._sums.double() / examples).tolist()
+        effective = float(self._effective) / steps if self._weighted else None
+        return Pass(mean, effective, steps)
+
+
+class Stepper:
+    """Runs passes, step by step or through a backend of graphs.
+
+    With a backend, the rows of a batch are copied into a buffer of its shape; the step gathers them
+    and does the rest. It first runs from Python a few times, then is captured and replayed. A shape
+    that turns up too rarely in a pass (the last, shorter batch) is never captured.
+    """
+
+    def __init__(self, step: Step, method: Method, optimizer: Optimizer, backend: Backend | None):
+        self._step, self._method, self._optimizer = step, method, optimizer
+        self._backend = backend
+        self._buffers: dict[Hashable, Tensor] = {}
+        self._ran: dict[Hashable, int] = {}
+        self._graphs: dict[Hashable, Graph] = {}
+
+    def run(
+        self,
+        split: Split,
+        batch_size: int,
+        order: torch.Generator,
+        report: Callable[[Tensor], None],
+    ) -> Pass:
+        """One pass over ``split`` in the order that ``order`` draws."""
+        self._step.start()
+        if self._backend is None:
+            steps = 0
+            for batch in split.batches(batch_size, order):
+                self._step(batch)
+                steps += 1
+                self._report(report)
+            return self._step.read(len(split), steps)
+        fixed = cast(FixedSplit, split)
+        if self._method.capture is Capture.EPOCH:
+            self.forget()
+        batches = fixed.fixed_batches(batch_size, order)
+        with self._backend.active():
+            for shape, rows in batches:
+                self._one(self._backend, fixed, shape, rows)
+                self._report(report)
+        return self._step.read(len(split), len(batches))
+
+    def forget(self) -> None:
+        """Drop what was captured, and the gradients: their state is about to move."""
+        self._graphs.clear()
+        self._ran.clear()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _one(self, backend: Backend, split: FixedSplit, shape: Hashable, rows: Tensor) -> None:
+        if shape not in self._buffers:
+            self._buffers[shape] = torch.empty_like(rows)
+        buffer = self._buffers[shape].copy_(rows)
+
+        def step() -> None:
+            self._step(split.gather(shape, buffer), in_place=True)
+
+        graph = self._graphs.get(shape)
+        if graph is None and self._ran.get(shape, 0) < backend.warm_up:
+            self._ran[shape] = self._ran.get(shape, 0) + 1
+            step()
+            return
+        if graph is None:
+            graph = self._graphs[shape] = backend.capture(step)
+        graph.replay()
+
+    def _report(self, report: Callable[[Tensor], None]) -> None:
+        if self._step.loss is not None:
+            report(self._step.loss)
+
+
+def backend_for(
+    settings: Settings, device: torch.device, method: Method, split: Split, *, recorded: bool
+) -> Backend | None:
+    """The backend that the settings ask for; None for steps from Python.
+
+    Args:
+        settings: Of the trainer.
+        device: Where to train.
+        method: What is trained.
+        split: What it is trained on.
+        recorded: Whether a recorder watches the steps, which it can from Python only.
+
+    Raises:
+        SettingsError: Graphs are insisted on where there can be none.
+    """
+    wanted = settings.graph
+    if wanted == "off" or (wanted == "auto" and device.type != "cuda"):
+        return None
+    lacking = None
+    if not hasattr(split, "fixed_batches"):
+        lacking = "this benchmark has no batches of fixed shapes"
+    elif method.capture is Capture.NEVER:
+        lacking = f"method {method.name} with these options cannot be captured"
+    elif recorded:
+        lacking = "steps that are recorded run from Python (leave --record away)"
+    elif wanted == "on" and device.type != "cuda":
+        lacking = f"a CUDA graph needs a CUDA device, not {device}"
+    if lacking is not None:
+        if wanted == "auto":
+            return None
+        raise SettingsError(f"graph = {wanted!r} cannot work: {lacking}; give auto or off")
+    if wanted == "compile":
+        return CompileBackend(method.backbone)
+    return TwinBackend() if wanted == "twin" else CudaBackend(device)
