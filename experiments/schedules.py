@@ -21,7 +21,9 @@ _BETTER: Final = 1e-4  # torch's ReduceLROnPlateau: a best score must be better 
 class Schedule(Protocol):
     """The learning rate over the epochs."""
 
-    rate: float
+    @property
+    def rate(self) -> float:
+        """Of the epoch to come."""
 
     def step(self, score: float) -> None:
         """An epoch is over, with this validation score (lower is better): go to the next rate."""
