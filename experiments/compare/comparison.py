@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.benchmark import Benchmark
 from experiments.errors import SettingsError
-from experiments.methods import MethodOptions
+from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.run import Run
 from experiments.settings import Settings
 
@@ -84,7 +84,8 @@ class Comparison:
         Args:
             only: Labels; empty for all.
             seeds: Empty for the comparison's.
-            **everywhere: Settings for all runs, such as ``device``; None leaves an entry's.
+            **everywhere: Settings for all runs, such as ``device``; None leaves an entry's. With
+                other ``epochs`` the pre-training keeps its share.
 
         Raises:
             SettingsError: An unknown label.
@@ -114,4 +115,9 @@ class Comparison:
         if hasattr(benchmark, "split_seed"):
             benchmark = dataclasses.replace(benchmark, split_seed=seed)  # type: ignore[call-arg]
         settings = dataclasses.replace(entry.settings, seed=seed, **given)
-        return Run(benchmark, entry.method, entry.options, settings)
+        options = entry.options
+        if isinstance(options, BayesAggOptions) and settings.epochs != entry.settings.epochs:
+            share = options.pretrain / entry.settings.epochs
+            pretrain = max(1, round(share * settings.epochs))
+            options = dataclasses.replace(options, pretrain=pretrain)
+        return Run(benchmark, entry.method, options, settings)
