@@ -3,6 +3,7 @@
 from bayesagg_pyro.heads._bernoulli import Bernoulli
 from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body, Embedding
+from bayesagg_pyro.heads._from_pyro import FromPyro
 from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._gaussian_process import GaussianProcess
 from bayesagg_pyro.heads._head import Head
@@ -16,6 +17,7 @@ __all__ = [
     "Body",
     "Categorical",
     "Embedding",
+    "FromPyro",
     "Gaussian",
     "GaussianProcess",
     "Head",

@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-__all__ = ["MixtureOfDraws", "mixture"]
+__all__ = ["Columns", "MixtureOfDraws", "mixture"]
 
 
 class MixtureOfDraws(TorchDistribution):
@@ -54,9 +54,67 @@ class MixtureOfDraws(TorchDistribution):
         return drawn.gather(0, pick[None])[0]
 
 
+class Columns(TorchDistribution):
+    """Independent likelihoods side by side: batch shapes [B] or [B, k] to [B, tasks].
+
+    Args:
+        parts: distributions over examples, or over examples and tasks.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
+    support = constraints.real
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = tuple(parts)
+        self._sizes = [p.batch_shape[1] if len(p.batch_shape) > 1 else 1 for p in self.parts]
+        shape = torch.Size([self.parts[0].batch_shape[0], sum(self._sizes)])
+        super().__init__(shape, torch.Size(), validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, [B, tasks]."""
+        return self._joined([p.mean for p in self.parts])
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, [B, tasks]."""
+        return self._joined([p.variance for p in self.parts])
+
+    @property
+    def logits(self) -> Tensor:
+        """Class logits of the one part, [B, C]."""
+        logits: Tensor = self.parts[0].logits
+        return logits
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density, elementwise."""
+        columns = value.split(self._sizes, -1)
+        return self._joined(
+            [
+                p.log_prob(v if len(p.batch_shape) > 1 else v[..., 0])
+                for p, v in zip(self.parts, columns, strict=True)
+            ],
+            value.shape[:-1],
+        )
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draws, [*sample_shape, B, tasks]."""
+        leading = torch.Size(sample_shape) + self.batch_shape[:1]
+        return self._joined([p.sample(sample_shape) for p in self.parts], leading)
+
+    def _joined(self, columns: list[Tensor], leading: torch.Size | None = None) -> Tensor:
+        leading = self.batch_shape[:1] if leading is None else leading
+        pairs = zip(columns, self._sizes, strict=True)
+        return torch.cat([column.reshape(*leading, size) for column, size in pairs], -1)
+
+
 def mixture(components: Sequence[Any]) -> Any:
     """The equal mixture: a Categorical again for Categoricals, else `MixtureOfDraws`."""
-    if all(isinstance(c, torch.distributions.Categorical) for c in components):
-        probabilities = torch.stack([c.probs for c in components]).mean(0)
+    categorical = torch.distributions.Categorical
+    single = [c.parts[0] if isinstance(c, Columns) else c for c in components]
+    if all(isinstance(c, categorical) for c in single):
+        probabilities = torch.stack([c.probs for c in single]).mean(0)
+        if probabilities.ndim == 2:  # [B, C]: the one task's axis is left out
+            probabilities = probabilities[:, None]
         return dist.Categorical(probs=probabilities, validate_args=False)
     return MixtureOfDraws(components)

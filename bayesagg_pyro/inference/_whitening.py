@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.inference._ggn import Chunk, check_structure
+from bayesagg_pyro.inference._expansion import check_structure
+from bayesagg_pyro.inference._ggn import Chunk
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._maximum import maximise

@@ -1,0 +1,116 @@
+"""Models that cannot be heads, and what is said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro_models import D, classes, linear
+from torch import Tensor
+
+from bayesagg_pyro import errors, heads, inference
+
+
+def _weight() -> Tensor:
+    w: Tensor = pyro.sample("weight", dist.Normal(torch.zeros(D), 1.0).to_event(1))
+    return w
+
+
+def no_target(features: Tensor, targets: Tensor | None = None) -> None:
+    f = features @ _weight()
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(f, 1.0))
+
+
+def no_latent(features: Tensor, targets: Tensor | None = None) -> None:
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(features.sum(-1), 1.0), obs=targets)
+
+
+def discrete(features: Tensor, targets: Tensor | None = None) -> None:
+    f = features @ _weight() * pyro.sample("which", dist.Bernoulli(0.5))
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(f, 1.0), obs=targets)
+
+
+def local(features: Tensor, targets: Tensor | None = None) -> None:
+    w = _weight()
+    with pyro.plate("examples", len(features)):
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(features @ w + shift, 1.0), obs=targets)
+
+
+def gamma(features: Tensor, targets: Tensor | None = None) -> None:
+    f, scale = features @ _weight(), pyro.sample("scale", dist.Gamma(2.0, 1.0))
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(f, scale), obs=targets)
+
+
+def stored(features: Tensor, targets: Tensor | None = None) -> None:
+    f = features @ _weight() + pyro.param("shift", torch.zeros(()))
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(f, 1.0), obs=targets)
+
+
+def joint(features: Tensor, targets: Tensor | None = None) -> None:
+    f = (features @ _weight())[:, None].expand(-1, 2)
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(f, 1.0).to_event(1), obs=targets)
+
+
+def crossed(features: Tensor, targets: Tensor | None = None) -> None:
+    w = _weight()
+    f = (features - features.mean(0)) @ w
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(f, 1.0), obs=targets)
+
+
+def total(features: Tensor, targets: Tensor | None = None) -> None:
+    f = features @ _weight()
+    pyro.sample("y", dist.Normal(f, 1.0).to_event(1), obs=targets)
+
+
+def branching(features: Tensor, targets: Tensor | None = None) -> None:
+    w = _weight()
+    scale = 1.0 if w[0] > 0 else 2.0
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(features @ w, scale), obs=targets)
+
+
+@pytest.mark.parametrize(
+    ("model", "tasks", "message"),
+    [
+        (no_target, 1, "no site of the model is observed"),
+        (no_latent, 1, "no latent site"),
+        (discrete, 1, r"'which' is discrete \(Bernoulli\)"),
+        (local, 1, "'shift' has a value per example"),
+        (gamma, 1, r"'scale' \(Gamma\) is not known"),
+        (stored, 1, r"'shift' is a pyro\.param"),
+        (joint, 2, "make 1 tasks, not 2"),
+        (total, 1, r"'y' has shape \[\] for 3 examples"),
+        (crossed, 1, "changes with the others in the batch"),
+        (branching, 1, "many draws at once"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_is_wrong_with_a_model(model: Callable[..., None], tasks: int, message: str) -> None:
+    with pytest.raises(errors.SettingError, match=message):
+        heads.FromPyro(model, D, tasks=tasks)
+    assert not dict(pyro.get_param_store().items())
+
+
+def test_settings_that_do_not_fit() -> None:
+    with pytest.raises(errors.SettingError, match="target_kind"):
+        heads.FromPyro(linear, D, target_kind="integer")  # type: ignore[arg-type]
+    with pytest.raises(errors.SettingError, match="one task"):
+        heads.FromPyro(classes, D, target_kind="class", missing="nan")
+    head = heads.FromPyro(linear, D)
+    with pytest.raises(errors.SettingError, match=r"one of \('full',\)"):
+        inference.Laplace("diag").statistics(head, inference.Keep())
+    with pytest.raises(errors.DtypeError, match="Conjugate"):
+        inference.Conjugate().statistics(head, inference.Keep())
+    with pytest.raises(NotImplementedError, match="negative_log_probs"):
+        head.likelihood(torch.zeros(2, 1))
