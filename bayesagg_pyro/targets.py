@@ -30,6 +30,14 @@ class Targets(NamedTuple):
         batch, tasks = self.values.shape
         return torch.full((tasks,), batch, device=self.values.device)
 
+    def examples(self, rows: slice) -> Targets:
+        """Some of the examples."""
+        return Targets(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+
+    def part(self, rows: slice) -> Targets:
+        """Some of the tasks."""
+        return Targets(*(None if part is None else part[:, rows] for part in self))  # type: ignore[arg-type]
+
     def mean(self, per_example: Tensor) -> Tensor:
         """Weighted sum of a [B, tasks] quantity over the observed count, [tasks]; 0 where none."""
         if self.weight is not None:

@@ -29,6 +29,7 @@ class GradientDistribution:
         groups: which rows belong to which named head, once several are joined.
         covariance: makes the full covariance [tasks, B, d, d] when somebody asks for it.
         sampler: draws [S, tasks, B, d] from the exact distribution.
+        scale: `loss_scale` of the batch of which these are some examples; None if they are all.
     """
 
     mean: Tensor
@@ -37,6 +38,7 @@ class GradientDistribution:
     groups: Mapping[str, slice] = field(default_factory=dict)
     covariance: Callable[[], Tensor] | None = None
     sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
+    scale: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.mean.ndim != 3 or self.mean.shape != self.variance.shape:
@@ -54,6 +56,16 @@ class GradientDistribution:
     def tasks(self) -> int:
         """Number of tasks."""
         return self.mean.shape[0]
+
+    def examples(self, rows: slice) -> GradientDistribution:
+        """Moments of some of the examples, which weigh what they do in the whole batch."""
+        return GradientDistribution(
+            self.mean[:, rows],
+            self.variance[:, rows],
+            None if self.observed is None else self.observed[:, rows],
+            self.groups,
+            scale=self.loss_scale(),
+        )
 
     @property
     def covariance_matrix(self) -> Tensor:
@@ -91,7 +103,7 @@ class GradientDistribution:
         A task's loss averages over its own n_t observed examples, the update over all B; the factor
         makes the two agree. It is 0 for a task without any observation.
         """
-        if self.observed is None:
-            return None
+        if self.scale is not None or self.observed is None:
+            return self.scale
         count = self.observed.sum(1, keepdim=True)[..., None].to(self.mean.dtype)
         return torch.where(count > 0, self.mean.shape[1] / count.clamp(min=1), 0.0)

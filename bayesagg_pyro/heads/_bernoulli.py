@@ -39,6 +39,7 @@ class Bernoulli(OnePredictor):
     """
 
     target_kind: ClassVar[Literal["real", "binary", "class"]] = "binary"
+    per_task: ClassVar[tuple[str, ...]] = ("pos_weight",)
     pos_weight: Tensor | None  #: [] or [tasks]
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
@@ -41,6 +41,7 @@ class Gaussian(OnePredictor):
         ShapeError: if there is neither one noise scale nor one per task.
     """
 
+    per_task: ClassVar[tuple[str, ...]] = ("noise_scale",)
     noise_scale: Tensor  #: τ, [] or [tasks], float64
     noise: Literal["given", "learned"]  #: where τ comes from
 

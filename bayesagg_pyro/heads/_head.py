@@ -45,6 +45,8 @@ class Head(nn.Module, ABC):
     """
 
     weight: nn.Parameter  #: the point estimate, [tasks · outputs_per_task, D], bias last
+    #: Buffers that hold one value for each task, or one for all.
+    per_task: ClassVar[tuple[str, ...]] = ()
     target_kind: ClassVar[Literal["real", "binary", "class"]] = "real"
 
     def __init__(

@@ -48,10 +48,9 @@ class Dense:
         Raises:
             NumericalError: if it cannot be factored.
         """
-        dense = prior.to_gaussian()
-        total = dense.precision_matrix + self.matrix
+        total = prior.precision_matrix + self.matrix
         tril, jitter = linalg.cholesky(total, what=f"posterior precision of {owner}")
-        return Gaussian(dense.mean, total, precision_tril=tril, jitter=jitter)
+        return Gaussian(prior.mean, total, precision_tril=tril, jitter=jitter)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,10 @@ class Empirical(Posterior):
         precision = inverse / (scale[..., :, None] * scale[..., None, :])
         return Gaussian(self.mean, precision).for_outputs(self.outputs_per_task)
 
+    def part(self, rows: slice) -> Empirical:
+        """The samples of some of the tasks."""
+        return Empirical(self.samples[:, rows]).for_outputs(self.outputs_per_task)
+
     def tensors(self) -> dict[str, Tensor]:
         """The samples."""
         return {"samples": self.samples}

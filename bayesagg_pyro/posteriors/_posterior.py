@@ -111,6 +111,16 @@ class Posterior(TorchDistribution):
         self.outputs_per_task = outputs_per_task
         return self
 
+    def part(self, rows: slice) -> Posterior:
+        """The distribution of some of the tasks."""
+        own = {
+            name: tensor[rows] if len(tensor) == self.tasks else tensor
+            for name, tensor in self.tensors().items()
+        }
+        build: Any = type(self)
+        made: Posterior = build(**own)
+        return made.for_outputs(self.outputs_per_task)
+
     def sample(
         self,
         sample_shape: Shape = (),

@@ -1,0 +1,43 @@
+"""Some of a head's tasks as a head of their own, so that many tasks can be worked on in chunks."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads._head import Head
+
+__all__ = ["divisible", "part"]
+
+
+def divisible(head: Head) -> bool:
+    """Whether `part` knows all that belongs to one task: weights, and buffers in `per_task`."""
+    return (
+        not head._modules
+        and set(head._parameters) == {"weight"}
+        and set(head._buffers) <= set(head.per_task)
+    )
+
+
+def part(head: Head, rows: slice) -> Head:
+    """A head of some of the tasks, at the same weights; for inference and moments, not training.
+
+    Raises:
+        SettingError: if the head has more than weights and buffers named in `per_task`.
+    """
+    if not divisible(head):
+        raise SettingError(
+            f"head {head.site!r}: {type(head).__name__} cannot be divided into tasks; name its "
+            "buffers in per_task"
+        )
+    made = copy.copy(head)
+    weight = head.weight.detach().unflatten(0, (head.tasks, -1))[rows]
+    made.tasks = len(weight)
+    made._parameters = {"weight": nn.Parameter(weight.flatten(0, 1), requires_grad=False)}
+    made._buffers = {
+        name: value if value is None or value.ndim == 0 else value[rows]
+        for name, value in head._buffers.items()
+    }
+    return made

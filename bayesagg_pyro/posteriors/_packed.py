@@ -1,0 +1,111 @@
+"""A dense Gaussian in a quarter of the memory: what a prior over very many tasks is kept as."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import ShapeError
+from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
+from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._posterior import Shape
+
+__all__ = ["PackedGaussian"]
+
+
+class PackedGaussian(GaussianFamily):
+    """N(m, Λ⁻¹) with the lower triangle of each Λ alone, in any precision, and no factor.
+
+    A `Gaussian` holds Λ and its factor, 16 P² bytes a task in float64; this one 2 P² in float32.
+    Rounding to float32 changes each entry of Λ by at most 6e-8 of itself. All else is computed by
+    way of a `Gaussian`, so it pays where few tasks are unpacked at a time (`part`).
+
+    Args:
+        mean: [tasks, P].
+        lower: [tasks or 1, P (P + 1) / 2], rows of the lower triangle one after the other.
+
+    Raises:
+        ShapeError: if the two do not fit.
+    """
+
+    def __init__(self, mean: Tensor, lower: Tensor) -> None:
+        tasks, size = mean.shape
+        length = size * (size + 1) // 2
+        if lower.shape not in ((1, length), (tasks, length)):
+            raise ShapeError(
+                f"a mean of shape {list(mean.shape)} needs a packed precision of shape "
+                f"[1 or {tasks}, {length}], not {list(lower.shape)}"
+            )
+        super().__init__(tasks, size)
+        self._mean = mean
+        self.lower = lower
+
+    @classmethod
+    def pack(cls, posterior: GaussianFamily, dtype: torch.dtype) -> PackedGaussian:
+        """Any Gaussian's mean, and its precision in `dtype`."""
+        matrix = posterior.precision_matrix
+        row, column = _triangle(matrix.shape[-1], matrix.device)
+        packed = cls(posterior.mean, matrix[:, row, column].to(dtype))
+        return packed.for_outputs(posterior.outputs_per_task)
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        """Λ in the mean's precision, [tasks or 1, P, P]; unpacked at each call."""
+        size = self._mean.shape[-1]
+        row, column = _triangle(size, self._mean.device)
+        matrix = self._mean.new_empty(len(self.lower), size, size)
+        values = self.lower.to(matrix.dtype)
+        matrix[:, row, column] = values
+        matrix[:, column, row] = values
+        return matrix
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances S_pp, [tasks, P]."""
+        return self.to_gaussian().variance
+
+    def precision_times(self, vectors: Tensor) -> Tensor:
+        """Λ applied to one vector per task, [tasks, P]."""
+        return (self.precision_matrix @ vectors[..., None])[..., 0]
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
+        return self.to_gaussian().solve(vectors)
+
+    def with_mean(self, mean: Tensor) -> PackedGaussian:
+        """The same precision around another mean, [tasks, P]."""
+        return PackedGaussian(mean, self.lower).for_outputs(self.outputs_per_task)
+
+    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
+        """Moments of hᵀ w."""
+        return self.to_gaussian().project(design, dtype)
+
+    def to_gaussian(self) -> Gaussian:
+        """The same distribution with a dense precision and its factor."""
+        return Gaussian(self._mean, self.precision_matrix).for_outputs(self.outputs_per_task)
+
+    def rsample(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Weights, [*sample_shape, tasks, P]."""
+        return self.to_gaussian().rsample(sample_shape, generator=generator)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of weights [..., tasks, P], as [..., tasks]."""
+        return self.to_gaussian().log_prob(value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Mean and packed precision."""
+        return {"mean": self._mean, "lower": self.lower}
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> PackedGaussian:
+        """Elsewhere; `dtype` is what it unpacks to, the packed numbers stay as they are."""
+        moved = PackedGaussian(self._mean.to(device=device, dtype=dtype), self.lower.to(device))
+        return moved.for_outputs(self.outputs_per_task)
+
+
+def _triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    row, column = torch.tril_indices(size, size, device=device).unbind(0)
+    return row, column
