@@ -6,7 +6,7 @@ Dense posteriors are made and used for some tasks at a time and forgotten, so on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from bayesagg_pyro.inference import Scheme, SecondOrder
 from bayesagg_pyro.posteriors import DiagonalGaussian, Info, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["ByTasks", "Summary", "aggregate", "slices"]
+__all__ = ["ByTasks", "Summary", "aggregate", "examples_at_once", "slices"]
 
 #: Dense matrices that a task takes while its posterior is made: data terms, precision, factor, and
 #: the factor's inverse in two precisions.
@@ -102,3 +102,89 @@ class ByTasks:
         observed = None if targets.mask is None else targets.mask.mT
         return GradientDistribution(mean, variance, observed), whole
 
+
+@dataclass
+class Summary:
+    """What is left of the aggregation's result once it has gone through chunk by chunk.
+
+    Attributes:
+        direction: [B, d].
+        weights: [tasks], mean α over examples and dimensions; None for methods without weights.
+        effective_tasks: [], or None as above.
+        jitter: [], the largest one; None if no factorisation was made.
+        whole: the result as it was, where there was one chunk.
+    """
+
+    direction: Tensor
+    weights: Tensor | None
+    effective_tasks: Tensor | None
+    jitter: Tensor | None
+    whole: Aggregated | None = None
+
+
+def examples_at_once(
+    aggregation: Aggregation, tasks: int, batch: int, features: Tensor, memory: int
+) -> int:
+    """How many examples to aggregate at a time: all, where the method mixes examples."""
+    if not aggregation.per_example:
+        return batch
+    each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
+    return max(1, min(batch, memory // each))
+
+
+def aggregate(
+    aggregation: Aggregation,
+    moments: Callable[[slice], GradientDistribution],
+    batch: int,
+    size: int,
+) -> tuple[Summary, GradientDistribution | None]:
+    """Aggregate `size` examples at a time.
+
+    Args:
+        aggregation: the method.
+        moments: gives the joint gradient distribution of some examples.
+        batch: B.
+        size: as many examples as are handled at once.
+
+    Returns:
+        The result, and the gradient distribution where all examples were handled at once.
+    """
+    if size >= batch:
+        grad = moments(slice(0, batch))
+        result = aggregation.aggregate(grad)
+        weights = None if result.weights is None else result.weights.mean((1, 2))
+        direction, effective = result.direction, result.effective_tasks
+        return Summary(direction, weights, effective, result.jitter, result), grad
+    found = []
+    for rows in slices(batch, size):
+        result = aggregation.aggregate(moments(rows))
+        share = (rows.stop - rows.start) / batch
+        weights = None if result.weights is None else result.weights.mean((1, 2)) * share
+        effective = result.effective_tasks
+        found.append(
+            Summary(
+                result.direction,
+                weights,
+                None if effective is None else effective * share,
+                result.jitter,
+            )
+        )
+    return (
+        Summary(
+            torch.cat([part.direction for part in found]),
+            _total([part.weights for part in found]),
+            _total([part.effective_tasks for part in found]),
+            _largest([part.jitter for part in found]),
+        ),
+        None,
+    )
+
+
+def _total(parts: list[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.stack(known).sum(0) if known else None
+
+
+def _largest(parts: list[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.stack(known).amax(0) if known else None

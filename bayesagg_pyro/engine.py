@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro import gradients
 from bayesagg_pyro._checks import (
     check_estimators,
     check_graph,
@@ -17,10 +16,11 @@ from bayesagg_pyro._checks import (
     per_head,
 )
 from bayesagg_pyro._guard import Guard, cleaned, reported_losses
-from bayesagg_pyro._refresh import Held, Refresher, streams
+from bayesagg_pyro._pipeline import HeadStages, through_stages
+from bayesagg_pyro._refresh import Refresher, streams
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
-from bayesagg_pyro.gradients import Estimator, GradientDistribution
+from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
@@ -64,6 +64,9 @@ class BayesAgg(nn.Module):
             order of heads does not matter. None leaves them to torch's global generator.
         keep_gradients: keep the last step's gradient distribution, weights, features and
             posteriors in `info`.
+        working_memory: bytes above which a step cuts its temporaries into chunks, of tasks for
+            dense posteriors and of examples for moments; None for never. Where gradients are kept
+            nothing is cut. Deterministic estimators give the same result either way.
 
     Attributes:
         info: what the last step did.
@@ -88,6 +91,7 @@ class BayesAgg(nn.Module):
         validate: Literal["auto", "now", "deferred"] = "auto",
         generator: torch.Generator | None = None,
         keep_gradients: bool = False,
+        working_memory: int | None = 2**28,
     ) -> None:
         super().__init__()
         check_heads(heads)
@@ -121,6 +125,9 @@ class BayesAgg(nn.Module):
         self._guard = Guard(validate)
         self.generator = generator
         self.keep_gradients = keep_gradients
+        if working_memory is not None and working_memory < 1:
+            raise SettingError(f"working_memory must be positive or None, not {working_memory}")
+        self.working_memory = working_memory
         self.warmup = warmup
         self.warmup_epochs = warmup_epochs
         self._epochs = 0
@@ -305,27 +312,13 @@ class BayesAgg(nn.Module):
     def _backward_bayes(
         self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
     ) -> dict[str, Tensor]:
-        priors = self.priors()
+        self.priors()
         h = features.detach().to(_reported(features))  # moments need float32's range at least
+        memory = None if self._keep else self.working_memory
         with torch.no_grad():
-            held: dict[str, Held] = {}
-            grads: dict[str, GradientDistribution] = {}
-            for name, head in self._heads().items():
-                refresher = self._refreshers[name]
-                priors[name] = self._trackers[name].prior_for(h, observed[name])
-                held[name] = refresher.step(h, observed[name], priors[name])
-                grads[name] = gradients.distribution(
-                    head,
-                    held[name].posterior,
-                    h,
-                    observed[name],
-                    estimator=self.estimators[name],
-                    generator=refresher.generator,
-                )
-            grad = gradients.cat(grads)
-            result = self.aggregation.aggregate(grad)
-            scale = self._scale(grad.tasks)
-            update = result.direction * (scale / len(h))
+            outcome = through_stages(self._stages(), self.aggregation, h, observed, memory)
+            scale = self._scale(sum(head.tasks for head in self._heads().values()))
+            update = outcome.summary.direction * (scale / len(h))
             valid = self._guard.check_finite("the update", update, valid)
             if valid is not None:
                 update = torch.where(valid, update, 0.0)
@@ -340,12 +333,14 @@ class BayesAgg(nn.Module):
             if learned:
                 total = torch.cat([losses[name] for name in learned]).sum()
                 (total if valid is None else torch.where(valid, total, 0.0)).backward()
-        for name, refresher in self._refreshers.items():
-            refresher.accept(held[name])
+        for name in self._refreshers.keys() - outcome.chunked:
+            self._refreshers[name].accept(outcome.held[name])
         losses = reported_losses(losses, valid)
-        posteriors = {name: one.posterior for name, one in held.items()}
-        kept = (grad, result, Stages(h, observed, priors, posteriors)) if self._keep else None
-        self.info = describe(losses, priors, held, result, scale, kept)
+        kept = None
+        if self._keep:
+            posteriors = {name: one.posterior for name, one in outcome.held.items()}
+            kept = (outcome.gradient, Stages(h, observed, outcome.priors, posteriors))
+        self.info = describe(losses, outcome.priors, outcome.held, outcome.summary, scale, kept)
         return losses
 
     def _losses(self, features: Tensor, observed: dict[str, Targets]) -> dict[str, Tensor]:
@@ -378,6 +373,14 @@ class BayesAgg(nn.Module):
     def _check_features(self, features: Tensor) -> None:
         for head in self._heads().values():
             head.check_features(features, values=False)
+
+    def _stages(self) -> dict[str, HeadStages]:
+        return {
+            name: HeadStages(
+                head, self._refreshers[name], self._trackers[name], self.estimators[name]
+            )
+            for name, head in self._heads().items()
+        }
 
     def _heads(self) -> dict[str, Head]:
         return dict(self.heads.items())  # type: ignore[arg-type]  # only heads are let in

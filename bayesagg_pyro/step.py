@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from bayesagg_pyro._chunks import Summary
 from bayesagg_pyro._refresh import Held
 from bayesagg_pyro.aggregation import Aggregated
 from bayesagg_pyro.gradients import GradientDistribution
@@ -88,17 +89,16 @@ def describe(
     losses: dict[str, Tensor],
     priors: Mapping[str, Posterior],
     held: Mapping[str, Held],
-    result: Aggregated,
+    result: Summary,
     scale: float,
-    kept: tuple[GradientDistribution, Aggregated, Stages] | None,
+    kept: tuple[GradientDistribution | None, Stages] | None,
 ) -> StepInfo:
     """What a Bayesian step did."""
     infos = {name: one.posterior.info for name, one in held.items()}
-    weights = result.weights
     return StepInfo(
         bayesian=True,
         losses=losses,
-        weights=None if weights is None else weights.mean((1, 2)),
+        weights=result.weights,
         effective_tasks=result.effective_tasks,
         jitter={name: info.jitter for name, info in infos.items() if info is not None},
         condition={name: info.condition for name, info in infos.items() if info is not None},
@@ -106,8 +106,8 @@ def describe(
         left_out=_left_out(priors),
         scale=scale,
         gradients=None if kept is None else kept[0],
-        aggregated=None if kept is None else kept[1],
-        stages=None if kept is None else kept[2],
+        aggregated=None if kept is None else result.whole,
+        stages=None if kept is None else kept[1],
     )
 
 

@@ -45,6 +45,14 @@ class Aggregation(ABC):
     #: Whether the weights of the tasks sum to one ("mean") or to the number of tasks ("sum").
     scale: Literal["mean", "sum"] = "mean"
 
+    @property
+    def per_example(self) -> bool:
+        """Whether an example's direction depends on no other example.
+
+        A batch may then be aggregated in pieces.
+        """
+        return False
+
     @abstractmethod
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, weights and diagnostics."""

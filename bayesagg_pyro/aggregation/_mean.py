@@ -18,6 +18,11 @@ __all__ = ["Mean", "Sum"]
 class Mean(Aggregation):
     """Σ_t μ_t / T: the ablation "posterior mean only" (power 0 of `PrecisionWeighted`)."""
 
+    @property
+    def per_example(self) -> bool:
+        """Always."""
+        return True
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Uniform weights over the tasks."""
         share = 1 / grad.tasks if self.scale == "mean" else 1.0

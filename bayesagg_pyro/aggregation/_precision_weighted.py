@@ -98,6 +98,11 @@ class PrecisionWeighted(Aggregation):
         """Refuse powers that do not match heads of so many tasks."""
         _per_task(self.power, tasks, sum(tasks.values()))
 
+    @property
+    def per_example(self) -> bool:
+        """Unless variances are averaged over the batch."""
+        return self.resolution == "example"
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction and weights.
 

@@ -3,7 +3,7 @@
 from bayesagg_pyro.gradients._cat import cat
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._dispatch import distribution
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, loss_scale
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
@@ -24,5 +24,6 @@ __all__ = [
     "cat",
     "distribution",
     "gaussian_moments",
+    "loss_scale",
     "register",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -38,9 +39,7 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
         start += part.tasks
     grads = list(parts.values())
     if len(grads) == 1:
-        return GradientDistribution(
-            first.mean, first.variance, first.observed, groups, first.covariance, first.sampler
-        )
+        return replace(first, groups=groups)
     observed = None
     if any(g.observed is not None for g in grads):
         observed = torch.cat(
@@ -65,4 +64,15 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
         groups,
         covariance if all(g.covariance is not None for g in grads) else None,
         sampler if all(g.sampler is not None for g in grads) else None,
+        _scales(grads),
+    )
+
+
+def _scales(grads: list[GradientDistribution]) -> Tensor | None:
+    """Loss scales of all tasks where some are of a larger batch; else they follow from the mask."""
+    if all(g.scale is None for g in grads):
+        return None
+    scales = [(g.loss_scale(), g) for g in grads]
+    return torch.cat(
+        [g.mean.new_ones(g.tasks, 1, 1) if scale is None else scale for scale, g in scales]
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import ShapeError, StateError
 
-__all__ = ["GradientDistribution"]
+__all__ = ["GradientDistribution", "loss_scale"]
 
 
 @dataclass(frozen=True)
@@ -105,5 +105,10 @@ class GradientDistribution:
         """
         if self.scale is not None or self.observed is None:
             return self.scale
-        count = self.observed.sum(1, keepdim=True)[..., None].to(self.mean.dtype)
-        return torch.where(count > 0, self.mean.shape[1] / count.clamp(min=1), 0.0)
+        return loss_scale(self.observed, self.mean.dtype)
+
+
+def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
+    """B / n_t of each task, [tasks, 1, 1], for observed [tasks, B]; 0 where nothing is observed."""
+    count = observed.sum(1, keepdim=True)[..., None].to(dtype)
+    return torch.where(count > 0, observed.shape[1] / count.clamp(min=1), 0.0)
