@@ -112,6 +112,16 @@ class Examples(Statistics):
                 weight = weight * self._factor
             yield part["features"], Targets(part["values"], part.get("mask"), weight)
 
+    def part(self, head: Head, rows: slice) -> Examples:
+        """The same features with the targets of some tasks, for a head of those; nothing copied."""
+        own = Examples(head, self._keep)
+        own._rows = self._rows
+        own._arrays = {
+            name: array if name == "features" else array[:, rows]
+            for name, array in self._arrays.items()
+        }
+        return own
+
     def all(self) -> tuple[Tensor, Targets]:
         """All features [N, d] and targets at once."""
         return next(self.chunks(self._rows))

@@ -27,6 +27,7 @@ class FullData(DataPolicy):
         keep: how a scheme without sufficient statistics (TaylorGGN, Laplace) keeps the epoch's
             examples: as they are (the default), in half precision, in host memory, or as
             streamed sums. Conjugate keeps sums whatever is said here.
+        dtype: keep dense precisions packed in this precision, see `DataPolicy`.
 
     Raises:
         SettingError: if variance or temperature is not positive and finite.

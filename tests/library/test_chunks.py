@@ -166,3 +166,42 @@ def test_examples_of_a_distribution_weigh_as_in_the_batch(rng) -> None:
 def test_working_memory_must_be_positive() -> None:
     with pytest.raises(errors.SettingError, match="working_memory"):
         ba.BayesAgg({"y": heads.Gaussian(3)}, working_memory=0)
+
+
+@pytest.mark.parametrize("memory", [1, 2**28])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_packed_priors_are_the_priors(rng, monkeypatch, memory, dtype) -> None:
+    from bayesagg_pyro.priors import _packed
+
+    monkeypatch.setattr(_packed, "_MEMORY", memory)
+    mtl, features, targets = setting(rng, 1, masked=True)
+    small = ba.BayesAgg(
+        dict(mtl.heads.items()),
+        mtl.aggregation,
+        inference=mtl.schemes,
+        prior=priors.FullData(variance=0.5, dtype=dtype),
+        working_memory=1,
+    )
+    exact, _, _ = step(mtl, features, targets)
+    packed, _, _ = step(small, features, targets)
+    close(packed, exact, 1e-10 if dtype == torch.float64 else 1e-6)
+    prior = small.priors()["binary"]
+    assert isinstance(prior, posteriors.PackedGaussian)
+    assert prior.lower.dtype == dtype
+    state = small.state_dict()
+    small.load_state_dict(state)
+    assert torch.equal(small.priors()["binary"].lower, prior.lower)
+
+
+def test_diagonal_priors_need_no_packing(rng) -> None:
+    head = heads.Bernoulli(3, tasks=2).double()
+    mtl = ba.BayesAgg(
+        {"y": head},
+        inference=inference.TaylorGGN("diag"),
+        prior=priors.FullData(dtype=torch.float32),
+    )
+    features = torch.randn(6, 3, generator=rng, dtype=torch.float64)
+    step(mtl, features, {"y": (features[:, :2] > 0).double()})
+    assert isinstance(mtl.priors()["y"], posteriors.DiagonalGaussian)
+    with pytest.raises(errors.SettingError, match="floating"):
+        priors.FullData(dtype=torch.int32)

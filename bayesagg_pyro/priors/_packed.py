@@ -1,0 +1,55 @@
+"""Priors over very many tasks, made some tasks at a time and kept packed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._part import divisible, part
+from bayesagg_pyro.inference import Examples, Scheme, Statistics
+from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, PackedGaussian, Posterior
+
+__all__ = ["packed_posterior"]
+
+#: Bytes of the dense matrices that are handled at once, five per task.
+_MEMORY = 2**28
+
+
+def packed_posterior(
+    scheme: Scheme, head: Head, statistics: Statistics, base: GaussianFamily, dtype: torch.dtype
+) -> Posterior:
+    """`scheme.infer_from` with dense precisions packed into `dtype`; diagonal ones as they are.
+
+    Raises:
+        SettingError: if the scheme's posterior is no Gaussian.
+    """
+    each = 5 * torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8 * head.weight_size**2
+    size = max(1, _MEMORY // each)
+    if head.tasks <= size or not (divisible(head) and isinstance(statistics, Examples)):
+        return _packed(head, scheme.infer_from(head, statistics, base), dtype)
+    means: list[Tensor] = []
+    lower: list[Tensor] = []
+    for start in range(0, head.tasks, size):
+        rows = slice(start, start + size)
+        own = part(head, rows)
+        made = scheme.infer_from(own, statistics.part(own, rows), base.part(rows))
+        made = _packed(head, made, dtype)
+        if not isinstance(made, PackedGaussian):  # no large matrices: all at once
+            return scheme.infer_from(head, statistics, base)
+        means.append(made.mean)
+        lower.append(made.lower)
+    return PackedGaussian(torch.cat(means), torch.cat(lower)).for_outputs(head.outputs_per_task)
+
+
+def _packed(head: Head, posterior: Posterior, dtype: torch.dtype) -> Posterior:
+    if not isinstance(posterior, GaussianFamily):
+        raise SettingError(
+            f"head {head.site!r}: only Gaussian priors are kept in another precision, not "
+            f"{type(posterior).__name__}; make the policy with dtype=None"
+        )
+    if isinstance(posterior, DiagonalGaussian):
+        return posterior
+    return PackedGaussian.pack(posterior, dtype)
