@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.posteriors import GaussianFamily
+from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
 
 __all__ = ["Gaussian"]
 
@@ -127,6 +127,10 @@ class Gaussian(OnePredictor):
         Raises:
             NotImplementedError: for a posterior that is not Gaussian.
         """
+        if isinstance(posterior, NormalInverseGamma):
+            mean, spread = self.predictor_moments(features, posterior.unit)  # for τ² = 1
+            a, b = posterior.shape_parameter, posterior.rate
+            return dist.StudentT(2 * a, mean, (b / a * (1 + spread)).sqrt())
         if not isinstance(posterior, GaussianFamily):
             return super().predictive(features, posterior)
         mean, epistemic = self.predictor_moments(features, posterior)

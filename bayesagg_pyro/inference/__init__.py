@@ -10,6 +10,7 @@ from bayesagg_pyro.inference._evidence import (
     scaled,
 )
 from bayesagg_pyro.inference._examples import Examples, Keep
+from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
@@ -31,6 +32,7 @@ __all__ = [
     "EvidenceMaximised",
     "Examples",
     "GaussianStatistics",
+    "IntegratedNoise",
     "Iterative",
     "Joint",
     "Keep",

@@ -65,7 +65,8 @@ class EvidenceMaximised(Scheme):
     posterior is then that of the scheme inside, and `info` reports `log_evidence`,
     `prior_variance` (γ times the prior's mean variance) and `noise_scale`.
 
-    For Gaussian heads the evidence is exact, all γ and τ at the cost of one eigendecomposition.
+    For Gaussian heads the evidence is exact, all γ and τ at the cost of one eigendecomposition; τ
+    is not taken below 1e-6 of the targets' root mean square.
     For other heads it is the approximation `log_evidence` with the posterior of the scheme inside,
     best with Laplace; about 30 inferences, so it belongs into updates of a prior.
 
@@ -194,8 +195,8 @@ class EvidenceMaximised(Scheme):
             gamma = evidence.best_pair(self.bounds)[0]
         else:
             gamma = evidence.best_variance(given, self.bounds)
-        # A task without any data keeps what it has.
-        seen = evidence.total > 0
+        # A task without any data, or with zeros alone, keeps what it has.
+        seen = (evidence.total > 0) & (evidence.size > 0)
         gamma = torch.where(seen, gamma, 0.0)
         beta = torch.where(seen, evidence.best_precision(gamma), given) if learned else given
         chosen = prior if self.variance is None else scaled(prior, gamma.exp())

@@ -24,10 +24,15 @@ from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["GaussianEvidence"]
 
+#: Share of Σ (y − hᵀm_b)² below which R is taken for rounding.
+_FLOOR = 1e-12
+
 
 @dataclass(frozen=True)
 class GaussianEvidence:
-    """Log p(y | γ, β) per task. R carries about 1e-16 of Σ y², which bounds the noise from below.
+    """Log p(y | γ, β) per task.
+
+    R is a difference of sums, so the noise is resolved down to 1e-6 of the targets' size only.
 
     Attributes:
         values: s, [tasks, P], 0 for directions without data.
@@ -57,8 +62,7 @@ class GaussianEvidence:
         squares = torch.where(empty, 0.0, z.square() / torch.where(empty, 1.0, values))
         # Σ (y − hᵀm)² = Σ y² − Σ h y · m − Σ h (y − hᵀm) · m
         size = sums.square - ((2 * sums.moment - explained) * base.mean).sum(-1)
-        floor = eps * size.clamp(min=torch.finfo(values.dtype).tiny)
-        residual = torch.maximum(size - squares.sum(-1), floor)
+        residual = torch.maximum(size - squares.sum(-1), _FLOOR * size)
         values = torch.where(empty, 0.0, values).expand_as(z)
         return cls(values, squares, residual, sums.total, size)
 

@@ -10,6 +10,7 @@ from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
 from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
+from bayesagg_pyro.posteriors._normal_inverse_gamma import NormalInverseGamma
 from bayesagg_pyro.posteriors._packed import PackedGaussian
 from bayesagg_pyro.posteriors._point import Point
 from bayesagg_pyro.posteriors._posterior import Info, Posterior
@@ -22,6 +23,7 @@ __all__ = [
     "Info",
     "KroneckerGaussian",
     "LowRankGaussian",
+    "NormalInverseGamma",
     "PackedGaussian",
     "Point",
     "Posterior",

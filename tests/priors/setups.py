@@ -99,18 +99,23 @@ POLICIES: dict[str, Callable[[], priors.Policy]] = {
 class Run:
     """A small engine on a network, its data in three batches, trained by plain descent."""
 
-    def __init__(self, rng: torch.Generator, kind: str, policy: priors.Policy, **settings: Any):
-        make, scheme = SCHEMES[kind]
+    def __init__(
+        self,
+        rng: torch.Generator,
+        kind: str,
+        policy: priors.Policy,
+        scheme: inference.Scheme | None = None,
+    ) -> None:
+        make, default = SCHEMES[kind]
         self.data = make(rng, n=36)
         self.backbone = nn.Sequential(nn.Linear(D, 6), nn.Tanh(), nn.Linear(6, D)).double()
         self.mtl = ba.BayesAgg(
             {"a": self.data.head},
             aggregation.PrecisionWeighted(),
-            inference={"a": scheme},
+            inference=scheme or default,
             prior=policy,
             estimator={"a": ba.gradients.MonteCarlo(8)} if kind.startswith("softmax") else None,
             generator=torch.Generator().manual_seed(3),
-            **settings,
         ).double()
 
     def batches(self) -> Iterator[tuple[Tensor, Any]]:

@@ -1,0 +1,209 @@
+"""Regression with unknown noise, integrated out: the normal-inverse-gamma posterior."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference._examples import Keep
+from bayesagg_pyro.inference._scheme import Scheme
+from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics
+from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
+from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
+from bayesagg_pyro.targets import RawTargets, Targets
+
+__all__ = ["IntegratedNoise"]
+
+
+class IntegratedNoise(Scheme):
+    """Exact for Gaussian heads with unknown noise variance τ² ~ InverseGamma(a, b).
+
+    With w | τ² ~ N(m_p, τ² Λ_p⁻¹),
+
+        Λ = Λ_p + HᵀH,  m = m_p + Λ⁻¹ Hᵀ(y − H m_p),  a = a_p + n / 2,
+        b = b_p + ½ (|y − H m|² + (m − m_p)ᵀ Λ_p (m − m_p)),
+
+    where the sum in b has no negative term (Bernardo and Smith 1994, appendix A). The predictive
+    is Student-t, and so are the weights; the gradient's moments are exact. Weights of examples
+    count as repetitions.
+
+    A Gaussian prior, such as the base of a policy, is read in units of the noise: N(m_p, τ² S_p).
+    Together with it τ² has the mean `head.noise_scale`², a guess worth 2 · shape examples.
+
+    Args:
+        shape: a of the noise's prior, above 2, so that its variance is finite.
+
+    Raises:
+        SettingError: if the shape is not above 2 and finite.
+    """
+
+    def __init__(self, shape: float = 3.0) -> None:
+        if not 2 < shape < math.inf:
+            raise SettingError(
+                f"shape must be above 2 (for a finite variance of the noise), not {shape}"
+            )
+        self.shape = shape
+
+    def infer(
+        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+    ) -> NormalInverseGamma:
+        """The exact posterior of weights and noise variance.
+
+        Raises:
+            DtypeError: if the head is not Gaussian, or the prior neither Gaussian nor a posterior
+                of this scheme.
+            SettingError: if the head learns its noise.
+            NumericalError: if Λ cannot be factored.
+        """
+        if not isinstance(targets, Targets):
+            head.check_features(features)
+        head, known = self._known(head, prior)
+        observed = head.parse_targets(targets, len(features))
+        design = head.exact(features)
+        known = known.to(design.device, design.dtype)
+        values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)
+        weight = torch.ones_like(values) if factor is None else factor
+        residual = values - design @ known.mean.mT
+        total = known.unit.precision_matrix + linalg.gram(design, factor)
+        innovation = (residual * weight).mT @ design
+        mean, factors = _solved(head, known, total, innovation)
+        misfit = ((values - design @ mean.mT).square() * weight).sum(0)
+        return _updated(known, mean, total, factors, weight.sum(0), misfit)
+
+    def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
+        """Empty sums; examples need not be kept."""
+        return GaussianStatistics(_gaussian(head))
+
+    def infer_from(
+        self, head: Head, statistics: Statistics, prior: Posterior
+    ) -> NormalInverseGamma:
+        """The posterior of all examples in `statistics`."""
+        assert isinstance(statistics, GaussianStatistics)
+        head, known = self._known(head, prior)
+        known = known.to(statistics.moment.device, statistics.moment.dtype)
+        total = known.unit.precision_matrix + statistics.gram
+        innovation = statistics.moment - _times(statistics.gram, known.mean)
+        mean, factors = _solved(head, known, total, innovation)
+        # |y − H m|² from sums: the one place where large numbers may cancel, in float64.
+        misfit = statistics.square - (
+            (2 * statistics.moment - _times(statistics.gram, mean)) * mean
+        ).sum(-1)
+        return _updated(known, mean, total, factors, statistics.total, misfit.clamp(min=0))
+
+    def leave_out(
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        base: Posterior,
+        weight: float = 1.0,
+    ) -> NormalInverseGamma:
+        """The posterior less the batch, where weights and noise stay proper.
+
+        See `Scheme.leave_out`; of the rate b, too, at least half of the base's must be left.
+        """
+        head, known = self._known(head, prior)
+        observed = head.parse_targets(targets, len(features))
+        design = head.exact(features)
+        known = known.to(design.device, design.dtype)
+        start = self._known(head, base)[1].to(design.device, design.dtype)
+        values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)
+        share = weight * (torch.ones_like(values) if factor is None else factor)
+        left = known.unit.precision_matrix - linalg.gram(
+            design, weight * design.new_ones(len(design), 1) if factor is None else share
+        )
+        tril, failed = torch.linalg.cholesky_ex(left)
+        floor = torch.linalg.cholesky_ex(left - 0.5 * start.unit.precision_matrix).info
+        usable = (failed == 0) & (floor == 0)
+        tril = torch.where(usable[:, None, None], tril, known.unit.precision_tril)
+        residual = values - design @ known.mean.mT
+        mean = known.mean - linalg.solve(tril, (residual * share).mT @ design)
+        move = known.mean - mean
+        shape = known.shape_parameter - 0.5 * share.sum(0)
+        rate = known.rate - 0.5 * (
+            (residual.square() * share).sum(0) + (_times(left, move) * move).sum(-1)
+        )
+        found = usable & (rate >= 0.5 * start.rate) & (shape >= 0.5 * (2 + start.shape_parameter))
+        keep = found[:, None, None]
+        cavity = NormalInverseGamma(
+            torch.where(found[:, None], mean, known.mean),
+            torch.where(keep, left, known.unit.precision_matrix),
+            torch.where(found, shape, known.shape_parameter),
+            torch.where(found, rate, known.rate),
+            precision_tril=torch.where(keep, tril, known.unit.precision_tril),
+        )
+        assert cavity.info is not None
+        cavity.info = replace(cavity.info, left_out=found)
+        return cavity
+
+    def _known(self, head: Head, prior: Posterior) -> tuple[Gaussian, NormalInverseGamma]:
+        head = _gaussian(head)
+        head.check_weights(prior, "prior")
+        if isinstance(prior, NormalInverseGamma):
+            return head, prior
+        if not isinstance(prior, GaussianFamily):
+            raise DtypeError(
+                f"head {head.site!r}: IntegratedNoise needs a Gaussian prior or a posterior of its "
+                f"own, not {type(prior).__name__}"
+            )
+        dense: DenseGaussian = prior.to_gaussian()
+        variance = head.noise_scale.to(dense.mean).square().expand(head.tasks)
+        shape = torch.full_like(variance, self.shape)
+        tensors = dense.tensors()
+        return head, NormalInverseGamma(**tensors, shape=shape, rate=(self.shape - 1) * variance)
+
+    def __repr__(self) -> str:
+        return f"IntegratedNoise(shape={self.shape})"
+
+
+def _gaussian(head: Head) -> Gaussian:
+    if not isinstance(head, Gaussian):
+        raise DtypeError(
+            f"IntegratedNoise is exact for Gaussian heads only, not {type(head).__name__}; choose "
+            "another scheme from bayesagg_pyro.inference"
+        )
+    if head.noise == "learned":
+        raise SettingError(
+            f"head {head.site!r} learns its noise, IntegratedNoise integrates over it; give the "
+            "head a guess (noise_scale=1.0), or use Conjugate"
+        )
+    return head
+
+
+def _solved(
+    head: Gaussian, known: NormalInverseGamma, total: Tensor, innovation: Tensor
+) -> tuple[Tensor, linalg.Factor]:
+    factors = linalg.cholesky(total, what=f"posterior precision of head {head.site!r}")
+    return known.mean + linalg.solve(factors.tril, innovation), factors
+
+
+def _updated(
+    known: NormalInverseGamma,
+    mean: Tensor,
+    total: Tensor,
+    factors: linalg.Factor,
+    count: Tensor,
+    misfit: Tensor,
+) -> NormalInverseGamma:
+    move = mean - known.mean
+    pull = (_times(known.unit.precision_matrix, move) * move).sum(-1)
+    return NormalInverseGamma(
+        mean,
+        total,
+        known.shape_parameter + 0.5 * count,
+        known.rate + 0.5 * (misfit + pull),
+        precision_tril=factors.tril,
+        jitter=factors.jitter,
+    )
+
+
+def _times(matrix: Tensor, vectors: Tensor) -> Tensor:
+    return (matrix @ vectors[..., None])[..., 0]

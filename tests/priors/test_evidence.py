@@ -1,0 +1,296 @@
+"""Prior variance and noise by the marginal likelihood."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from setups import bernoulli, categorical, close, gaussian, same
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import errors, heads, inference, posteriors, priors
+from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
+from bayesagg_pyro.inference._search import maximise
+
+WHOLE = slice(0, 30)
+
+
+def brute_force(data, base, gamma: Tensor, noise: Tensor) -> Tensor:
+    """Log N(y; H m_b, τ² Ω⁻¹ + γ H S_b Hᵀ) of the observed examples, for weights of one."""
+    h, targets = data.parsed(WHOLE)
+    design = data.head.exact(h)
+    values = []
+    for t in range(data.head.tasks):
+        seen = targets.mask[:, t]
+        x, y = design[seen], targets.values[seen, t]
+        s = base.covariance_matrix.expand(data.head.tasks, -1, -1)[t]
+        covariance = gamma[t] * x @ s @ x.T + noise[t] ** 2 * torch.eye(len(x)).double()
+        values.append(MultivariateNormal(x @ base.mean[t], covariance).log_prob(y))
+    return torch.stack(values)
+
+
+def unweighted(rng, **settings):
+    data = gaussian(rng, **settings)
+    data.targets = data.targets[:2]
+    return data
+
+
+def sums_of(data) -> inference.GaussianStatistics:
+    sums = inference.GaussianStatistics(data.head)
+    sums.add(*data.parsed(WHOLE))
+    return sums
+
+
+@pytest.mark.parametrize("base", ["isotropic", "dense"])
+def test_the_closed_form_is_the_density_of_the_targets(base, rng) -> None:
+    data = unweighted(rng)
+    prior = priors.isotropic(data.head, 0.7)
+    if base == "dense":
+        prior = priors.dense(data.head, torch.eye(5).double() + 0.4, mean=0.3)
+    evidence = GaussianEvidence.of(sums_of(data), prior)
+    for g, n in product([1e-4, 1.0, 50.0], [0.05, 1.0, 8.0]):
+        gamma, noise = torch.full((3,), g).double(), torch.full((3,), n).double()
+        found = evidence.log_evidence(gamma.log(), -2 * noise.log())
+        close(found, brute_force(data, prior, gamma, noise), 1e-8)
+
+
+def test_its_gradient_is_that_of_finite_differences(rng) -> None:
+    evidence = GaussianEvidence.of(sums_of(gaussian(rng)), priors.isotropic(gaussian(rng).head, 1))
+    for start in ([-3.0, 0.5, 2.0], [4.0, 0.0, -8.0]):
+        at = torch.tensor(start).double()
+        pair = (at.clone().requires_grad_(), (at.flip(0) / 2).requires_grad_())
+        assert torch.autograd.gradcheck(evidence.log_evidence, pair)
+        gradient = torch.autograd.grad(evidence.log_evidence(*pair).sum(), pair)
+        step = 1e-5
+        for i in range(2):
+            up, down = ([p.detach().clone() for p in pair] for _ in range(2))
+            up[i] += step
+            down[i] -= step
+            slope = (evidence.log_evidence(*up) - evidence.log_evidence(*down)) / (2 * step)
+            close(gradient[i], slope, 1e-6)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("variance", ["task", "shared", None])
+def test_the_optimum_has_no_slope_and_nothing_near_is_better(variance, learned, rng) -> None:
+    data = gaussian(rng, n=60)
+    if learned:
+        data.head = heads.Gaussian(4, 3, bias=True, noise_scale="learned")
+    before = data.head.noise_scale.clone()
+    prior = priors.isotropic(data.head, 1.0)
+    scheme = inference.EvidenceMaximised(inference.Conjugate(), variance=variance)
+    sums = sums_of(data)
+    found = scheme.infer_from(data.head, sums, prior)
+    assert torch.equal(data.head.noise_scale, before)  # a scheme changes nothing
+    gamma = found.info.prior_variance.log().requires_grad_()
+    noise = found.info.noise_scale if learned else data.head.noise_scale
+    beta = (-2 * noise.log()).requires_grad_()
+    evidence = GaussianEvidence.of(sums, prior)
+    value = evidence.log_evidence(gamma, beta)
+    close(value, found.info.log_evidence)
+    slopes = torch.autograd.grad(value.sum(), (gamma, beta))
+    if variance == "task":
+        assert slopes[0].abs().max() < 1e-5
+    if variance == "shared":
+        assert abs(slopes[0].sum()) < 1e-5
+        assert gamma.detach().std() < 1e-12
+    if learned:
+        assert slopes[1].abs().max() < 1e-5
+    grid = torch.linspace(-6, 6, 121).double()[:, None]
+    around = evidence.log_evidence(gamma.detach() + grid * (variance is not None), beta.detach())
+    best = around.sum(1).max() if variance == "shared" else around.amax(0)
+    mine = value.sum() if variance == "shared" else value
+    assert (mine >= best - 1e-9).all()
+    # The posterior is Conjugate's with what was chosen.
+    view = data.head.with_noise_scale(noise)
+    direct = inference.Conjugate().infer_from(
+        view, sums, priors.isotropic(data.head, found.info.prior_variance)
+    )
+    same(found, direct)
+
+
+def test_variance_and_noise_are_recovered(rng) -> None:
+    """4,000 examples, 60 weights for each of three tasks with their own γ and τ."""
+    variance, noise = torch.tensor([0.05, 1.0, 9.0]), torch.tensor([2.0, 0.3, 0.05])
+    head = heads.Gaussian(60, 3, noise_scale="learned")
+    h = torch.randn(4000, 60, generator=rng, dtype=torch.float64)
+    w = variance.sqrt() * torch.randn(60, 3, generator=rng, dtype=torch.float64)
+    y = h @ w + noise * torch.randn(4000, 3, generator=rng, dtype=torch.float64)
+    mtl = ba.BayesAgg({"a": head}, prior=priors.Evidence())
+    for part in range(0, 4000, 500):
+        rows = slice(part, part + 500)
+        mtl.backward(h[rows].requires_grad_(), {"a": y[rows]})
+    mtl.update_prior()
+    info = mtl.priors()["a"].info
+    assert ((info.noise_scale / noise - 1).abs() < 4 / math.sqrt(2 * 3940)).all()
+    assert ((info.prior_variance / variance).log().abs() < 4 * math.sqrt(2 / 60)).all()
+    close(head.noise_scale, info.noise_scale)
+    # The step's posterior and the predictive see it.
+    mtl.start_bayes()
+    predictive = mtl.predictive(h[:5])["a"]
+    assert ((predictive.stddev / noise - 1).abs() < 0.05).all()
+
+
+def test_learned_noise_is_learned_by_every_policy_with_data(rng) -> None:
+    true = 0.2
+    h = torch.randn(600, 4, generator=rng, dtype=torch.float64)
+    w = torch.randn(4, 2, generator=rng, dtype=torch.float64)
+    y = h @ w + true * torch.randn(600, 2, generator=rng, dtype=torch.float64)
+    for policy in (
+        priors.FullData(),
+        priors.Constant(),
+        priors.Running(2000),
+        priors.Fresh(),
+        priors.Evidence("shared"),
+    ):
+        head = heads.Gaussian(4, 2, noise_scale="learned")
+        mtl = ba.BayesAgg({"a": head}, prior=policy)
+        mtl.backward(h.clone().requires_grad_(), {"a": y})
+        batches = [(h, {"a": y})] if isinstance(policy, priors.Fresh) else None
+        mtl.update_prior(batches)
+        assert ((head.noise_scale / true - 1).abs() < 0.12).all(), policy
+        view = head.with_noise_scale(head.noise_scale)
+        base = priors.isotropic(head, 1.0)
+        if not isinstance(policy, priors.Evidence):
+            direct = inference.Conjugate().infer(view, h, y, base)
+            same(mtl.posteriors()["a"], direct, 1e-9)
+
+
+def test_one_formula_serves_every_gaussian_posterior(rng) -> None:
+    """Exact for Conjugate; for Laplace the usual determinant formula."""
+    data = unweighted(rng)
+    prior = priors.isotropic(data.head, 0.7)
+    found = inference.Conjugate().infer(data.head, *data.rows(WHOLE), prior)
+    value = inference.log_evidence(data.head, [data.parsed(WHOLE)], prior, found)
+    one = torch.ones(3).double()
+    close(value, brute_force(data, prior, one, data.head.noise_scale), 1e-8)
+
+    binary = bernoulli(rng)
+    prior = priors.isotropic(binary.head, 0.7)
+    found = inference.Laplace().infer(binary.head, *binary.rows(WHOLE), prior)
+    h, targets = binary.parsed(WHOLE)
+    u = binary.head(h, found.mean)
+    fit = binary.head.negative_log_prob(u, targets.values).sum(0)
+    log_det = torch.linalg.slogdet(found.precision_matrix)[1]
+    expected = -fit + prior.log_prob(found.mean) + 2.5 * math.log(2 * math.pi) - 0.5 * log_det
+    close(inference.log_evidence(binary.head, [(h, targets)], prior, found), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "variance"), [(bernoulli, "task"), (bernoulli, "shared"), (categorical, "task")]
+)
+def test_laplace_evidence_is_at_its_maximum(make, variance, rng) -> None:
+    data = make(rng, n=60)
+    logits = 1.5 * data.features[:, :3] + 0.5 * torch.randn(60, 3, generator=rng).double()
+    data.targets = (logits > 0).double() if make is bernoulli else logits.argmax(1)
+    laplace = inference.Laplace(tolerance=1e-5)
+    scheme = inference.EvidenceMaximised(laplace, variance=variance, bounds=(1e-3, 1e2))
+    prior = priors.isotropic(data.head, 1.0)
+    found = scheme.infer(data.head, *data.rows(slice(0, 60)), prior)
+
+    def value(factor: float) -> Tensor:
+        scaled = priors.isotropic(data.head, found.info.prior_variance * factor)
+        at = laplace.infer(data.head, *data.rows(slice(0, 60)), scaled)
+        return inference.log_evidence(data.head, [data.parsed(slice(0, 60))], scaled, at)
+
+    middle = value(1.0)
+    close(found.info.log_evidence, middle, 1e-6)
+    inside = (found.info.prior_variance > 2e-3) & (found.info.prior_variance < 50)
+    assert inside.any()
+    for factor in (0.7, 1.4):
+        other = value(factor)
+        if variance == "shared":
+            assert middle.sum() > other.sum()
+        else:
+            assert (middle > other)[inside].all()
+
+
+def test_in_steps_the_scheme_inside_works(rng) -> None:
+    """A posterior as prior is taken as it is; a diagonal one around 0 is scaled."""
+    data = gaussian(rng)
+    scheme = inference.EvidenceMaximised(inference.Conjugate())
+    dense = priors.dense(data.head, 0.3 * torch.eye(5).double(), mean=0.1)
+    same(
+        scheme.infer(data.head, *data.rows(WHOLE), dense),
+        inference.Conjugate().infer(data.head, *data.rows(WHOLE), dense),
+    )
+    base = priors.isotropic(data.head, 1.0)
+    found = scheme.infer(data.head, *data.rows(WHOLE), base)
+    same(found, scheme.infer_from(data.head, sums_of(data), base))
+    assert found.info.log_evidence.shape == (3,)
+
+
+def test_a_task_without_data_keeps_prior_and_noise(rng) -> None:
+    head = heads.Gaussian(4, 3, bias=True, noise_scale="learned")
+    data = gaussian(rng)
+    values, mask, weight = data.targets
+    mask = mask.clone()
+    mask[:, 1] = False
+    tracker = priors.Evidence().start(head, inference.Conjugate())
+    tracker.collect(data.features, head.parse_targets((values, mask, weight), 30))
+    tracker.update()
+    assert tracker.prior.info.prior_variance[1] == 1
+    assert head.noise_scale[1] == 1
+    assert (head.noise_scale[[0, 2]] != 1).all()
+    assert torch.isfinite(tracker.prior.mean).all()
+
+
+def test_degenerate_data_stay_finite(rng) -> None:
+    """Targets explained to the last digit, dead features, fewer rows than weights."""
+    head = heads.Gaussian(6, 2, noise_scale="learned")
+    h = torch.randn(4, 6, generator=rng, dtype=torch.float64)
+    h[:, 2:4] = 0
+    y = h @ torch.randn(6, 2, generator=rng, dtype=torch.float64)
+    y[:, 1] = 0
+    tracker = priors.Evidence().start(head, inference.Conjugate())
+    tracker.collect(h, head.parse_targets(y, 4))
+    tracker.update()
+    assert torch.isfinite(tracker.prior.mean).all()
+    assert (head.noise_scale > 0).all()
+    assert torch.isfinite(tracker.prior.info.log_evidence).all()
+
+
+def test_search_finds_the_higher_of_two_peaks_and_ends() -> None:
+    def bumps(x: Tensor) -> Tensor:
+        return torch.exp(-((x - 2) ** 2)) + 1.5 * torch.exp(-((x + 3) ** 2))
+
+    low, high = (
+        torch.tensor([-10.0, 0.0, -20.0]).double(),
+        torch.tensor([10.0, 10.0, -5.0]).double(),
+    )
+    close(maximise(bumps, low, high), torch.tensor([-3.0, 2.0, -5.0]).double(), 1e-6)
+
+
+def test_refusals(rng) -> None:
+    conjugate = inference.Conjugate()
+    with pytest.raises(errors.DtypeError, match="takes a scheme"):
+        inference.EvidenceMaximised(inference.EvidenceMaximised(conjugate))
+    with pytest.raises(errors.SettingError, match="variance must be"):
+        inference.EvidenceMaximised(conjugate, variance="each")
+    with pytest.raises(errors.SettingError, match="0 < low < high"):
+        inference.EvidenceMaximised(conjugate, bounds=(1.0, 0.1))
+    with pytest.raises(errors.SettingError, match="variance must be"):
+        priors.Evidence(0.5)
+    with pytest.raises(errors.SettingError, match="0 < low < high"):
+        priors.Evidence(bounds=(0.0, 1.0))
+    data = bernoulli(rng)
+    streaming = priors.Evidence(keep=inference.Keep(streaming=True))
+    with pytest.raises(errors.SettingError, match="evidence needs the examples"):
+        streaming.start(data.head, inference.TaylorGGN())
+    draws = posteriors.Empirical(torch.ones(2, 3, 5).double())
+    scheme = inference.EvidenceMaximised(inference.Laplace())
+    with pytest.raises(errors.DtypeError, match="scales a Gaussian prior"):
+        scheme.infer_from(data.head, scheme.statistics(data.head, inference.Keep()), draws)
+    learns = heads.Gaussian(4, noise_scale="learned")
+    with pytest.raises(errors.SettingError, match="learns its noise, which PreviousBatch"):
+        priors.PreviousBatch().start(learns, conjugate)
+    with pytest.raises(errors.SettingError, match='positive numbers or "learned"'):
+        heads.Gaussian(4, noise_scale="guess")
+    with pytest.raises(errors.ShapeError, match="one noise scale for all its tasks"):
+        heads.Gaussian(4, 2).set_noise_scale([1.0, 2.0])
+    with pytest.raises(errors.SettingError, match="positive and finite"):
+        learns.set_noise_scale(-1.0)

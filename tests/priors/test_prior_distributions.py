@@ -1,0 +1,111 @@
+"""Shaped priors agree with the dense matrices that they stand for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from setups import bernoulli, categorical, close, gaussian, same
+
+from bayesagg_pyro import errors, heads, inference, priors
+
+
+@pytest.mark.parametrize("make", [gaussian, bernoulli, categorical])
+def test_every_prior_agrees_with_its_dense_expansion(make, rng) -> None:
+    """As a distribution, and through inference."""
+    data = make(rng)
+    head = data.head
+    tasks, size = head.point().shape
+    variance = torch.rand(tasks, size, generator=rng).double() + 0.2
+    made = {
+        "isotropic": (
+            priors.isotropic(head, 0.3),
+            torch.full((tasks, size), 0.3, dtype=torch.float64),
+        ),
+        "diagonal": (priors.diagonal(head, variance), variance),
+        "weight_and_bias": (priors.weight_and_bias(head, 0.3, 4.0), None),
+    }
+    shape = (tasks, head.outputs_per_task, size // head.outputs_per_task)
+    pattern = torch.full(shape, 0.3, dtype=torch.float64)
+    pattern[..., -1] = 4.0
+    made["weight_and_bias"] = (made["weight_and_bias"][0], pattern.flatten(1))
+    scheme = inference.Conjugate() if make is gaussian else inference.TaylorGGN()
+    for prior, expected in made.values():
+        close(prior.variance, expected)
+        dense = priors.dense(head, torch.diag_embed(expected))
+        same(prior, dense)
+        assert prior.outputs_per_task == dense.outputs_per_task == head.outputs_per_task
+        at = torch.randn(tasks, size, generator=rng, dtype=torch.float64)
+        close(prior.log_prob(at), dense.log_prob(at))
+        rows = data.rows(slice(0, 20))
+        same(scheme.infer(head, *rows, prior), scheme.infer(head, *rows, dense), 1e-9)
+
+
+def test_one_variance_per_task(rng) -> None:
+    head = heads.Gaussian(2, 3, bias=True)
+    prior = priors.weight_and_bias(head, [1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+    close(prior.variance, torch.tensor([[1.0, 1, 4], [2, 2, 5], [3, 3, 6]]).double())
+    row = torch.tensor([0.5, 1.0, 2.0])
+    close(priors.diagonal(head, row).variance, row.double().expand(3, -1))
+    close(priors.diagonal(head, 2.0, mean=row).mean, row.double().expand(3, -1))
+
+
+def test_a_dense_prior_is_shared_or_per_task(rng) -> None:
+    head = heads.Gaussian(3, 2)
+    root = torch.randn(2, 3, 3, generator=rng).double()
+    covariance = root @ root.mT + torch.eye(3).double()
+    close(priors.dense(head, covariance).covariance_matrix, covariance)
+    shared = priors.dense(head, covariance[0], mean=[1.0, 2.0, 3.0])
+    assert shared.precision_matrix.shape == (1, 3, 3)
+    close(shared.covariance_matrix[0], covariance[0])
+
+
+BAD = {
+    "no bias": (lambda h: priors.weight_and_bias(h, 1.0, 1.0), errors.SettingError, "has no bias"),
+    "negative": (
+        lambda h: priors.diagonal(h, [1.0, -1.0, 1.0]),
+        errors.SettingError,
+        "positive and finite",
+    ),
+    "infinite": (
+        lambda h: priors.diagonal(h, float("inf")),
+        errors.SettingError,
+        "positive and finite",
+    ),
+    "shape": (lambda h: priors.diagonal(h, [1.0, 1.0]), errors.ShapeError, r"\[3\] or \[2, 3\]"),
+    "mean": (
+        lambda h: priors.diagonal(h, 1.0, mean=float("nan")),
+        errors.SettingError,
+        "mean must be finite",
+    ),
+    "mean shape": (
+        lambda h: priors.diagonal(h, 1.0, mean=[1.0]),
+        errors.ShapeError,
+        "prior means must be",
+    ),
+    "dense shape": (lambda h: priors.dense(h, torch.eye(2)), errors.ShapeError, r"\[3, 3\]"),
+    "asymmetric": (
+        lambda h: priors.dense(h, torch.eye(3) + torch.ones(3, 3).triu(1)),
+        errors.SettingError,
+        "symmetric",
+    ),
+    "indefinite": (
+        lambda h: priors.dense(h, torch.diag(torch.tensor([1.0, 1.0, -0.5]))),
+        errors.NumericalError,
+        "smallest eigenvalue -0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "text"), BAD.values(), ids=BAD)
+def test_bad_priors_are_named(make, error, text) -> None:
+    with pytest.raises(error, match=text) as caught:
+        make(heads.Gaussian(3, 2, name="energy"))
+    assert "'energy'" in str(caught.value)
+
+
+def test_biased_heads_check_their_tasks() -> None:
+    head = heads.Gaussian(3, 2, bias=True)
+    with pytest.raises(errors.ShapeError, match="one for each of 2 tasks"):
+        priors.weight_and_bias(head, [1.0, 1.0, 1.0], 1.0)
+    with pytest.raises(errors.SettingError, match="variance of the bias"):
+        priors.weight_and_bias(head, 1.0, 0.0)
