@@ -43,6 +43,14 @@ from bayesagg_pyro.diagnostics._gradients import (
 from bayesagg_pyro.diagnostics._importance import Importance, importance, psis
 from bayesagg_pyro.diagnostics._inference_data import to_inference_data
 from bayesagg_pyro.diagnostics._lines import read
+from bayesagg_pyro.diagnostics._page import Section, write_page
+from bayesagg_pyro.diagnostics._plot_posterior import (
+    plot_calibration,
+    plot_posterior,
+    plot_predictions,
+)
+from bayesagg_pyro.diagnostics._plot_record import plot_record
+from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features, plot_gradients
 from bayesagg_pyro.diagnostics._predictions import (
     Epistemic,
     Pit,
@@ -54,6 +62,7 @@ from bayesagg_pyro.diagnostics._predictions import (
     reliability,
 )
 from bayesagg_pyro.diagnostics._recorder import Recorder
+from bayesagg_pyro.diagnostics._report import report
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, Threshold, judge
 
 __all__ = [
@@ -72,6 +81,7 @@ __all__ = [
     "Pit",
     "Recorder",
     "Reliability",
+    "Section",
     "SignalToNoise",
     "Spectrum",
     "Staleness",
@@ -93,9 +103,17 @@ __all__ = [
     "negative_log_density",
     "normality",
     "pit",
+    "plot_aggregation",
+    "plot_calibration",
+    "plot_features",
+    "plot_gradients",
+    "plot_posterior",
+    "plot_predictions",
+    "plot_record",
     "psis",
     "read",
     "reliability",
+    "report",
     "signal_to_noise",
     "simulate_calibration",
     "spectrum",
@@ -106,4 +124,5 @@ __all__ = [
     "update",
     "wasserstein2",
     "weights",
+    "write_page",
 ]

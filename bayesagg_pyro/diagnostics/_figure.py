@@ -1,0 +1,111 @@
+"""What all figures share: style, colours, saving. Matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PALETTE", "bars", "canvas", "legend", "limit", "lines", "png", "save"]
+
+#: Okabe and Ito's colours, told apart with any kind of colour vision.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES: tuple[Any, ...] = ("-", "--", ":")
+_STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "savefig.dpi": 130,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib with this package's style, without touching the caller's.
+
+    Raises:
+        ImportError: without matplotlib; install bayesagg_pyro[diagnostics].
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "figures need matplotlib: pip install 'bayesagg_pyro[diagnostics]'"
+        ) from error
+    settings: Any = _STYLE
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def canvas(
+    columns: int, rows: int = 1, *, width: float = 3.0, height: float = 2.5
+) -> tuple[Figure, list[Axes]]:
+    """A figure that belongs to no window, and its axes row by row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(grid.flat)
+
+
+def save(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:
+    """Write the figure if a path is given; its ending decides the format."""
+    if path is not None:
+        with style():
+            figure.savefig(path)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    with style():
+        figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def look(index: int) -> dict[str, Any]:
+    """Colour and dashes of the so many-th line."""
+    size = len(PALETTE)
+    return {"color": PALETTE[index % size], "linestyle": _DASHES[index // size % len(_DASHES)]}
+
+
+def lines(axes: Axes, x: Sequence[float], series: dict[str, Sequence[float]]) -> None:
+    """One line per name."""
+    for index, (name, values) in enumerate(series.items()):
+        axes.plot(x, values, label=name, linewidth=1, **look(index))
+
+
+def bars(axes: Axes, names: Sequence[str], values: Sequence[float], **settings: Any) -> None:
+    """Horizontal bars, first name on top."""
+    rows = range(len(names))
+    axes.barh(rows, values, height=0.6, color=PALETTE[0], **settings)
+    axes.set_yticks(rows, names)
+    axes.invert_yaxis()
+
+
+def limit(axes: Axes, value: float, *, horizontal: bool = False) -> None:
+    """A dashed line at a threshold."""
+    draw = axes.axhline if horizontal else axes.axvline
+    draw(value, color=PALETTE[1], linestyle="--", linewidth=0.9, label="threshold")
+
+
+def legend(axes: Axes, entries: int) -> None:
+    """A legend where there is something to tell apart; outside when there is much of it."""
+    if 1 < entries <= 4:
+        axes.legend()
+    elif entries > 4:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0)

@@ -1,0 +1,175 @@
+"""Figures of posteriors, their calibration, and predictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from bayesagg_pyro.diagnostics._calibration import LEVELS, Calibration
+from bayesagg_pyro.diagnostics._distance import AgainstReference
+from bayesagg_pyro.diagnostics._figure import PALETTE, bars, canvas, limit, look, save, style
+from bayesagg_pyro.diagnostics._importance import Importance
+from bayesagg_pyro.diagnostics._predictions import Epistemic, Pit, Reliability
+from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_calibration", "plot_posterior", "plot_predictions"]
+
+Path = str | os.PathLike[str] | None
+
+
+def plot_posterior(
+    weighed: Mapping[str, Importance],
+    reference: Mapping[str, AgainstReference] | None = None,
+    *,
+    path: Path = None,
+) -> Figure:
+    """k-hat of every task, and where there is a reference, means and spreads against it.
+
+    Args:
+        weighed: from `importance`, for each head.
+        reference: from `against_reference`, for each head.
+        path: where to save the figure, if anywhere.
+    """
+    names, values = [], []
+    for name, found in weighed.items():
+        khat = found.khat.tolist()
+        names += [name] if len(khat) == 1 else [f"{name}.{task}" for task in range(len(khat))]
+        values += [min(k, 2.0) for k in khat]
+    panels = 1 + 2 * bool(reference)
+    with style():
+        figure, axes = canvas(panels, height=max(2.5, 0.22 * len(names) + 1))
+        bars(axes[0], names, values)
+        limit(axes[0], THRESHOLDS["khat"].limit)
+        axes[0].set(title="PSIS k-hat", xlabel="above 0.7: not the posterior", xlim=(None, 1.2))
+        for index, (name, other) in enumerate((reference or {}).items()):
+            colour = PALETTE[index % len(PALETTE)]
+            z, ratio = other.z.flatten().tolist(), other.ratio.flatten().tolist()
+            axes[1].plot(z, ".", color=colour, label=name, markersize=4)
+            axes[2].plot(ratio, ".", color=colour, label=name, markersize=4)
+        if reference:
+            bound, factor = (THRESHOLDS[key].limit for key in ("z_score", "covariance_ratio"))
+            for line in (-bound, bound):
+                limit(axes[1], line, horizontal=True)
+            for line in (1 / factor, factor):
+                limit(axes[2], line, horizontal=True)
+            axes[1].set(title="means off the reference", xlabel="weight", ylabel="z-score")
+            axes[2].set(title="standard deviation / reference", xlabel="weight")
+            axes[2].set_yscale("log")
+            axes[2].legend([*reference])
+    return save(figure, path)
+
+
+def plot_calibration(found: Calibration, title: str = "", *, path: Path = None) -> Figure:
+    """Histogram of ranks, ECDF difference with its 95 % band, and coverage.
+
+    Args:
+        found: from `simulate_calibration`.
+        title: of the whole figure.
+        path: where to save the figure, if anywhere.
+    """
+    with style():
+        figure, axes = canvas(3)
+        calibration_row(axes, found)
+        if title:
+            figure.suptitle(title, fontsize=10)
+    return save(figure, path)
+
+
+def calibration_row(axes: list[Axes], found: Calibration) -> None:
+    """Fill three axes."""
+    total = found.histogram().sum(1)
+    expected = float(total.sum()) / found.bins
+    spread = 2 * (expected * (1 - 1 / found.bins)) ** 0.5
+    edges = (torch.arange(found.bins) + 0.5) / found.bins
+    axes[0].bar(edges.tolist(), total.tolist(), width=0.9 / found.bins, color=PALETTE[0])
+    axes[0].axhspan(expected - spread, expected + spread, color="grey", alpha=0.3, linewidth=0)
+    axes[0].set(title="ranks of the truth (grey: ±2σ of flat)", xlabel="rank / draws", yticks=[])
+    level = (torch.arange(found.draws + 1) + 1) / (found.draws + 1)
+    for weight, curve in enumerate(found.ecdf_difference().unbind(1)):
+        axes[1].plot(level.tolist(), curve.tolist(), linewidth=1, **look(weight))
+    band = found.ecdf_band()
+    axes[1].fill_between([0, 1], -band, band, color="grey", alpha=0.3, linewidth=0)
+    axes[1].set(title="ECDF − uniform, per weight (95 % band)", xlabel="rank / draws")
+    actual = [found.coverage()[level] for level in LEVELS]
+    axes[2].plot([0, 1], [0, 1], color="grey", linewidth=0.7)
+    axes[2].plot(LEVELS, actual, "o-", color=PALETTE[0], markersize=4)
+    axes[2].set(title="coverage", xlabel="stated", ylabel="actual", xlim=(0, 1), ylim=(0, 1))
+
+
+def plot_predictions(
+    probabilities: Mapping[str, Reliability],
+    transforms: Mapping[str, Pit],
+    uncertainty: Mapping[str, Epistemic],
+    *,
+    path: Path = None,
+) -> Figure:
+    """Reliability of probabilities, PIT of real targets, uncertainty against error.
+
+    Args:
+        probabilities: from `reliability`, for each head of classes; may be empty.
+        transforms: from `pit`, for each head of real targets; may be empty.
+        uncertainty: from `epistemic_against_error`; may be empty.
+        path: where to save the figure, if anywhere.
+    """
+    panels = [p for p in (probabilities, transforms, uncertainty) if p]
+    with style():
+        figure, axes = canvas(max(1, len(panels)))
+        free = iter(axes)
+        if probabilities:
+            ax = next(free)
+            ax.plot([0, 1], [0, 1], color="grey", linewidth=0.7)
+            for index, (name, found) in enumerate(probabilities.items()):
+                full = found.count > 0
+                ax.plot(
+                    found.confidence[full].tolist(),
+                    found.frequency[full].tolist(),
+                    marker="o",
+                    markersize=3,
+                    label=f"{name}: ECE {float(found.ece):.3f}",
+                    **look(index),
+                )
+            ax.set(title="reliability", xlabel="stated probability", ylabel="frequency")
+            ax.legend()
+        if transforms:
+            ax = next(free)
+            labels = [(name, task) for name, pit in transforms.items() for task in pit.values]
+            for index, (name, task) in enumerate(labels):
+                values = transforms[name].values[task].tolist()
+                ax.hist(
+                    values,
+                    bins=15,
+                    range=(0, 1),
+                    density=True,
+                    histtype="step",
+                    label=f"{name}.{task}",
+                    **look(index),
+                )
+            ax.axhline(1, color="grey", linewidth=0.7)
+            ax.set(title="PIT (flat: calibrated)", xlabel="F(y)", yticks=[])
+            if len(labels) <= 6:
+                ax.legend()
+        if uncertainty:
+            ax = next(free)
+            for index, (name, group) in enumerate(uncertainty.items()):
+                ax.plot(
+                    group.deviation.tolist(),
+                    group.error.tolist(),
+                    marker="o",
+                    markersize=3,
+                    label=f"{name}: ρ = {float(group.correlation):.2f}",
+                    **look(index),
+                )
+            ax.set(
+                title="uncertainty against error (tenths)",
+                xlabel="stated standard deviation",
+                ylabel="root mean square error",
+            )
+            ax.legend()
+    return save(figure, path)

@@ -1,0 +1,129 @@
+"""Figures of a recorder's table: how training went."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bayesagg_pyro.diagnostics._figure import canvas, legend, limit, lines, save, style
+from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
+from bayesagg_pyro.errors import SettingError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_record"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    title: str
+    columns: tuple[str, ...]
+    scale: Literal["linear", "log", "symlog"] = "linear"
+    threshold: str | None = None
+
+
+_THEMES: dict[str, tuple[_Panel, ...]] = {
+    "training": (
+        _Panel("loss of each task", ("loss",), "log"),
+        _Panel("norm of the posterior mean", ("head_norm",), "log"),
+        _Panel("norm of the update", ("update_norm",), "log"),
+    ),
+    "features": (
+        _Panel("live units, rank, effective rank", ("live_units", "rank", "effective_rank")),
+        _Panel("mean norm of features", ("feature_norm",), "log"),
+        _Panel("cost of a stale prior (relative loss)", ("stale_cost",), "symlog", "stale_cost"),
+        _Panel("distance of a stale prior", ("stale_distance",), "log"),
+        _Panel("one batch moves the mean by (prior std)", ("moved",), "log"),
+        _Panel("share of 2 S h in E g", ("uncertainty_pull",), "linear", "uncertainty_pull"),
+    ),
+    "gradients": (
+        _Panel("signal to noise", ("snr",), "log", "snr"),
+        _Panel("posterior standard deviation", ("posterior_std",), "log"),
+        _Panel("condition number (bound)", ("condition",), "log"),
+        _Panel("jitter", ("jitter",), "symlog"),
+    ),
+    "aggregation": (
+        _Panel("effective number of tasks", ("effective_tasks",)),
+        _Panel("mean weight α", ("weight",)),
+        _Panel("share of the update", ("share",)),
+        _Panel("first-order change of loss", ("first_order",), "linear", "first_order"),
+        _Panel("the same along the plain mean", ("first_order_mean",), "linear", "first_order"),
+        _Panel("cosines between tasks: mean, least", ("cosine_mean", "cosine_min")),
+    ),
+}
+
+
+def plot_record(
+    rows: Sequence[Row],
+    theme: Literal["training", "features", "gradients", "aggregation"],
+    *,
+    path: str | os.PathLike[str] | None = None,
+) -> Figure:
+    """Curves over training steps of one theme; the warm-up is shaded.
+
+    Args:
+        rows: from `read`.
+        theme: "training", "features", "gradients" or "aggregation".
+        path: where to save the figure, if anywhere.
+
+    Raises:
+        SettingError: for another theme, or a table without rows or without this theme's columns.
+    """
+    if theme not in _THEMES:
+        raise SettingError(f"theme must be one of {sorted(_THEMES)}, not {theme!r}")
+    panels = [(panel, _series(rows, panel)) for panel in _THEMES[theme]]
+    panels = [(panel, series) for panel, series in panels if series]
+    if not panels:
+        raise SettingError(
+            f"the table has no columns about {theme}: it holds {len(rows)} rows; record a run with "
+            "Bayesian steps"
+        )
+    columns = min(3, len(panels))
+    with style():
+        figure, axes = canvas(columns, -(-len(panels) // columns), width=3.3, height=2.2)
+        steps = [row["step"] for row in rows]
+        warm = [row["step"] for row in rows if not row["bayesian"]]
+        for index, (ax, (panel, series)) in enumerate(zip(axes, panels, strict=False)):
+            _draw(ax, panel, steps, series)
+            if warm:
+                ax.axvspan(warm[0], warm[-1], color="grey", alpha=0.15, linewidth=0)
+            last = (index + 1) % columns == 0 or index == len(panels) - 1
+            if len(series) <= 4 or last:
+                legend(ax, len(series))
+        for ax in axes[len(panels) :]:
+            ax.set_axis_off()
+    return save(figure, path)
+
+
+def _series(rows: Sequence[Row], panel: _Panel) -> dict[str, list[float]]:
+    """{task, or column: values with NaN where a row lacks them}."""
+    names: dict[str, None] = {}
+    for row in rows:
+        for key in row:
+            if key.split("/")[0] in panel.columns:
+                names[key] = None
+    nan = float("nan")
+    found = {
+        name.split("/")[-1]: [nan if row.get(name) is None else row[name] for row in rows]
+        for name in names
+    }
+    return {name: values for name, values in found.items() if any(v == v for v in values)}
+
+
+def _draw(ax: Axes, panel: _Panel, steps: list[float], series: dict[str, list[float]]) -> None:
+    lines(ax, steps, series)  # type: ignore[arg-type]
+    values = [v for line in series.values() for v in line if v == v]
+    if panel.scale == "symlog":
+        ax.set_yscale("symlog", linthresh=0.1)
+    elif panel.scale == "log" and min(values) > 0:
+        ax.set_yscale("log")
+    if panel.threshold is not None:
+        limit(ax, THRESHOLDS[panel.threshold].limit, horizontal=True)
+    ax.set(title=panel.title, xlabel="step")
+    ax.margins(x=0.01)

@@ -1,0 +1,196 @@
+"""Figures of one step: gradients, aggregation, features."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.diagnostics._aggregation import Conflicts, Update, Weights
+from bayesagg_pyro.diagnostics._features import Spectrum
+from bayesagg_pyro.diagnostics._figure import PALETTE, bars, canvas, limit, save, style
+from bayesagg_pyro.diagnostics._gradients import Moments, Normality, SignalToNoise
+from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_aggregation", "plot_features", "plot_gradients"]
+
+Path = str | os.PathLike[str] | None
+_POINTS = 1500
+
+
+def plot_gradients(
+    names: Sequence[str],
+    noise: SignalToNoise,
+    shape: Normality | None = None,
+    sampled: Moments | None = None,
+    *,
+    path: Path = None,
+) -> Figure:
+    """Signal-to-noise by task, the shape of gradients, and stated against sampled moments.
+
+    Args:
+        names: of the tasks.
+        noise: from `signal_to_noise`.
+        shape: from `normality`; left out if None.
+        sampled: from `moments`; left out if None.
+        path: where to save the figure, if anywhere.
+    """
+    panels = 1 + (shape is not None) + (sampled is not None)
+    with style():
+        figure, axes = canvas(panels, height=max(2.5, 0.22 * len(names) + 1))
+        ratio = noise.by_task.nan_to_num(0.0, posinf=1e6)
+        bars(axes[0], names, ratio.tolist())
+        limit(axes[0], THRESHOLDS["snr"].limit)
+        axes[0].set(title="signal to noise", xlabel="median |E g| / std g")
+        if shape is not None:
+            _shapes(axes[1], names, shape)
+        if sampled is not None:
+            _scores(axes[-1], sampled)
+    return save(figure, path)
+
+
+def _shapes(axes: Axes, names: Sequence[str], shape: Normality) -> None:
+    step = max(1, shape.skewness[0].numel() * len(names) // _POINTS)
+    for task, name in enumerate(names):
+        axes.plot(
+            shape.skewness[task].flatten()[::step].tolist(),
+            shape.excess_kurtosis[task].flatten()[::step].tolist(),
+            ".",
+            markersize=3,
+            alpha=0.6,
+            color=PALETTE[task % len(PALETTE)],
+            label=name,
+        )
+    axes.axhline(0, color="grey", linewidth=0.5)
+    axes.axvline(0, color="grey", linewidth=0.5)
+    limit(axes, THRESHOLDS["kurtosis"].limit, horizontal=True)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set(title="shape (0, 0: Gaussian)", xlabel="skewness", ylabel="excess kurtosis")
+    if len(names) <= len(PALETTE):
+        axes.legend(markerscale=2)
+
+
+def _scores(axes: Axes, sampled: Moments) -> None:
+    for values, name, colour in (
+        (sampled.mean_z, "mean", PALETTE[0]),
+        (sampled.variance_z, "variance", PALETTE[1]),
+    ):
+        axes.hist(
+            values.flatten().clamp(-6, 6).tolist(),
+            bins=49,
+            range=(-6, 6),
+            density=True,
+            histtype="step",
+            color=colour,
+            label=name,
+        )
+    x = torch.linspace(-6, 6, 200)
+    density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
+    axes.plot(x.tolist(), density.tolist(), color="grey", linewidth=0.8, label="N(0, 1)")
+    axes.set(title="stated − sampled moments", xlabel="standard errors", yticks=[])
+    axes.legend()
+
+
+def plot_aggregation(
+    names: Sequence[str],
+    weights: Weights | None,
+    update: Update,
+    conflicts: Conflicts,
+    *,
+    path: Path = None,
+) -> Figure:
+    """Weights of tasks, what they own of the update, what it does to them, and who disagrees.
+
+    Args:
+        names: of the tasks.
+        weights: from `weights`; None for a method without them.
+        update: from `update`.
+        conflicts: from `conflicts`.
+        path: where to save the figure, if anywhere.
+    """
+    rows = list(range(len(names)))
+    with style():
+        figure, axes = canvas(2, 2, width=3.6, height=max(2.4, 0.2 * len(names) + 1))
+        if weights is not None:
+            low, middle, high = weights.quantiles.tolist()
+            axes[0].hlines(rows, low, high, color=PALETTE[0], linewidth=2.5, label="5 to 95 %")
+            axes[0].plot(middle, rows, "o", color=PALETTE[0], markersize=5, label="median")
+            axes[0].plot(
+                weights.mean.tolist(), rows, "|", color="black", markersize=9, label="mean"
+            )
+            axes[0].axvline(1 / len(names), color="grey", linewidth=0.7, label="equal")
+            axes[0].legend()
+        axes[0].set_yticks(rows, names)
+        axes[0].invert_yaxis()
+        axes[0].set(title="weights α over examples and dimensions", xlabel="α")
+        if update.shares is not None:
+            bars(axes[1], names, update.shares.tolist())
+            axes[1].axvline(0, color="black", linewidth=0.6)
+        axes[1].set(title="share of the update", xlabel="⟨α μ, g⟩ / ⟨g, g⟩")
+        axes[2].plot(update.change.tolist(), rows, "o", color=PALETTE[0], label="this direction")
+        axes[2].plot(
+            update.change_of_mean.tolist(), rows, "x", color=PALETTE[1], label="plain mean"
+        )
+        axes[2].axvline(0, color="grey", linewidth=0.7)
+        axes[2].set_yticks(rows, names)
+        axes[2].invert_yaxis()
+        axes[2].set(
+            title="first-order change of each loss",
+            xlabel="−1: as fast as can be;  above 0: it rises",
+        )
+        axes[2].legend()
+        _matrix(axes[3], names, conflicts)
+    return save(figure, path)
+
+
+def _matrix(axes: Axes, names: Sequence[str], conflicts: Conflicts) -> None:
+    image = axes.imshow(conflicts.cosine.tolist(), vmin=-1, vmax=1, cmap="RdBu")
+    assert axes.figure is not None
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+    axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
+    axes.set_yticks(range(len(names)), names)
+    if len(names) <= 8:
+        for i, row in enumerate(conflicts.against.tolist()):
+            for j, share in enumerate(row):
+                if i != j:
+                    axes.text(j, i, f"{share:.0%}", ha="center", va="center", fontsize=6)
+    axes.set(title="cosine (and sure conflicts, % of examples)")
+
+
+def plot_features(spectrum: Spectrum, features: Tensor, *, path: Path = None) -> Figure:
+    """Spectrum of HᵀH and the spread of each unit.
+
+    Args:
+        spectrum: from `spectrum`.
+        features: [B, d].
+        path: where to save the figure, if anywhere.
+    """
+    with style():
+        figure, axes = canvas(2, width=3.4)
+        order = range(1, len(spectrum.eigenvalues) + 1)
+        floor = float(spectrum.eigenvalues[0]) * 1e-16
+        axes[0].semilogy(order, spectrum.eigenvalues.clamp(min=floor).tolist(), ".-", linewidth=0.8)
+        axes[0].axvline(
+            float(spectrum.effective_rank), color=PALETTE[2], label="effective rank", linewidth=1
+        )
+        axes[0].axvline(
+            float(spectrum.rank), color=PALETTE[4], label="rank", linewidth=1, linestyle=":"
+        )
+        axes[0].set(title="eigenvalues of HᵀH / B", xlabel="order")
+        axes[0].legend()
+        deviation = features.detach().double().std(0).sort(descending=True).values
+        axes[1].bar(order, deviation.tolist(), color=PALETTE[0])
+        axes[1].set(
+            title=f"spread of units ({int(spectrum.live_units)} of {len(spectrum.live)} live)",
+            xlabel="unit, sorted",
+            ylabel="standard deviation",
+        )
+    return save(figure, path)

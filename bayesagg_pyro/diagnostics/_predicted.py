@@ -1,0 +1,99 @@
+"""The report's section about predictions, whatever the head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.diagnostics._page import Section
+from bayesagg_pyro.diagnostics._plot_posterior import plot_predictions
+from bayesagg_pyro.diagnostics._predictions import (
+    Epistemic,
+    Pit,
+    Reliability,
+    epistemic_against_error,
+    pit,
+    reliability,
+)
+from bayesagg_pyro.diagnostics._thresholds import Check
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["predictions_section"]
+
+_DRAWS = 64
+
+
+def predictions_section(
+    heads: Mapping[str, Head],
+    posteriors: Mapping[str, Posterior],
+    features: Tensor,
+    targets: Mapping[str, Targets],
+    *,
+    on_training: bool,
+    generator: torch.Generator,
+) -> Section:
+    """Reliability of classification, PIT of regression, uncertainty against error of both."""
+    found: tuple[dict[str, Reliability], dict[str, Pit], dict[str, Epistemic]] = ({}, {}, {})
+    checks: list[Check] = []
+    notes = []
+    if on_training:
+        notes.append("Judged on the training batch, which flatters: give test=(features, targets).")
+    for name, head in heads.items():
+        values = targets[name].values
+        factor = targets[name].factor(torch.float64)
+        seen = torch.ones_like(values, dtype=torch.bool) if factor is None else factor > 0
+        try:
+            predictive: Any = head.predictive(features, posteriors[name])
+        except NotImplementedError as error:
+            notes.append(f"{name}: {error}")
+            continue
+        results: list[Reliability | Pit | Epistemic] = []
+        if head.target_kind == "class" or head.target_kind == "binary":
+            found[0][name] = reliability(predictive.probs, values, observed=seen)
+            results.append(found[0][name])
+        elif _has_cdf(predictive):
+            found[1][name] = pit(predictive, values.to(predictive.mean.dtype), observed=seen)
+            results.append(found[1][name])
+        if head.target_kind != "class" and int(seen.sum()) >= 20:
+            miss = values - predictive.mean
+            spread = _spread(head, posteriors[name], features, generator)
+            found[2][name] = epistemic_against_error(
+                spread.expand_as(miss), miss.to(spread.dtype), observed=seen
+            )
+            results.append(found[2][name])
+        for result in results:
+            for check in result.checks():
+                place = f"{name}: {check.where}" if check.where else name
+                checks.append(Check(check.key, check.value, check.alarm, place))
+    text = [
+        "Do predictions know what they know? Reliability holds stated probabilities against "
+        "frequencies: below the diagonal is overconfident. PIT values of calibrated predictions of "
+        "numbers are flat: a ∪ shape is overconfident, a ∩ shape too cautious. The last panel "
+        "groups examples by the spread that uncertain weights give to the prediction (without the "
+        "noise of the targets): errors should grow with it.",
+    ]
+    figures = [plot_predictions(*found)] if any(found) else []
+    return Section("Predictions", text, figures, checks, notes)
+
+
+def _has_cdf(predictive: Any) -> bool:
+    try:
+        predictive.cdf(predictive.mean)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _spread(
+    head: Head, posterior: Posterior, features: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Standard deviation of E[y | h, w] over weights, [B, tasks]."""
+    weight = posterior.sample((_DRAWS,), generator=generator)
+    outputs = head(features.detach().to(weight.dtype), weight)
+    mean: Tensor = head.likelihood(outputs).mean
+    return mean.double().std(0)
