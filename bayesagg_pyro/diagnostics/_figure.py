@@ -100,7 +100,7 @@ def bars(axes: Axes, names: Sequence[str], values: Sequence[float], **settings: 
 def limit(axes: Axes, value: float, *, horizontal: bool = False) -> None:
     """A dashed line at a threshold."""
     draw = axes.axhline if horizontal else axes.axvline
-    draw(value, color=PALETTE[1], linestyle="--", linewidth=0.9, label="threshold")
+    draw(value, color="#444444", linestyle=(0, (4, 3)), linewidth=0.8)
 
 
 def legend(axes: Axes, entries: int) -> None:

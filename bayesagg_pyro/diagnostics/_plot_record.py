@@ -89,13 +89,14 @@ def plot_record(
         figure, axes = canvas(columns, -(-len(panels) // columns), width=3.3, height=2.2)
         steps = [row["step"] for row in rows]
         warm = [row["step"] for row in rows if not row["bayesian"]]
+        told: list[str] = []
         for index, (ax, (panel, series)) in enumerate(zip(axes, panels, strict=False)):
             _draw(ax, panel, steps, series)
             if warm:
                 ax.axvspan(warm[0], warm[-1], color="grey", alpha=0.15, linewidth=0)
-            last = (index + 1) % columns == 0 or index == len(panels) - 1
-            if len(series) <= 4 or last:
-                legend(ax, len(series))
+            if [*series] != told and (len(series) <= 4 or (index + 1) % columns == 0):
+                legend(ax, len(series))  # once for as long as the names stay the same
+                told = [*series]
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
     return save(figure, path)

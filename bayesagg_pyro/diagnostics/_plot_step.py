@@ -162,7 +162,7 @@ def _matrix(axes: Axes, names: Sequence[str], conflicts: Conflicts) -> None:
             for j, share in enumerate(row):
                 if i != j:
                     axes.text(j, i, f"{share:.0%}", ha="center", va="center", fontsize=6)
-    axes.set(title="cosine (and sure conflicts, % of examples)")
+    axes.set(title="cosines (%: sure conflicts)")
 
 
 def plot_features(spectrum: Spectrum, features: Tensor, *, path: Path = None) -> Figure:

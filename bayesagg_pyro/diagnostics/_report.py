@@ -27,12 +27,16 @@ from bayesagg_pyro.diagnostics._sections import (
 from bayesagg_pyro.diagnostics._thresholds import Check
 from bayesagg_pyro.engine import BayesAgg
 from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["report"]
+
+#: Examples whose gradients are sampled: [draws, tasks, examples, d] is held at once.
+_EXAMPLES = 16
 
 
 @torch.no_grad()
@@ -85,18 +89,9 @@ def report(
         name: mtl.schemes[name].infer(head, features, observed[name], priors[name])
         for name, head in heads.items()
     }
-    grad = gradients.cat(
-        {
-            name: gradients.distribution(
-                head,
-                posteriors[name],
-                features,
-                observed[name],
-                estimator=mtl.estimators[name],
-                generator=generator,
-            )
-            for name, head in heads.items()
-        }
+    grad, few = (
+        _gradients(mtl, heads, posteriors, features[:rows], observed, generator)
+        for rows in (len(features), _EXAMPLES)
     )
     names = task_names(heads)
     against = {}
@@ -107,7 +102,7 @@ def report(
         }
     sections = [
         _posteriors(heads, posteriors, priors, features, observed, against, draws, generator),
-        gradient_section(names, grad, draws, generator),
+        gradient_section(names, grad, few, draws, generator),
         aggregation_section(names, mtl.aggregation, grad, heads, posteriors, features, observed),
         feature_section(features),
         predictions_section(heads, priors, *tested, on_training=test is None, generator=generator),
@@ -127,6 +122,39 @@ def _parsed(
     for head in heads.values():
         head.check_features(features)
     return {name: head.parse_targets(targets[name], len(features)) for name, head in heads.items()}
+
+
+def _gradients(
+    mtl: BayesAgg,
+    heads: Mapping[str, Head],
+    posteriors: Mapping[str, Posterior],
+    features: Tensor,
+    observed: Mapping[str, Targets],
+    generator: torch.Generator,
+) -> GradientDistribution:
+    """Of the first examples, as many as there are features."""
+    return gradients.cat(
+        {
+            name: gradients.distribution(
+                head,
+                posteriors[name],
+                features,
+                _first(observed[name], len(features)),
+                estimator=mtl.estimators[name],
+                generator=generator,
+            )
+            for name, head in heads.items()
+        }
+    )
+
+
+def _first(targets: Targets, rows: int) -> Targets:
+    values, mask, weight = targets
+    return Targets(
+        values[:rows],
+        None if mask is None else mask[:rows],
+        None if weight is None else weight[:rows],
+    )
 
 
 def _posteriors(

@@ -34,15 +34,17 @@ __all__ = [
 
 
 def gradient_section(
-    names: Sequence[str], grad: GradientDistribution, draws: int, generator: torch.Generator
+    names: Sequence[str],
+    grad: GradientDistribution,
+    few: GradientDistribution,
+    draws: int,
+    generator: torch.Generator,
 ) -> Section:
     """Signal, shape and moments of gradients, and what the diagonal drops."""
     noise = _gradients.signal_to_noise(grad)
     checks = noise.checks()
     notes = []
     shape = sampled = None
-    # Samples are [draws, tasks, B, d]: a few examples tell the shape as well as all do.
-    few = _first_examples(grad, max(1, 2**24 // max(1, draws * grad.mean[:, 0].numel())))
     if few.sampler is not None:
         shape = _gradients.normality(few, draws=draws, generator=generator)
         sampled = _gradients.moments(few, draws=draws, generator=generator)
@@ -66,20 +68,6 @@ def gradient_section(
         [plot_gradients(names, noise, shape, sampled)],
         [_named(check, names) for check in checks],
         notes,
-    )
-
-
-def _first_examples(grad: GradientDistribution, count: int) -> GradientDistribution:
-    if count >= grad.mean.shape[1]:
-        return grad
-    covariance, sampler = grad.covariance, grad.sampler
-    return replace(
-        grad,
-        mean=grad.mean[:, :count],
-        variance=grad.variance[:, :count],
-        observed=None if grad.observed is None else grad.observed[:, :count],
-        covariance=covariance and (lambda: covariance()[:, :count]),
-        sampler=sampler and (lambda draws, rng: sampler(draws, rng)[:, :, :count]),
     )
 
 

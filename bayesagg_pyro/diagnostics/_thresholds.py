@@ -163,11 +163,12 @@ THRESHOLDS: dict[str, Threshold] = {
         "none should be needed",
     ),
     "moments": Threshold(
-        "p-value of the largest deviation between exact and sampled moments (Bonferroni)",
-        1e-3,
-        "below",
-        "The moments do not belong to this loss and posterior: a formula or an estimator is wrong.",
-        "one false alarm in a thousand tests",
+        "stated off sampled moments beyond sampling error (mean in std, variance relative)",
+        0.1,
+        "above",
+        "The stated mean or variance is not that of this loss and posterior: a formula is wrong, "
+        "or an estimator draws too few samples.",
+        "a tenth changes no weight by more than a tenth",
     ),
     "skewness": Threshold(
         "skewness of a gradient",

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from experiments.cli import (
+    calibration,
     chestxray14,
     cifar_mtl,
     compare,
@@ -48,3 +49,4 @@ _add(compare.compare, compare.EPILOG)
 _add(figures.figures, figures.EPILOG)
 _add(run.run, run.RUN_EPILOG, run.SeveralValues)
 _add(run.sweep, run.SWEEP_EPILOG, run.SeveralValues)
+_add(calibration.calibration, calibration.EPILOG)
