@@ -38,7 +38,8 @@ def calibration(
 ) -> None:
     """Ask whether each inference scheme puts true weights where its posterior says.
 
-    Simulation-based calibration: weights are drawn from the prior and targets from them. Exact schemes must pass. Schemes that approximate may fail, and the figures show how.
+    Simulation-based calibration: weights are drawn from the prior and targets from them. Exact
+    schemes must pass. Schemes that approximate may fail, and the figures show how.
     """
     with friendly(debug) as console:
         unknown = [name for name in only or () if name not in _NAMES]

@@ -1,0 +1,171 @@
+"""Figures by theme and the report."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import diagnostics, heads, inference
+from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.diagnostics import Check
+from bayesagg_pyro.errors import SettingError, StateError
+
+pytest.importorskip("matplotlib")
+
+
+class World:
+    def __init__(self, kill_units: bool = False) -> None:
+        torch.manual_seed(2)
+        self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh())
+        self.kill = kill_units
+        made: dict[str, heads.Head] = {
+            "level": heads.Gaussian(8, tasks=2, noise_scale=0.3),
+            "flag": heads.Bernoulli(8),
+            "kind": heads.Categorical(8, classes=3),
+        }
+        self.mtl = ba.BayesAgg(made, PrecisionWeighted(0.5))
+        self.x = torch.randn(80, 5)
+        level = self.x[:, :2].sin() + 0.3 * torch.randn(80, 2)
+        kind = (self.x[:, 3] > 0.5).long() + (self.x[:, 3] > -0.5).long()
+        self.y = {"level": level, "flag": (self.x[:, 2:3] > 0).float(), "kind": kind[:, None]}
+
+    def features(self) -> torch.Tensor:
+        h = self.net(self.x)
+        return torch.cat([h[:, :3], 0 * h[:, 3:]], 1) if self.kill else h
+
+    def train(self, epochs: int = 2) -> World:
+        for epoch in range(epochs):
+            if epoch == 1:
+                self.mtl.start_bayes()
+            self.mtl.backward(self.features(), self.y)
+            self.mtl.update_prior()
+        return self
+
+
+def pictures(path: Path) -> list[bytes]:
+    text = path.read_text(encoding="utf-8")
+    return [base64.b64decode(data) for data in re.findall(r'base64,([^"]+)"', text)]
+
+
+def by_key(checks: list[Check]) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    for check in checks:
+        found[check.key] = found.get(check.key, False) or check.alarm
+    return found
+
+
+def test_one_page_with_everything(tmp_path: Path) -> None:
+    world = World()
+    diagnostics.Recorder(world.mtl, tmp_path / "record.jsonl", every=1)
+    world.train()
+    state = torch.random.get_rng_state()
+    before = {name: value.clone() for name, value in world.mtl.named_parameters()}
+    checks = diagnostics.report(
+        tmp_path / "page.html",
+        world.mtl,
+        world.features(),
+        world.y,
+        test=(world.features(), world.y),
+        record=tmp_path / "record.jsonl",
+        reference=inference.Laplace(),
+        draws=400,
+    )
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(torch.equal(before[n], v) for n, v in world.mtl.named_parameters())
+    images = pictures(tmp_path / "page.html")
+    assert len(images) == 9
+    assert all(image.startswith(b"\x89PNG") for image in images)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for heading in ("Posteriors", "Gradients", "Aggregation", "Features", "Predictions"):
+        assert f">{heading}</h2>" in text
+    assert not re.search(r'(src|href)="(http|//)', text)  # self-contained
+    found = by_key(checks)
+    assert found.keys() >= {"khat", "z_score", "moments", "diagonal", "first_order", "pit", "ece"}
+    assert not found["live_units"]
+    for check in checks:
+        assert check.threshold.meaning.split("'")[0] in text
+    assert "flag" in text
+
+
+def test_dead_units_head_the_page(tmp_path: Path) -> None:
+    world = World(kill_units=True).train()
+    checks = diagnostics.report(
+        tmp_path / "p.html", world.mtl, world.features(), world.y, draws=200
+    )
+    assert by_key(checks)["live_units"]
+    text = (tmp_path / "p.html").read_text(encoding="utf-8")
+    top = text[: text.index("<h2")]
+    assert "checks alarm" in top
+    assert "dead ReLU units" in top
+    assert "which flatters" in text
+
+
+def test_missing_labels_and_samples(tmp_path: Path) -> None:
+    world = World()
+    world.mtl = ba.BayesAgg(
+        {"level": heads.Gaussian(8, tasks=2, missing="nan"), "flag": heads.Bernoulli(8)},
+        inference={
+            "level": inference.Conjugate(),
+            "flag": inference.NUTS(40, warmup=20, chains=2),
+        },
+    )
+    world.y = {"level": world.y["level"].clone(), "flag": world.y["flag"]}
+    world.y["level"][::3, 0] = torch.nan
+    world.mtl.backward(world.features(), world.y)
+    world.mtl.update_prior()
+    checks = diagnostics.report(
+        tmp_path / "p.html", world.mtl, world.features(), world.y, draws=200
+    )
+    assert {check.where.split(":")[0] for check in checks if check.key == "rhat"} == {"flag"}
+    assert "samples have no density" in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
+def test_errors_leave_no_page(tmp_path: Path) -> None:
+    world = World()
+    with pytest.raises(StateError, match="no prior yet"):
+        diagnostics.report(tmp_path / "p.html", world.mtl, world.features(), world.y)
+    world.train(1)
+    del world.y["kind"]
+    with pytest.raises(SettingError, match=r"targets of heads \['kind'\] are missing"):
+        diagnostics.report(tmp_path / "p.html", world.mtl, world.features(), world.y)
+    assert not (tmp_path / "p.html").exists()
+
+
+def test_every_theme_of_a_record_is_drawn(tmp_path: Path) -> None:
+    world = World()
+    recorder = diagnostics.Recorder(world.mtl, tmp_path / "record.jsonl", every=1)
+    world.train(3)
+    rows = diagnostics.read(recorder.path)
+    for theme in ("training", "features", "gradients", "aggregation"):
+        path = tmp_path / f"{theme}.{'pdf' if theme == 'training' else 'png'}"
+        figure = diagnostics.plot_record(rows, theme, path=path)  # type: ignore[arg-type]
+        assert path.stat().st_size > 5000
+        titled: list[Any] = [axes for axes in figure.axes if axes.get_title(loc="left")]
+        assert titled
+        assert all(axes.lines for axes in titled)
+    with pytest.raises(SettingError, match="theme must be one of"):
+        diagnostics.plot_record(rows, "colour")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="no columns about aggregation"):
+        diagnostics.plot_record(rows[:1], "aggregation")
+
+
+def test_calibration_command(tmp_path: Path) -> None:
+    import json
+
+    from experiments import calibration
+
+    lines: list[str] = []
+    cases = tuple(case for case in calibration.CASES if "nuts" not in case.name)
+    calibration.run(tmp_path, replications=60, cases=cases, told=lines.append)
+    stored = json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
+    outcome = {result["case"]: result["passed"] for result in stored["results"]}
+    assert outcome["gaussian-conjugate"]
+    assert not outcome["bernoulli-taylor"]
+    assert len(lines) == len(list(tmp_path.glob("*.png"))) == 3
