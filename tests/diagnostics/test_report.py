@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bayesagg_pyro import diagnostics, heads, inference
 from bayesagg_pyro.aggregation import PrecisionWeighted
 from bayesagg_pyro.diagnostics import Check
 from bayesagg_pyro.errors import SettingError, StateError
+from experiments import scheme_calibration
 
 pytest.importorskip("matplotlib")
 
@@ -157,13 +159,9 @@ def test_every_theme_of_a_record_is_drawn(tmp_path: Path) -> None:
 
 
 def test_calibration_command(tmp_path: Path) -> None:
-    import json
-
-    from experiments import calibration
-
     lines: list[str] = []
-    cases = tuple(case for case in calibration.CASES if "nuts" not in case.name)
-    calibration.run(tmp_path, replications=60, cases=cases, told=lines.append)
+    cases = tuple(case for case in scheme_calibration.CASES if "nuts" not in case.name)
+    scheme_calibration.run(tmp_path, replications=60, cases=cases, told=lines.append)
     stored = json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
     outcome = {result["case"]: result["passed"] for result in stored["results"]}
     assert outcome["gaussian-conjugate"]
