@@ -51,7 +51,7 @@ def _bernoulli(tasks: int) -> heads.Head:
 
 
 def _nuts() -> inference.Scheme:
-    # All replications move together, so one trajectory serves them all. Five draws for each one that
+    # All replications move together: one trajectory serves them all. Five draws for each one that
     # ranks are taken among leave these nearly independent on whitened weights.
     generator = torch.Generator().manual_seed(0)
     return inference.NUTS(5 * DRAWS, warmup=100, chains=1, generator=generator)
