@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -297,3 +298,11 @@ def test_every_threshold_is_explained() -> None:
         assert threshold.label
         assert threshold.meaning.endswith(".")
         assert threshold.source
+
+
+def test_the_documentation_lists_the_thresholds_as_they_are() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "diagnostics.md"
+    text = page.read_text(encoding="utf-8")
+    for key, threshold in THRESHOLDS.items():
+        row = f"| `{key}` | {threshold.label} | {threshold.side} {threshold.limit:g} |"
+        assert row in text, key
