@@ -267,7 +267,7 @@ class ExpansionSums(Statistics):
             return
         kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
         assert isinstance(parts, dict)
-        size = [self._head.tasks, self._head.weight_size]
+        size = [self._head.blocks, self._head.weight_size]
         if list(shift.shape) != size or parts.keys() != {f.name for f in fields(kind)}:
             raise StateError(
                 f"head {self._head.site!r} has weights of shape {size} and "
