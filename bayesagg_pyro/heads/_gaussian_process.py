@@ -43,7 +43,7 @@ class GaussianProcess(Gaussian):
 
     Raises:
         SettingError, ShapeError: for arguments outside their range.
-        ImportError: for the default kernel without GPyTorch.
+        MissingPackageError: for the default kernel without GPyTorch.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import SettingError, ShapeError, StateError
+from bayesagg_pyro.errors import MissingPackageError, SettingError, ShapeError, StateError
 from bayesagg_pyro.heads._embedding import Embedding
 from bayesagg_pyro.heads._inverse_root import inverse_root
 from bayesagg_pyro.heads._module import check_module, in_precision
@@ -42,7 +42,7 @@ class InducingPoints(Embedding):
 
     Raises:
         SettingError, ShapeError: for arguments outside their range.
-        ImportError: for the default kernel without GPyTorch.
+        MissingPackageError: for the default kernel without GPyTorch.
     """
 
     points: Tensor  #: Z, [M, d]
@@ -181,7 +181,7 @@ def _default_kernel() -> nn.Module:
     try:
         from gpytorch.kernels import RBFKernel, ScaleKernel
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             "the default kernel of a Gaussian process is GPyTorch's: "
             "pip install 'bayesagg_pyro[gp]', or pass a kernel of your own"
         ) from error

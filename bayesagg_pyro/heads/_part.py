@@ -15,7 +15,8 @@ __all__ = ["divisible", "part"]
 def divisible(head: Head) -> bool:
     """Whether `part` knows all that belongs to one task: weights, and buffers in `per_task`."""
     return (
-        not head._modules
+        head.blocks == head.tasks
+        and not head._modules
         and set(head._parameters) == {"weight"}
         and set(head._buffers) <= set(head.per_task)
     )

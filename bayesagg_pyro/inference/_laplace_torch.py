@@ -211,6 +211,11 @@ def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -
             f"{owner} likelihood for {type(head).__name__} heads, only for Categorical and "
             f"Gaussian ones; {remedy}"
         )
+    if head.embedding is not None:
+        raise SettingError(
+            f"{owner} place for the embedding of a head; {remedy}, or hand the package the "
+            "likelihood without it, on embedded features"
+        )
     if targets.weight is not None or weighted:
         raise SettingError(f"{owner} weights of examples or classes; {remedy}")
     if not isinstance(prior, GaussianFamily):
