@@ -6,6 +6,7 @@ alone (Roeder, Wu and Duvenaud, 2017): their noise vanishes where the guide equa
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -52,8 +53,8 @@ class GaussianGuide(PyroModule):
         """Reparametrised draws, [*shape, tasks, P]."""
 
     @abstractmethod
-    def law(self) -> GaussianFamily:
-        """q(z) at the present parameters, without their graph."""
+    def log_density(self, z: Tensor) -> Tensor:
+        """Log q(z) of [..., tasks, P] at the present parameters, without their graph."""
 
     @abstractmethod
     def posterior(self, whitening: Whitening) -> GaussianFamily:
@@ -78,10 +79,12 @@ class FullGuide(GaussianGuide):
         moved: Tensor = self.loc + (self.scale_tril() @ noise[..., None])[..., 0]
         return moved
 
-    def law(self) -> Gaussian:
-        """With precision C⁻ᵀ C⁻¹."""
+    def log_density(self, z: Tensor) -> Tensor:
+        """By one triangular solve."""
         tril = self.scale_tril().detach()
-        return Gaussian(self.loc.detach(), torch.cholesky_inverse(tril))
+        offset = (z - self.loc.detach())[..., None]
+        noise = torch.linalg.solve_triangular(tril, offset, upper=False)[..., 0]
+        return _standard(noise) - self.log_scale.detach().sum(-1)
 
     def posterior(self, whitening: Whitening) -> Gaussian:
         """A Gaussian."""
@@ -98,17 +101,16 @@ class DiagonalGuide(GaussianGuide):
         moved: Tensor = self.loc + self.log_scale.exp() * noise
         return moved
 
-    def law(self) -> DiagonalGaussian:
-        """With precision scale⁻²."""
-        return DiagonalGaussian(self.loc.detach(), (-2 * self.log_scale.detach()).exp())
+    def log_density(self, z: Tensor) -> Tensor:
+        """A product of normals."""
+        log_scale = self.log_scale.detach()
+        return _standard((z - self.loc.detach()) * (-log_scale).exp()) - log_scale.sum(-1)
 
     def posterior(self, whitening: Whitening) -> DiagonalGaussian:
         """A diagonal Gaussian."""
         assert isinstance(whitening, DiagonalWhitening)
-        law = self.law()
-        return DiagonalGaussian(
-            whitening.weights(law.mean), law.precision / whitening.scale.square()
-        )
+        scale = whitening.scale * self.log_scale.detach().exp()
+        return DiagonalGaussian(whitening.weights(self.loc.detach()), scale**-2)
 
 
 class LowRankGuide(GaussianGuide):
@@ -129,19 +131,17 @@ class LowRankGuide(GaussianGuide):
         moved: Tensor = self.loc + self.log_scale.exp() * own + (self.factor @ shared)[..., 0]
         return moved
 
-    def law(self) -> LowRankGaussian:
-        """With covariance diag(scale²) + F Fᵀ."""
-        return LowRankGaussian(
-            self.loc.detach(), self.factor.detach(), (2 * self.log_scale.detach()).exp()
-        )
+    def log_density(self, z: Tensor) -> Tensor:
+        """By Woodbury's identity."""
+        diagonal = (2 * self.log_scale.detach()).exp()
+        return LowRankGaussian(self.loc.detach(), self.factor.detach(), diagonal).log_prob(z)
 
     def posterior(self, whitening: Whitening) -> LowRankGaussian:
         """A low-rank Gaussian."""
         assert isinstance(whitening, DiagonalWhitening)
-        law, scale = self.law(), whitening.scale
-        return LowRankGaussian(
-            whitening.weights(law.mean), law.factor * scale[..., None], law.diagonal * scale**2
-        )
+        own = whitening.scale * self.log_scale.detach().exp()
+        shared = whitening.scale[..., None] * self.factor.detach()
+        return LowRankGaussian(whitening.weights(self.loc.detach()), shared, own.square())
 
 
 class _Pathwise(TorchDistribution):
@@ -164,4 +164,9 @@ class _Pathwise(TorchDistribution):
         return self._guide.draw(torch.Size(sample_shape) + self.batch_shape[:-1])
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self._guide.law().log_prob(value)
+        return self._guide.log_density(value)
+
+
+def _standard(noise: Tensor) -> Tensor:
+    """Log-density of a standard normal, [..., P] to [...]."""
+    return -0.5 * (noise.square().sum(-1) + noise.shape[-1] * math.log(2 * math.pi))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, get_args
@@ -71,7 +72,10 @@ class _Sampler(Iterative):
         with seeded(generator, joint.features.device):
             for _ in range(self.chains):
                 kernel = self._kernel(
-                    potential_fn=potential, target_accept_prob=self.target_acceptance
+                    potential_fn=potential,
+                    target_accept_prob=self.target_acceptance,
+                    # Under "laplace" the masses are known: the whole warm-up is for the step size.
+                    adapt_mass_matrix=self.whiten == "prior",
                 )
                 run = MCMC(
                     kernel,
@@ -93,7 +97,7 @@ class _Sampler(Iterative):
             divergences=torch.tensor(divergences, device=z.device),
             acceptance=torch.tensor(acceptance, dtype=z.dtype, device=z.device),
             r_hat=split_gelman_rubin(weight, chain_dim=0, sample_dim=1),
-            ess=effective_sample_size(weight, chain_dim=0, sample_dim=1),
+            ess=_effective(weight),
         )
         return posterior
 
@@ -113,7 +117,8 @@ class NUTS(_Sampler):
 
     Args:
         draws: kept from each chain.
-        warmup: steps before that, which adapt the step size and a diagonal mass matrix.
+        warmup: steps before that, which adapt the step size (and, for whiten="prior", a diagonal
+            mass matrix).
         chains: run one after another.
         target_acceptance: of the step size's adaptation.
         max_tree_depth: a trajectory has at most 2 to this power steps.
@@ -148,16 +153,19 @@ class NUTS(_Sampler):
 
 
 class HMC(_Sampler):
-    """Hamiltonian Monte Carlo with trajectories of one length, on whitened weights.
+    """Hamiltonian Monte Carlo on whitened weights.
 
-    A quarter of the period of a standard normal, π/2, makes draws nearly independent where the
-    posterior is nearly Gaussian.
+    The number of leapfrog steps is drawn anew for every trajectory, within half to one and a half
+    times the mean: with one length for all, directions whose period it divides never move on
+    (Neal, 2011, section 5.4.2). On nearly Gaussian posteriors it gives more effective samples per
+    gradient than NUTS. `posterior.info` reports as for `NUTS`.
 
     Args:
         draws: kept from each chain.
-        warmup: steps before that, which adapt the step size and a diagonal mass matrix.
+        warmup: steps before that, which adapt the step size.
         chains: run one after another.
-        trajectory: length of a trajectory in whitened units.
+        trajectory: mean length of a trajectory in whitened units, in which the period is 2π where
+            the posterior is Gaussian.
         target_acceptance: of the step size's adaptation.
         whiten: see `NUTS`.
         refresh: see `Scheme.refresh`.
@@ -173,7 +181,7 @@ class HMC(_Sampler):
         *,
         warmup: int = 200,
         chains: int = 2,
-        trajectory: float = 1.5707963,
+        trajectory: float = 2.0,
         target_acceptance: float = 0.8,
         whiten: Whiten = "laplace",
         refresh: Refresh = "epoch",
@@ -185,4 +193,25 @@ class HMC(_Sampler):
         self.trajectory = trajectory
 
     def _kernel(self, **settings: Any) -> Any:
-        return PyroHMC(trajectory_length=self.trajectory, **settings)
+        return _JitteredHMC(trajectory_length=self.trajectory, **settings)
+
+
+class _JitteredHMC(PyroHMC):
+    """Pyro's kernel, which reads `num_steps` once per trajectory."""
+
+    @property
+    def num_steps(self) -> int:
+        length = self.trajectory_length * (0.5 + float(torch.rand(())))
+        return max(1, round(length / self.step_size))
+
+
+def _effective(weight: Tensor) -> Tensor:
+    """Effective sample size of [chains, draws, tasks, P], at most S log10 S of S draws.
+
+    Chains whose draws alternate have negative autocorrelations, whose estimated sum can pass any
+    bound or change its sign; the cap is that of Stan.
+    """
+    found: Tensor = effective_sample_size(weight, chain_dim=0, sample_dim=1)
+    count = weight.shape[0] * weight.shape[1]
+    most = count * math.log10(count)
+    return torch.where((found <= 0) | (found > most), most, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -36,6 +37,9 @@ __all__ = ["Variational"]
 
 GuideFactory: TypeAlias = Callable[[Callable[..., Any]], nn.Module]
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+#: Rise of the bound per block of weights that counts as none.
+_NATS = 0.1
 Named: TypeAlias = Literal["full", "low_rank", "diagonal"]
 
 
@@ -88,7 +92,8 @@ class Variational(Iterative):
             raise SettingError(
                 f'guide must be "full", "low_rank", "diagonal" or a factory, not {guide!r}'
             )
-        sizes = {"steps": steps, "particles": particles, "draws": draws - 1, "rank": rank or 1}
+        sizes = {"steps": steps, "particles": particles, "draws": draws - 1}
+        sizes["rank"] = 1 if rank is None else rank
         for name, value in sizes.items():
             if value < 1:
                 raise SettingError(f"{name} is too small")
@@ -123,7 +128,7 @@ class Variational(Iterative):
             posterior = self._posterior(guide, whitening, site, joint)
         info = posterior.info or whitening.centre.info
         assert info is not None
-        settled = _settled(elbo).expand(joint.head.blocks)
+        settled = _settled(elbo, joint.head.blocks).expand(joint.head.blocks)
         posterior.info = replace(info, elbo=elbo, converged=settled)
         return posterior
 
@@ -182,18 +187,19 @@ class Variational(Iterative):
         history = []
         for _ in range(self.steps):
             optimizer.zero_grad()
-            value = loss()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Encountered NaN")
+                value = loss()
+            if not value.isfinite():
+                raise NumericalError(
+                    f"head {joint.head.site!r}: the evidence bound is {-value.item()} after "
+                    f"{len(history)} steps; lower the learning rate ({self.learning_rate})"
+                )
             value.backward()
             history.append(-value.detach())
             optimizer.step()
             falling.step()
-        elbo = torch.stack(history)
-        if not all(p.isfinite().all() for p in parameters):
-            raise NumericalError(
-                f"head {joint.head.site!r}: the guide's parameters are no longer finite; lower "
-                f"the learning rate ({self.learning_rate})"
-            )
-        return elbo
+        return torch.stack(history)
 
     def _posterior(
         self, guide: nn.Module, whitening: Whitening, site: str, joint: Joint
@@ -245,12 +251,15 @@ def _moments(guide: Any) -> tuple[Tensor, Tensor] | None:
     return (law.loc, law.covariance_matrix) if isinstance(law, gaussians) else None
 
 
-def _settled(elbo: Tensor) -> Tensor:
-    """Whether the bound rose less over the last two quarters than twice its noise, [] bool."""
+def _settled(elbo: Tensor, blocks: int) -> Tensor:
+    """Whether the bound had stopped rising while steps were still long, [] bool.
+
+    In the last quarter the step size goes to 0, so there it always looks so: the second and the
+    third are compared, and what it may have risen, noise included, is to be below `_NATS`.
+    """
     quarter = len(elbo) // 4
     if quarter < 2:
         return torch.zeros((), dtype=torch.bool, device=elbo.device)
-    before, last = elbo[-2 * quarter : -quarter], elbo[-quarter:]
-    error = ((before.var() + last.var()) / quarter).sqrt()
-    resolution = torch.finfo(elbo.dtype).eps * 64 * last.abs().mean()
-    return last.mean() - before.mean() <= 2 * error + resolution
+    before, after = elbo[quarter : 2 * quarter], elbo[2 * quarter : 3 * quarter]
+    error = ((before.var() + after.var()) / quarter).sqrt()
+    return after.mean() - before.mean() + 2 * error < _NATS * blocks

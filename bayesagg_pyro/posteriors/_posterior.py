@@ -35,7 +35,7 @@ class Info:
             that step. 1 where the quadratic is exact, negative where the step made things worse.
         steps: [tasks], damped Newton steps taken before the last expansion.
         converged: [tasks] bool, whether the decrement fell below the tolerance; for variational
-            inference, whether the bound stopped rising.
+            inference, whether the bound had stopped rising before its steps became small.
         elbo: [steps], estimates of the evidence lower bound (all tasks) while it was maximised.
         divergences: [chains], trajectories after the warm-up that left the energy's level.
         acceptance: [chains], mean acceptance probability after the warm-up.

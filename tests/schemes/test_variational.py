@@ -1,0 +1,169 @@
+"""Variational inference: right where the answer is known, and alone with its parameters."""
+
+from __future__ import annotations
+
+import pyro
+import pytest
+import torch
+from problems import Linear, distance, normal, seed
+from pyro.infer.autoguide import AutoIAFNormal, AutoMultivariateNormal
+
+from bayesagg_pyro import errors, heads, inference, posteriors, priors
+
+
+def test_full_recovers_the_analytic_posterior_from_a_wrong_start(rng) -> None:
+    """Means off by 1.5 standard deviations, covariances by a factor of 4."""
+    p = Linear(rng)
+    off = p.exact.mean + 1.5 * p.exact.variance.sqrt()
+    start = posteriors.Gaussian(off, p.exact.precision_matrix / 4)
+    scheme = inference.Variational(steps=150, particles=4, generator=seed())
+    found = scheme.infer(*p.arguments, start=start)
+    assert isinstance(found, posteriors.Gaussian)
+    mean, covariance = p.far(found)
+    assert mean < 0.02
+    assert covariance < 0.05
+    assert found.info.elbo.shape == (150,)
+    assert found.info.elbo[-1] > found.info.elbo[0]
+    assert found.info.converged.all()
+    assert p.far(start)[0] > 1.4
+
+
+def test_full_recovers_it_from_the_prior(rng) -> None:
+    p = Linear(rng, n=6)
+    scheme = inference.Variational(steps=250, learning_rate=0.1, whiten="prior", generator=seed())
+    mean, covariance = p.far(scheme.infer(*p.arguments))
+    assert mean < 0.1
+    assert covariance < 0.1
+
+
+def test_too_few_steps_are_not_called_converged(rng) -> None:
+    p = Linear(rng)
+    for steps in (4, 20, 60):
+        scheme = inference.Variational(steps=steps, whiten="prior", generator=seed())
+        assert not scheme.infer(*p.arguments).info.converged.any()
+
+
+def test_diagonal_finds_the_mean_field_optimum(rng) -> None:
+    """For a Gaussian: its mean, and the variances given all other weights."""
+    p = Linear(rng)
+    scheme = inference.Variational("diagonal", steps=200, generator=seed())
+    found = scheme.infer(*p.arguments)
+    assert isinstance(found, posteriors.DiagonalGaussian)
+    expected = p.exact.precision_matrix.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(found.precision, expected, rtol=0.05, atol=0)
+    assert ((found.mean - p.exact.mean) / p.exact.variance.sqrt()).abs().max() < 0.1
+
+
+def test_low_rank_of_full_rank_is_full(rng) -> None:
+    p = Linear(rng)
+    scheme = inference.Variational("low_rank", rank=4, steps=250, generator=seed())
+    found = scheme.infer(*p.arguments)
+    assert isinstance(found, posteriors.LowRankGaussian)
+    assert found.factor.shape == (2, 4, 4)
+    mean, covariance = p.far(found)
+    assert mean < 0.05
+    assert covariance < 0.05
+
+
+@pytest.mark.parametrize("guide", [AutoMultivariateNormal, AutoIAFNormal])
+def test_guides_of_pyro(rng, guide) -> None:
+    """Gaussian ones give a Gaussian, others draws."""
+    p = Linear(rng, d=2, tasks=1)
+    scheme = inference.Variational(guide, steps=150, particles=4, draws=200, generator=seed())
+    found = scheme.infer(*p.arguments)
+    gaussian = guide is AutoMultivariateNormal
+    assert isinstance(found, posteriors.Gaussian if gaussian else posteriors.Empirical)
+    mean, covariance = p.far(found)
+    assert mean < (0.2 if gaussian else 0.4)
+    assert covariance < (0.2 if gaussian else 0.5)
+
+
+def test_heads_share_no_parameters_nor_the_global_store(rng) -> None:
+    """Two heads with one guide class, then a third of another size: each as if it were alone."""
+    alone, together = [], []
+    pyro.get_param_store()["mine"] = torch.ones(2)
+    for guide in ("full", AutoMultivariateNormal):
+        cases = [(d, tasks, seed(d + tasks)) for d, tasks in ((2, 1), (2, 2), (3, 1))]
+        problems = [Linear(data, d, tasks) for d, tasks, data in cases]
+        scheme = inference.Variational(guide, steps=8, particles=2)
+        together += [scheme.infer(*p.arguments, generator=seed()) for p in problems]
+        alone += [
+            inference.Variational(guide, steps=8, particles=2, generator=seed()).infer(*p.arguments)
+            for p in reversed(problems)
+        ][::-1]
+    for one, other in zip(alone, together, strict=True):
+        assert torch.equal(one.mean, other.mean)
+        assert torch.equal(one.precision_matrix, other.precision_matrix)
+    store = pyro.get_param_store()
+    assert list(store.keys()) == ["mine"]
+    assert torch.equal(store["mine"], torch.ones(2))
+    pyro.clear_param_store()
+
+
+def test_the_global_generator_is_left_alone(rng) -> None:
+    p = Linear(rng)
+    before = torch.get_rng_state()
+    dtype = torch.get_default_dtype()
+    one = inference.Variational(steps=5).infer(*p.arguments, generator=seed(1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() == dtype
+    two = inference.Variational(steps=5).infer(*p.arguments, generator=seed(2))
+    assert not torch.equal(one.mean, two.mean)
+
+
+def test_bernoulli_beats_laplace_in_its_own_bound(rng) -> None:
+    """The bound at the optimum is above that at the start, Laplace's approximation."""
+    head = heads.Bernoulli(2, tasks=2).double()
+    h, y = 2 * normal(rng, 6, 2), (torch.rand(6, 2, generator=rng) < 0.7).double()
+    scheme = inference.Variational(steps=200, particles=16, generator=seed())
+    found = scheme.infer(head, h, y, priors.isotropic(head, 9.0))
+    elbo = found.info.elbo
+    assert elbo[-40:].mean() > elbo[:20].mean()
+    laplace = inference.Laplace().infer(head, h, y, priors.isotropic(head, 9.0))
+    assert distance(found, laplace)[1] > 0.05  # a wide prior and few data: not the same answer
+
+
+def test_an_optimiser_of_the_users_own(rng) -> None:
+    p = Linear(rng)
+    made = []
+
+    def factory(parameters):
+        made.append(torch.optim.SGD(parameters, lr=0.05))
+        return made[0]
+
+    found = inference.Variational(steps=50, optimizer=factory, generator=seed()).infer(*p.arguments)
+    assert len(made) == 1
+    assert p.far(found)[0] < 0.1
+
+
+def test_bad_settings_and_guides() -> None:
+    for wrong in (
+        {"guide": "dense"},
+        {"steps": 0},
+        {"particles": 0},
+        {"rank": 0},
+        {"learning_rate": 0.0},
+        {"whiten": "no"},
+        {"refresh": 0},
+        {"refresh": "never"},
+        {"refresh": True},
+    ):
+        with pytest.raises(errors.SettingError):
+            inference.Variational(**wrong)
+
+
+def test_a_guide_with_global_parameters_is_refused(rng) -> None:
+    p = Linear(rng)
+
+    def bare(model):
+        def guide() -> None:
+            loc = pyro.param("loc", torch.zeros(2, 4))
+            with pyro.plate("head.tasks", 2, dim=-1):
+                pyro.sample("head.white", pyro.distributions.Delta(loc, event_dim=1))
+
+        return guide
+
+    with pytest.raises(errors.SettingError, match="PyroModule"):
+        inference.Variational(bare).infer(*p.arguments)
+    with pytest.raises(errors.NumericalError, match="learning rate"):
+        inference.Variational(steps=30, learning_rate=1e6).infer(*p.arguments)
