@@ -80,7 +80,7 @@ def through_stages(
         priors[name] = own.tracker.prior_for(features, target)
         pieces = None if memory is None else ByTasks.needed(own.head, own.refresher.scheme, memory)
         if pieces is None:
-            held[name] = own.refresher.step(features, target, priors[name])
+            held[name] = own.refresher.step(features, target, priors[name], own.tracker.posterior)
         else:
             whole[name], marginals = pieces.moments(
                 features, target, priors[name], own.estimator, generator

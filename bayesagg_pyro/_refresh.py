@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Iterative, Keep, Scheme, Statistics
 from bayesagg_pyro.posteriors import Info, Posterior
@@ -58,11 +59,33 @@ class Refresher:
         """
         return self.scheme.needs_point or not isinstance(self.head, Gaussian)
 
-    def step(self, features: Tensor, targets: Targets, prior: Posterior) -> Held:
-        """The posterior for this step; nothing changes before `accept`."""
+    def step(
+        self, features: Tensor, targets: Targets, prior: Posterior, full: Posterior | None
+    ) -> Held:
+        """The posterior for this step; nothing changes before `accept`.
+
+        Args:
+            features: [B, d].
+            targets: [B, tasks].
+            prior: of this step.
+            full: the posterior of the last epoch's full data, None before there is one.
+
+        Raises:
+            StateError: if that one is due and not there.
+        """
         held, refresh = self.held, self.scheme.refresh
         if refresh == "epoch":
-            return Held(prior) if held is None or self.due else Held(prior, held.age + 1, False)
+            if full is None:
+                raise StateError(
+                    f"head {self.head.site!r}: {self.scheme!r} takes the posterior of the last "
+                    "epoch's data, and there is none yet; run the first epoch's batches through "
+                    "backward() or collect() and call update_prior()"
+                )
+            if held is None or self.due:
+                return Held(full)
+            if full.info is None:  # after loading: only what is held keeps how it came about
+                full.info = held.posterior.info
+            return Held(full, held.age + 1, False)
         every = 1 if refresh == "step" else int(refresh)
         if held is not None and held.age + 1 < every:
             return Held(held.posterior, held.age + 1, False)

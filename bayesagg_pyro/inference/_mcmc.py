@@ -201,8 +201,8 @@ class _JitteredHMC(PyroHMC):
 
     @property
     def num_steps(self) -> int:
-        length = self.trajectory_length * (0.5 + float(torch.rand(())))
-        return max(1, round(length / self.step_size))
+        length: float = self.trajectory_length * (0.5 + float(torch.rand(())))
+        return max(1, round(length / float(self.step_size)))
 
 
 def _effective(weight: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Scheme(ABC):
 
     #: How often the engine infers anew. "step": from every batch. n: from every n-th batch, whose
     #: posterior is held in between. "epoch": never from a batch; every step takes the posterior of
-    #: the last epoch's full data, which is the prior in force and which `infer_from` has made.
+    #: the last epoch's full data, which `infer_from` has made for `update_prior`.
     refresh: Refresh = "step"
 
     @abstractmethod

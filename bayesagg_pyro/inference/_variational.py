@@ -184,7 +184,7 @@ class Variational(Iterative):
             else self.optimizer(parameters)
         )
         falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        history = []
+        history: list[Tensor] = []
         for _ in range(self.steps):
             optimizer.zero_grad()
             with warnings.catch_warnings():
