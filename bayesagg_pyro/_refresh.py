@@ -95,10 +95,6 @@ class Refresher:
         """By the scheme; one that iterates starts from the posterior held."""
         return self.scheme.infer(self.head, features, targets, prior, **self._extras())
 
-    def infer_from(self, statistics: Statistics, prior: Posterior) -> Posterior:
-        """As `infer`, from all examples collected."""
-        return self.scheme.infer_from(self.head, statistics, prior, **self._extras())
-
     def accept(self, held: Held) -> None:
         """Hold this step's posterior."""
         self.held, self.due = held, False
@@ -162,13 +158,15 @@ class _Bound(Scheme):
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
     ) -> Posterior:
-        return self._refresher.infer(features, targets, prior)
+        own = self._refresher
+        return own.scheme.infer(head, features, targets, prior, **own._extras())
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         return self._refresher.scheme.statistics(head, keep)
 
     def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> Posterior:
-        return self._refresher.infer_from(statistics, prior)
+        own = self._refresher  # the head may be a view of it with another noise
+        return own.scheme.infer_from(head, statistics, prior, **own._extras())
 
 
 def streams(

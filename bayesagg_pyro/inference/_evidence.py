@@ -14,6 +14,8 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
+from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
+from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._log_joint import log_likelihood
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._search import maximise
@@ -94,6 +96,16 @@ class EvidenceMaximised(Scheme):
         if not isinstance(scheme, Scheme) or isinstance(scheme, EvidenceMaximised):
             raise DtypeError(
                 f"EvidenceMaximised takes a scheme such as Conjugate(), not {scheme!r}"
+            )
+        if isinstance(scheme, Iterative):
+            raise DtypeError(
+                f"{type(scheme).__name__} starts from the last posterior and draws, which the "
+                "engine sees to; use prior=priors.Evidence() in place of EvidenceMaximised"
+            )
+        if isinstance(scheme, IntegratedNoise):
+            raise DtypeError(
+                "EvidenceMaximised chooses a noise or takes the given one, IntegratedNoise has "
+                "none to choose; use EvidenceMaximised(Conjugate()), or IntegratedNoise alone"
             )
         if variance not in ("task", "shared", None):
             raise SettingError(f'variance must be "task", "shared" or None, not {variance!r}')

@@ -146,7 +146,7 @@ class SecondOrder(Scheme):
         prior = prior.to(chunk.design.device, chunk.design.dtype)
         point = head.point().detach().to(chunk.design.dtype)
         at = self.expand(head, [chunk], point)
-        curvature: Curvature = at.curvature.scaled(point.new_tensor(weight))
+        curvature: Curvature = at.curvature.scaled(point.new_full((), weight))
         # The quadratic's slope in the weights, taken at the prior's mean.
         shift = curvature.times(point - prior.mean) - weight * at.gradient
         return without(curvature, shift, prior, base)
@@ -223,7 +223,7 @@ class ExpansionSums(Statistics):
     def scale_(self, factor: float) -> None:
         """Multiply all sums."""
         if self._curvature is not None and self._shift is not None:
-            self._curvature = self._curvature.scaled(self._shift.new_tensor(factor))
+            self._curvature = self._curvature.scaled(self._shift.new_full((), factor))
             self._shift = self._shift * factor
 
     def posterior(self, prior: GaussianFamily) -> GaussianFamily:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Scheme, learns_noise
+from bayesagg_pyro.inference import Delta, IntegratedNoise, Scheme, learns_noise
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     Gaussian,
@@ -66,6 +66,7 @@ class PreviousBatch(DataPolicy):
 
         Raises:
             SettingError: if the head learns its noise, which takes the data of many batches.
+            DtypeError: if the scheme's posteriors are not Gaussian.
         """
         return _PreviousBatchTracker(head, scheme, self)
 
@@ -80,6 +81,8 @@ class _PreviousBatchTracker(Tracker):
                 f"head {head.site!r} learns its noise, which PreviousBatch keeps no data for; use "
                 "FullData, Running, Fresh or Evidence, or give a noise_scale"
             )
+        if isinstance(scheme, IntegratedNoise | Delta):
+            raise DtypeError(_not_gaussian(head, scheme))
         self._head, self._scheme, self._policy = head, scheme, policy
         self._base = policy.base_for(head)
         self.prior = self._base
@@ -104,10 +107,7 @@ class _PreviousBatchTracker(Tracker):
             )
         found = self._scheme.infer(self._head, features, targets, self.prior)
         if not isinstance(found, GaussianFamily):
-            raise DtypeError(
-                f"head {self._head.site!r}: priors.PreviousBatch needs Gaussian posteriors, which "
-                f"{self._scheme!r} does not give; use priors.FullData"
-            )
+            raise DtypeError(_not_gaussian(self._head, self._scheme))
         new = self._forget(found)
         if valid is not None and self._last is not None:
             found = _chosen(valid, found, self._last)
@@ -179,6 +179,13 @@ class _PreviousBatchTracker(Tracker):
         assert prior is not None
         assert last is None or isinstance(last, GaussianFamily)
         self.prior, self._last = prior, last
+
+
+def _not_gaussian(head: Head, scheme: Scheme) -> str:
+    return (
+        f"head {head.site!r}: priors.PreviousBatch needs Gaussian posteriors, which {scheme!r} "
+        "does not give; use priors.FullData"
+    )
 
 
 def _chosen(valid: Tensor, new: GaussianFamily, old: GaussianFamily) -> GaussianFamily:

@@ -160,6 +160,25 @@ def test_learned_noise_is_learned_by_every_policy_with_data(rng) -> None:
             same(mtl.posteriors()["a"], direct, 1e-9)
 
 
+def test_iterative_schemes_infer_with_the_noise_just_learned(rng) -> None:
+    """The posterior put in force is at the new τ, which is 50 times the old one."""
+    h = torch.randn(80, 3, generator=rng, dtype=torch.float64)
+    y = 50 * torch.randn(80, 1, generator=rng, dtype=torch.float64)
+    head = heads.Gaussian(3, noise_scale="learned")
+    mtl = ba.BayesAgg(
+        {"a": head},
+        inference=inference.Variational(steps=300, refresh="epoch"),
+        prior=priors.FullData(10.0),
+        generator=torch.Generator().manual_seed(0),
+    )
+    mtl.collect(h, {"a": y})
+    mtl.update_prior()
+    assert 30 < head.noise_scale < 70
+    exact = inference.Conjugate().infer(head, h, y, priors.isotropic(head, 10.0))
+    ratio = mtl.priors()["a"].variance / exact.variance
+    assert ((ratio > 0.5) & (ratio < 2)).all()  # at τ = 1 it would be 1 / 400
+
+
 def test_one_formula_serves_every_gaussian_posterior(rng) -> None:
     """Exact for Conjugate; for Laplace the usual determinant formula."""
     data = unweighted(rng)
@@ -267,6 +286,10 @@ def test_refusals(rng) -> None:
     conjugate = inference.Conjugate()
     with pytest.raises(errors.DtypeError, match="takes a scheme"):
         inference.EvidenceMaximised(inference.EvidenceMaximised(conjugate))
+    with pytest.raises(errors.DtypeError, match="IntegratedNoise has"):
+        inference.EvidenceMaximised(inference.IntegratedNoise())
+    with pytest.raises(errors.DtypeError, match="Variational starts from the last posterior"):
+        inference.EvidenceMaximised(inference.Variational())
     with pytest.raises(errors.SettingError, match="variance must be"):
         inference.EvidenceMaximised(conjugate, variance="each")
     with pytest.raises(errors.SettingError, match="0 < low < high"):

@@ -87,6 +87,12 @@ def test_running_needs_sums() -> None:
         priors.Running(10).start(heads.Bernoulli(3), Mine())
 
 
+@pytest.mark.parametrize("scheme", [inference.IntegratedNoise(), inference.Delta()])
+def test_previous_batch_needs_gaussian_posteriors(scheme) -> None:
+    with pytest.raises(errors.DtypeError, match="needs Gaussian posteriors"):
+        priors.PreviousBatch().start(heads.Gaussian(3), scheme)
+
+
 def test_a_base_must_be_a_prior_of_the_head() -> None:
     conjugate = inference.Conjugate()
     other = heads.Gaussian(5)
