@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bayesagg_pyro.errors import BayesAggError
 from experiments import figures, tables
-from experiments.errors import ExperimentError, RunInterrupted
+from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
 from experiments.run import Run
 from experiments.terminal import reporter
 from experiments.training import RECORD, RESULTS, Trainer
@@ -22,7 +22,9 @@ __all__ = ["friendly", "launch"]
 
 @contextmanager
 def friendly(debug: bool) -> Iterator[Console]:
-    """Print what goes wrong as one line and exit with status 2 (130 after Ctrl-C).
+    """Print what goes wrong as one line and exit with status 2.
+
+    It is 130 after Ctrl-C, and 3 when the given minutes are over.
 
     Args:
         debug: Let the exception through, with its traceback.
@@ -34,6 +36,9 @@ def friendly(debug: bool) -> Iterator[Console]:
     except RunInterrupted as error:
         errors.print(str(error), style="yellow", soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(130) from None
+    except OutOfTime as stopped:
+        console.print(str(stopped), soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(3) from None
     except (ExperimentError, BayesAggError) as error:
         if debug:
             raise
@@ -53,6 +58,7 @@ def launch(
     draw: bool,
     console: Console,
     record: int | None = None,
+    minutes: float | None = None,
 ) -> Mapping[str, Any]:
     """Train, print the test errors, draw the figures.
 
@@ -70,6 +76,7 @@ def launch(
         overwrite=overwrite,
         reporter=reporter(console),
         record=record,
+        minutes=minutes,
     )
     found = trainer.train()
     console.print(tables.single(found))

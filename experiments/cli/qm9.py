@@ -7,14 +7,14 @@ from typing import Annotated, cast
 
 import typer
 
-from experiments import methods
+from experiments import presets
 from experiments.cli import options as o
+from experiments.cli import training_options as t
 from experiments.cli.launch import friendly, launch
 from experiments.cli.method_options import merged
 from experiments.qm9.benchmark import Qm9
 from experiments.qm9.dataset import Features, Source
 from experiments.run import Run
-from experiments.settings import Settings
 
 __all__ = ["EPILOG", "qm9"]
 
@@ -27,12 +27,12 @@ Examples:
 A first taste, a few minutes on a CPU:
 python -m experiments qm9 --method ls --molecules 2000 --epochs 20 --width 32 --edge-width 32
 
-The same with the paper's method, in settings for few molecules:
-python -m experiments qm9 --method bayesagg --molecules 2000 --epochs 20 --width 32 --edge-width 32
---pretrain 8 --prior-variance 1 --scale sum --resolution dimension --power 0.5
+The same with Bayesian aggregation and the recommended options:
+python -m experiments qm9 --preset recommended --molecules 2000 --epochs 20 --pretrain 8 --width 32
+--edge-width 32
 
-The paper's run (hours without a GPU); stop it with Ctrl-C, go on with --resume:
-python -m experiments qm9 --method bayesagg --out results/paper
+The paper's run (hours without a GPU), an hour at a time; go on with --resume:
+python -m experiments qm9 --preset paper --minutes 60 --out results/paper
 """
 
 
@@ -40,7 +40,15 @@ def qm9(
     method: o.MethodName = "bayesagg",
     level: o.Level = None,
     option: o.MethodOption = None,
-    epochs: o.Epochs = Qm9.default_settings.epochs,
+    preset: t.PresetName = "paper",
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Passes over the training molecules.",
+            show_default="300",
+            rich_help_panel="What to train",
+        ),
+    ] = None,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     molecules: Annotated[
@@ -67,6 +75,7 @@ def qm9(
             rich_help_panel=_DATA,
         ),
     ] = None,
+    max_atoms: t.MaxAtoms = None,
     source: Annotated[
         str,
         typer.Option(
@@ -119,20 +128,32 @@ def qm9(
     passes: Annotated[
         int, typer.Option(help="Rounds of message passing.", rich_help_panel=_NETWORK)
     ] = 3,
+    activation: t.Activation = "relu",
     batch_size: o.BatchSize = Qm9.default_settings.batch_size,
     lr: o.LearningRate = Qm9.default_settings.learning_rate,
+    schedule: t.Schedule = None,
+    score_smoothing: t.Smoothing = None,
+    clip_norm: t.ClipNorm = None,
     bias: o.Bias = False,
     threads: o.Threads = None,
+    graph: t.Graph = "auto",
     pretrain: o.Pretrain = None,
     power: o.Power = None,
+    prior: t.Prior = None,
     prior_variance: o.PriorVariance = None,
+    fresh_share: t.FreshShare = None,
+    half_life: t.HalfLife = None,
+    leave_batch_out: t.LeaveBatchOut = None,
     resolution: o.Resolution = None,
+    floor: t.Floor = None,
+    max_ratio: t.MaxRatio = None,
     scale: o.Scale = None,
     covariance: o.Covariance = None,
     mean: o.Mean = None,
     out: o.Out = None,
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
+    minutes: t.Minutes = None,
     record: o.Record = None,
     figures: o.Figures = True,
     debug: o.Debug = False,
@@ -147,11 +168,13 @@ def qm9(
     looked at once, at the end.
     """
     with friendly(debug) as console:
+        start = presets.find(preset)
         run = Run(
             benchmark=Qm9(
                 molecules=molecules,
                 validation=validation,
                 test=test,
+                max_atoms=max_atoms,
                 split_seed=seed if split_seed is None else split_seed,
                 features=cast(Features, features),
                 peer_normalisation=peer_normalisation,
@@ -161,16 +184,23 @@ def qm9(
                 width=width,
                 edge_width=edge_width,
                 passes=passes,
+                activation=activation,
             ),
             method=method,
-            options=methods.options(
+            options=start.make_options(
                 method,
                 merged(
                     {
                         "pretrain": pretrain,
                         "power": power,
+                        "prior": prior,
                         "prior_variance": prior_variance,
+                        "fresh_share": fresh_share,
+                        "half_life": half_life,
+                        "leave_batch_out": leave_batch_out,
                         "resolution": resolution,
+                        "floor": floor,
+                        "max_ratio": max_ratio,
                         "scale": scale,
                         "covariance": covariance,
                         "mean": mean,
@@ -179,14 +209,20 @@ def qm9(
                     option,
                 ),
             ),
-            settings=Settings(
-                epochs=epochs,
-                batch_size=batch_size,
-                learning_rate=lr,
-                seed=seed,
-                device=device,
-                head_bias=bias,
-                threads=threads,
+            settings=start.make_settings(
+                {
+                    "epochs": epochs,
+                    "batch_size": batch_size,
+                    "learning_rate": lr,
+                    "schedule": schedule,
+                    "score_smoothing": score_smoothing,
+                    "clip_norm": clip_norm,
+                    "seed": seed,
+                    "device": device,
+                    "head_bias": bias,
+                    "threads": threads,
+                    "graph": graph,
+                }
             ),
         )
         launch(
@@ -197,4 +233,5 @@ def qm9(
             draw=figures,
             console=console,
             record=record,
+            minutes=minutes,
         )
