@@ -23,17 +23,16 @@ def adam(
         parameters: What to train.
         settings: Of the trainer.
         device: Where the parameters are.
-        captured: Keep the learning rate and the number of steps on the device, as a CUDA graph
-            needs; without a GPU this changes nothing.
+        captured: Keep the learning rate in a tensor, where a replayed step finds it; it is then
+            rounded to float32.
     """
-    capturable = captured and device.type == "cuda"
     rate = settings.learning_rate
     return Adam(
         parameters,
-        lr=torch.tensor(rate, device=device) if capturable else rate,
+        lr=torch.tensor(rate, device=device) if captured else rate,
         weight_decay=settings.weight_decay,
-        capturable=capturable,
-        fused=None if capturable else _fused(device),
+        capturable=captured and device.type == "cuda",
+        fused=True,  # one kernel; the many small ones cost as much as a head
     )
 
 
@@ -44,8 +43,3 @@ def load_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
     """
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": dict(state), "param_groups": groups})
-
-
-def _fused(device: torch.device) -> bool | None:
-    """One kernel for all of it on a CPU, where the many small ones cost as much as a head."""
-    return True if device.type == "cpu" else None
