@@ -1,5 +1,5 @@
 # Everything starts here: each target makes the virtual environment first if it is missing.
-#   make demo    train LS and BayesAgg on real molecules; table, figures and results under results/
+#   make demo    train five methods on real molecules; tables, figures, report under results/
 #   make test    format, lint, types, then the whole test suite (one process per core)
 #   make bench   timings, as ratios from interleaved runs
 PYTHON ?= python3

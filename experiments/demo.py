@@ -1,25 +1,40 @@
-"""The demonstration: LS and BayesAgg on a few thousand real molecules, on a CPU."""
+"""The demonstration: five methods on a few thousand real molecules, on a CPU."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from experiments import results
+import torch
+
+from experiments import methods, results
+from experiments.errors import ExperimentError
 from experiments.files import prepare_folder, strict
-from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.qm9.benchmark import Qm9
-from experiments.reporting import Reporter
 from experiments.run import Run
+from experiments.runner import Ending, Job, Local, Place, execute
+from experiments.runner.benchmarks import preset
+from experiments.runner.execute import Tick
 from experiments.settings import Settings
-from experiments.training import RESULTS, Trainer
+from experiments.training import RESULTS
 
-__all__ = ["EPOCHS", "MOLECULES", "TEST", "VALIDATION", "demo", "runs"]
+__all__ = ["EPOCHS", "METHODS", "MOLECULES", "TEST", "VALIDATION", "demo", "jobs", "runs"]
 
-MOLECULES: Final = 3000
-EPOCHS: Final = 24
-VALIDATION: Final = 500
-TEST: Final = 1000
+_SMALL: Final = preset("qm9", "small")
+MOLECULES: Final = int(_SMALL.benchmark["molecules"])
+EPOCHS: Final = int(_SMALL.settings["epochs"])
+VALIDATION: Final = int(_SMALL.benchmark["validation"])
+TEST: Final = int(_SMALL.benchmark["test"])
+
+METHODS: Final[dict[str, dict[str, Any]]] = {
+    "ls": {},
+    "uw": {},
+    "imtl-g": {"level": "representation"},
+    "aligned-mtl-ub": {},
+    "bayesagg": {},
+}
+"""Methods and options: one of each kind that takes about as long a step as LS."""
 
 
 def runs(
@@ -33,6 +48,8 @@ def runs(
 ) -> list[Run]:
     """The runs of the demonstration, which share data, network and initial weights.
 
+    They are those of ``python -m experiments run qm9 --preset small``, but for what is given here.
+
     Args:
         molecules: Training molecules.
         epochs: Passes over them.
@@ -42,51 +59,63 @@ def runs(
         data: A QM9 data file; None for the default place.
     """
     benchmark = Qm9(
-        molecules=molecules,
-        validation=validation,
-        test=test,
-        split_seed=seed,
-        data=data,
-        width=32,
-        edge_width=16,
-        groups=2,
+        **{
+            **_SMALL.benchmark,
+            "molecules": molecules,
+            "validation": validation,
+            "test": test,
+            "split_seed": seed,
+            "data": data,
+        }
     )
-    # Small batches and a schedule that reacts soon: there are only a few thousand steps, so small
-    # that a second thread would gain little, and lose much where the cores are not idle.
-    settings = Settings(
-        epochs=epochs,
-        batch_size=30,
-        learning_rate=3e-3,
-        plateau_patience=2,
-        seed=seed,
-        device="cpu",
-        threads=1,
+    settings = dataclasses.replace(
+        Settings(**_SMALL.settings), epochs=epochs, seed=seed, device="cpu", threads=1
     )
-    # A prior that is weak next to so few molecules (the paper's variance of 1e-3 is a precision of
-    # 1,000), and an update that keeps its size when the pre-training ends.
-    bayesagg = BayesAggOptions(
-        pretrain=max(1, epochs // 3),
-        power=0.5,
-        prior_variance=1.0,
-        resolution="dimension",
-        scale="sum",
-    )
-    chosen: dict[str, MethodOptions] = {"ls": MethodOptions(), "bayesagg": bayesagg}
-    return [Run(benchmark, name, options, settings) for name, options in chosen.items()]
+    usual = {
+        "bayesagg": {**_SMALL.methods["bayesagg"], "pretrain": max(1, epochs // 3)},
+    }
+    return [
+        Run(benchmark, name, methods.options(name, given, usual), settings)
+        for name, given in METHODS.items()
+    ]
 
 
-def demo(todo: list[Run], out: Path, reporter: Reporter) -> list[dict[str, Any]]:
-    """Train all runs, each in a folder of its own, and write one results file for all.
+def jobs(todo: list[Run], out: Path) -> list[Job]:
+    """Each in a folder of its own."""
+    return [Job(run, out / run.method) for run in todo]
+
+
+def demo(
+    todo: list[Job], out: Path, parallel: int, tick: Tick | None = None
+) -> list[dict[str, Any]]:
+    """Train all runs anew, some side by side, and write one results file for all.
+
+    Args:
+        todo: The runs.
+        out: Folder of the demonstration.
+        parallel: Runs side by side.
+        tick: Is told how they end.
 
     Returns:
         The results of each.
 
     Raises:
-        ExperimentError: As for :class:`experiments.training.Trainer`.
+        ExperimentError: The data is missing, or a run failed.
+        KeyboardInterrupt: After stopping what was running.
     """
+    todo[0].run.benchmark.load(torch.device("cpu"))  # built once, before any process wants it
     prepare_folder(out)
-    records = [
-        Trainer(run, out / run.method, overwrite=True, reporter=reporter).train() for run in todo
-    ]
+    for job in todo:
+        place = Place(job.folder)
+        with place.locked() as mine:
+            if not mine:
+                raise ExperimentError(f"another demonstration is at work in {out}: give --out")
+            place.checkpoint.unlink(missing_ok=True)
+            place.results.unlink(missing_ok=True)
+    outcomes = execute(todo, lambda n: Local(n, threads=1), parallel, tick)
+    for job, found in outcomes.items():
+        if found.ending is not Ending.DONE:
+            raise ExperimentError(f"{job.run.method} {found.ending.value}: {found.message}")
+    records = [Place(job.folder).load() for job in todo]
     results.save(out / RESULTS, {"runs": [strict(record) for record in records]})
     return records

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from experiments.files import prepare_folder, write_atomically
 from experiments.weight_figure import typeset, weights
 
-__all__ = ["delta_m", "draw", "errors"]
+__all__ = ["delta_m", "draw", "errors", "write_figure"]
 
 Record = Mapping[str, Any]
 
@@ -56,7 +56,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
         if record["weights"]:
             name = f"weights_{record['method']['name']}"
             figures[name] = lambda record=record: weights(record)  # type: ignore[misc]
-    return [_write(make, folder / name) for name, make in figures.items()]
+    return [write_figure(make, folder / name) for name, make in figures.items()]
 
 
 def delta_m(records: Sequence[Record]) -> Figure:
@@ -161,7 +161,12 @@ def _log(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _write(make: Callable[[], Figure], path: Path) -> Path:
+def write_figure(make: Callable[[], Figure], path: Path) -> Path:
+    """Draw a figure in the common style and write it as PNG, whose path it returns, and PDF.
+
+    Raises:
+        OutputError: It could not be written.
+    """
     with matplotlib.rc_context(cast(Any, _STYLE)):
         figure = make()
         FigureCanvasAgg(figure)

@@ -17,6 +17,7 @@ from experiments.cli import (
     digits,
     figures,
     qm9,
+    report,
     run,
     utkface,
 )
@@ -47,6 +48,7 @@ _add(chestxray14.chestxray14, chestxray14.EPILOG)
 _add(utkface.utkface, utkface.EPILOG)
 _add(compare.compare, compare.EPILOG)
 _add(figures.figures, figures.EPILOG)
+_add(report.report, report.EPILOG)
 _add(run.run, run.RUN_EPILOG, run.SeveralValues)
 _add(run.sweep, run.SWEEP_EPILOG, run.SeveralValues)
 _add(calibration.calibration, calibration.EPILOG)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from experiments.errors import DataError
 
-__all__ = ["QM9_SINGLE_TASK", "QM9_SOURCE", "Erratum", "Row", "Table", "load"]
+__all__ = ["QM9_SINGLE_TASK", "QM9_SOURCE", "Doubt", "Erratum", "Row", "Table", "load", "other"]
 
 _FOLDER: Final = Path(__file__).resolve().parent
 
@@ -26,9 +26,9 @@ class Erratum:
 
     Attributes:
         row: Name of the method.
-        task: Name of the task.
+        task: Name of the task, or ``"delta_m"``.
         printed: The value in the publication.
-        corrected: The value in ``Row.values``.
+        corrected: The value in ``Row.values`` (or ``Row.delta_m``).
         reason: How it is known.
     """
 
@@ -36,6 +36,23 @@ class Erratum:
     task: str
     printed: float
     corrected: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A row whose Δm does not follow from its numbers, where nobody can say which is wrong.
+
+    Attributes:
+        row: Name of the method.
+        printed: Δm in the publication, which stands in ``Row.delta_m``.
+        recomputed: Δm of the row's numbers.
+        reason: How far apart they can be, and what is done about it.
+    """
+
+    row: str
+    printed: float
+    recomputed: float
     reason: str
 
 
@@ -48,12 +65,16 @@ class Row:
         values: One number per task, errata mended.
         delta_m: Printed Δm in per cent, or None for the single-task row.
         delta_m_std: Its printed standard deviation over seeds.
+        stds: Printed standard deviations of ``values``; empty when none are printed.
+        bold: Tasks (or ``"delta_m"``) that are printed in bold.
     """
 
     name: str
     values: tuple[float, ...]
     delta_m: float | None
     delta_m_std: float | None
+    stds: tuple[float, ...] = ()
+    bold: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -63,26 +84,35 @@ class Table:
     Attributes:
         title: What it shows.
         metric: Name of the number per task.
-        higher_is_better: Whether a larger number is better.
+        higher_is_better: Whether a larger number is better, per task.
         tasks: Names of the tasks, in order.
+        symbols: Their names in print.
         units: Unit of each task's number.
-        single_task: The single-task row to measure Δm against, with all published digits.
+        factors: Printed number per number that the benchmark reports.
+        seeds: How many each row is a mean of.
+        single_task: The single-task row to measure Δm against, with all published digits; empty
+            where none is published.
         single_task_source: Where that row is from.
         source: Where ``rows`` are from.
         rows: By name, in the printed order; the first is the rounded single-task row.
         errata: What was mended in ``rows``.
+        doubts: What does not fit in ``rows``, and was left as it is.
     """
 
     title: str
     metric: str
-    higher_is_better: bool
+    higher_is_better: tuple[bool, ...]
     tasks: tuple[str, ...]
+    symbols: tuple[str, ...]
     units: tuple[str, ...]
+    factors: tuple[float, ...]
+    seeds: int
     single_task: tuple[float, ...]
     single_task_source: str
     source: str
     rows: Mapping[str, Row]
     errata: tuple[Erratum, ...]
+    doubts: tuple[Doubt, ...] = ()
 
 
 @functools.cache
@@ -113,31 +143,71 @@ def parse(record: Mapping[str, Any]) -> Table:
     """
     tasks = tuple(record["tasks"])
     values = {name: [float(v) for v in row["values"]] for name, row in record["rows"].items()}
-    single = tuple(float(v) for v in record["single_task"]["values"])
-    for name, row in {**values, "single_task": single, "units": record["units"]}.items():
-        if len(row) != len(tasks):
-            raise ValueError(f"{name} has {len(row)} entries for {len(tasks)} tasks")
+    stds = {name: [float(v) for v in row.get("stds", ())] for name, row in record["rows"].items()}
+    delta = {name: row.get("delta_m") for name, row in record["rows"].items()}
+    single = record.get("single_task", {"values": (), "source": "none is published"})
+    factors = [float(factor) for factor in record.get("factors", [1.0] * len(tasks))]
+    better = record["higher_is_better"]
+    better = [better] * len(tasks) if isinstance(better, bool) else better
+    every = {**values, "units": record["units"], "symbols": record["symbols"]}
+    some = {f"stds of {name}": row for name, row in stds.items() if row}
+    single_row = {"single_task": single["values"]} if single["values"] else {}
+    for name, entries in {**every, **some, **single_row, "directions": better}.items():
+        if len(entries) != len(tasks):
+            raise ValueError(f"{name} has {len(entries)} entries for {len(tasks)} tasks")
     errata = tuple(Erratum(**entry) for entry in record["errata"])
     for erratum in errata:
-        column = tasks.index(erratum.task)
-        if values[erratum.row][column] != erratum.printed:
+        row: Any
+        place: Any
+        row, place = (
+            (delta, erratum.row)
+            if erratum.task == "delta_m"
+            else (values[erratum.row], tasks.index(erratum.task))
+        )
+        if row[place] != erratum.printed:
             raise ValueError(f"the erratum of {erratum.row} {erratum.task} does not fit the table")
-        values[erratum.row][column] = erratum.corrected
+        row[place] = erratum.corrected
     return Table(
         title=record["title"],
         metric=record["metric"],
-        higher_is_better=bool(record["higher_is_better"]),
+        higher_is_better=tuple(better),
         tasks=tasks,
+        symbols=tuple(record["symbols"]),
         units=tuple(record["units"]),
-        single_task=single,
-        single_task_source=record["single_task"]["source"],
+        factors=tuple(factors),
+        seeds=int(record["seeds"]),
+        single_task=tuple(float(v) for v in single["values"]),
+        single_task_source=single["source"],
         source=record["source"],
         rows={
-            name: Row(name, tuple(values[name]), row.get("delta_m"), row.get("delta_m_std"))
+            name: Row(
+                name,
+                tuple(values[name]),
+                delta[name],
+                row.get("delta_m_std"),
+                tuple(stds[name]),
+                frozenset(row.get("bold", ())),
+            )
             for name, row in record["rows"].items()
         },
         errata=errata,
+        doubts=tuple(Doubt(**entry) for entry in record.get("doubts", ())),
     )
+
+
+@functools.cache
+def other(name: str) -> Mapping[str, Any]:
+    """A table that is no comparison of metrics task by task: ``ensembles`` or ``run_time``.
+
+    Raises:
+        DataError: There is no such table, or its file is not in order.
+    """
+    path = _FOLDER / "other" / f"{name}.json"
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"no published table {name!r} in order at {path}; restore it") from error
+    return found
 
 
 QM9_SINGLE_TASK: Final = load("qm9").single_task

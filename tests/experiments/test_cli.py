@@ -143,10 +143,11 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("LS", "BayesAgg", "predict the mean", "Δm", "ms per step"):
         assert word in text
     assert {run["method"]["name"] for run in json.loads((out / RESULTS).read_text())["runs"]} == {
-        "ls",
-        "bayesagg",
+        *("ls", "uw", "imtl-g", "aligned-mtl-ub", "bayesagg")
     }
     assert len(list((out / "figures").glob("*.png"))) == 3
+    assert "not run" in (out / "report" / "report.md").read_text()
+    assert (out / "report" / "figures" / "flow.png").exists()
 
 
 def test_interrupted_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

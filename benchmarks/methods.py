@@ -1,0 +1,146 @@
+"""A training step of every method at every level, against LS: ``python -m benchmarks.methods``.
+
+Forward, backward and Adam on the benchmark's own network, batch and number of tasks, with random
+data of the right shapes (what it holds does not change the time). The report reads the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from bayesagg_pyro import heads
+from benchmarks.network import random_groups
+from benchmarks.timing import interleave
+from experiments import methods
+from experiments.methods import METHODS, Level, Method
+from experiments.report.run_time import FILE
+from models import CifarNetwork, MessagePassing
+
+__all__ = ["CASES", "PLACES", "run"]
+
+#: Every method of the paper's table of run times, at each of its levels; ensembles and STL are many
+#: networks, which no step of theirs would tell.
+PLACES: tuple[tuple[str, str], ...] = tuple(
+    (name, level.key)
+    for name, kind in METHODS.items()
+    if name not in ("stl", *methods.ENSEMBLES)
+    for level in kind.levels
+    # At the parameters, an upper bound is the method itself.
+    if not (name.endswith("-ub") and level is Level.PARAMETERS)
+    if not (f"{name}-ub" in METHODS and level is Level.REPRESENTATION)
+)
+CASES = {"cifar": 128, "qm9": 120}
+"""Examples of a batch."""
+
+_OPTIONS = {
+    "cifar": {"bayesagg": {"pretrain": 1, "power": 5e-4, "prior_variance": 5e-4}},
+    "qm9": {"bayesagg": {"pretrain": 1, "power": 0.85}},
+}
+
+
+def run(
+    rounds: int = 8,
+    warmup: int = 1,
+    cases: Sequence[str] = tuple(CASES),
+    places: Sequence[tuple[str, str]] = PLACES,
+    seed: int = 0,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Time all methods in turns.
+
+    Args:
+        rounds: Measurements of each.
+        warmup: Unmeasured steps of each.
+        cases: "cifar" (20 binary tasks, 160 features), "qm9" (11 regressions, 64 features).
+        places: Methods and levels; LS among them.
+        seed: Of weights and data.
+        device: Where.
+
+    Returns:
+        ``rows`` with, for each case, ``seconds`` (median) and ``over_ls`` (median, low, high).
+    """
+    rows: list[dict[str, Any]] = [{"method": name, "level": level} for name, level in places]
+    for case in cases:
+        steps = {
+            f"{name}@{level}": _step(case, name, level, seed, device) for name, level in places
+        }
+        timings = interleave(steps, rounds=rounds, warmup=warmup)
+        for row in rows:
+            label = f"{row['method']}@{row['level']}"
+            row[case] = {
+                "seconds": timings.median(label),
+                "over_ls": list(timings.ratio(label, "ls@losses")),
+            }
+    place = torch.cuda.get_device_name() if device != "cpu" else f"{os.cpu_count()} CPU cores"
+    return {
+        "machine": f"{place}, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "rounds": rounds,
+        "rows": rows,
+    }
+
+
+def _step(case: str, name: str, level: str, seed: int, device: str) -> Callable[[], None]:
+    torch.manual_seed(seed)
+    batch = CASES[case]
+    inputs: Any
+    head: heads.Head
+    if case == "qm9":
+        backbone: torch.nn.Module = MessagePassing()
+        inputs = [group.to(device) for group in random_groups(batch)]
+        head, targets = heads.Gaussian(64, tasks=11, bias=False), torch.randn(batch, 11)
+    else:
+        backbone = CifarNetwork(160)
+        inputs = torch.randn(batch, 3, 32, 32).to(device)
+        head = heads.Bernoulli(160, 20)
+        targets = F.one_hot(torch.randint(20, (batch,)), 20).float()
+    kind = methods.find(name)
+    chosen = {"level": level} if len(kind.levels) > 1 else {}
+    options = methods.options(name, chosen, _OPTIONS[case])
+    method: Method = methods.make(name, backbone.to(device), {"tasks": head.to(device)}, options)
+    given = {"tasks": targets.to(device)}
+    optimizer = torch.optim.Adam(method.parameters(), lr=1e-3)
+    method.train()
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        method.backward(inputs, given)
+        optimizer.step()
+
+    method.start_epoch(0)
+    step()
+    method.end_epoch(0)
+    method.start_epoch(1)  # past the pre-training, where a method has one
+    return step
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.methods", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results") / FILE, help="file for it")
+    parser.add_argument("--rounds", type=int, default=8, help="measurements of each (8)")
+    parser.add_argument("--case", choices=list(CASES), help="one of the two; default: both")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, ...")
+    options = parser.parse_args(arguments)
+    cases = [options.case] if options.case else list(CASES)
+    result = run(options.rounds, cases=cases, device=options.device)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    for row in result["rows"]:
+        text = "  ".join(
+            f"{case} {1e3 * row[case]['seconds']:8.1f} ms, {row[case]['over_ls'][0]:6.2f} × LS"
+            for case in cases
+        )
+        print(f"{row['method']:<16} {row['level']:<15} {text}")
+    print(f"written to {options.out}; python -m experiments report {options.out.parent} shows it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""``python -m experiments report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from experiments.cli import options as o
+from experiments.cli.launch import friendly
+from experiments.errors import SettingsError
+from experiments.report import FORMATS, NAMES, markdown, tables, terminal, write
+from experiments.report.figures import draw
+from experiments.report.latex import latex
+from experiments.report.write import Format, SingleTask
+from experiments.runner import records
+
+__all__ = ["EPILOG", "report"]
+
+_WIDE = 220
+"""Columns of a table that goes into a file or a pipe."""
+
+EPILOG = """
+Examples:
+
+Everything that a store has, in the terminal:
+python -m experiments report results/store
+
+One table, as LaTeX, and all figures:
+python -m experiments report results/store --table qm9-full --format latex --out results/report
+"""
+
+
+def report(
+    store: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A results store: the --out of run or sweep.")
+    ],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="|".join(NAMES),
+            help="Which table of the paper; may be repeated.",
+            show_default="all that have something to show",
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")
+    ] = "terminal",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the tables and for the figures, as PNG and PDF.",
+            show_default="print the tables, draw no figures",
+        ),
+    ] = None,
+    single_task: Annotated[
+        str,
+        typer.Option(
+            metavar="published|runs",
+            help="Single-task row that Δm is taken against: the published one, or that of the STL "
+            "runs in the store.",
+        ),
+    ] = "published",
+    debug: o.Debug = False,
+) -> None:
+    """The paper's tables and figures from finished runs, ours beside the paper's.
+
+    What was not run is marked so. Of several configurations of a method the one that is best on
+    validation is shown; numbers are those of the test split.
+    """
+    with friendly(debug) as console:
+        for name, value, known in (
+            ("format", form, FORMATS),
+            ("single-task", single_task, ("published", "runs")),
+        ):
+            if value not in known:
+                raise SettingsError(f"{name} = {value!r} is unknown: give {' or '.join(known)}")
+        made = tables(store, table, cast(SingleTask, single_task))
+        if form == "terminal":
+            if not console.is_terminal:
+                console.width = max(console.width, _WIDE)
+            for one in made:
+                console.print(terminal(one))
+        elif out is None:
+            for one in made:
+                text = latex(one) if form == "latex" else markdown(one)
+                console.print(text, soft_wrap=True, highlight=False, markup=False)
+        else:
+            path = write(made, cast(Format, form), out)
+            console.print(f"tables: {path}", soft_wrap=True, highlight=False)
+        if not made:
+            console.print("no finished runs, no tables; see --table for those of the paper")
+        if out is not None:
+            for path in draw(records(store), out / "figures"):
+                console.print(f"figure: {path}", soft_wrap=True, highlight=False)

@@ -1,0 +1,66 @@
+"""The paper's figure of calibration: ECE against Brier score, a point for each method."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from experiments.calibration import tells_calibration
+from experiments.report.collect import Group, Setup, mean_std
+from experiments.weight_figure import typeset
+
+__all__ = ["calibrated_tasks", "calibration"]
+
+_OURS = "#6A3D9A"
+_OTHERS = "#E08214"
+
+
+def calibrated_tasks(setup: Setup) -> list[str]:
+    """Tasks with ECE and Brier score; ``"all"`` where only the mean over tasks is known."""
+    found: dict[str, None] = {}
+    for group in setup.groups.values():
+        for name in group.records[0]["best"]["test_figures"]:
+            if tells_calibration(name) and name.startswith("ECE"):
+                found[name.partition(" ")[2] or "all"] = None
+    return list(found) if len(setup.groups) > 1 else []
+
+
+def calibration(setup: Setup, task: str) -> Figure:
+    """ECE against Brier score on the test split; lower is better on both axes.
+
+    As in the paper, baselines in orange and BayesAgg in purple; those on the lower left edge,
+    which no other method beats on both axes, are named. Bars are standard deviations over seeds.
+    """
+    figure = Figure(figsize=(3.4, 2.9), layout="constrained")
+    axes = figure.add_subplot()
+    suffix = "" if task == "all" else f" {task}"
+    points: dict[str, tuple[float, float]] = {}
+    for key, group in setup.groups.items():
+        ece, brier = (_figure(group, f"{name}{suffix}") for name in ("ECE", "Brier"))
+        if ece[0] is None or brier[0] is None:
+            continue
+        ours = key.startswith("bayesagg")
+        axes.errorbar(
+            brier[0],
+            ece[0],
+            xerr=brier[1],
+            yerr=ece[1],
+            fmt="D" if ours else "o",
+            color=_OURS if ours else _OTHERS,
+            markersize=5 if ours else 4,
+            elinewidth=0.7,
+            zorder=3 if ours else 2,
+        )
+        points[group.title] = (brier[0], ece[0])
+    for title, (x, y) in points.items():
+        beaten = any(a < x and b < y for a, b in points.values())
+        if title.startswith("BayesAgg") or not beaten:
+            axes.annotate(title, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
+    axes.margins(0.2)
+    axes.set_xlabel("Brier score ↓")
+    axes.set_ylabel("ECE (15 bins) ↓")
+    axes.set_title(typeset(task))
+    return figure
+
+
+def _figure(group: Group, name: str) -> tuple[float | None, float | None]:
+    return mean_std([record["best"]["test_figures"].get(name) for record in group.records])

@@ -1,0 +1,99 @@
+"""The paper's table of run times, beside what ``python -m benchmarks.methods`` measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from experiments import published
+from experiments.errors import DataError
+from experiments.report.collect import title_of
+from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table
+
+__all__ = ["FILE", "load", "run_time"]
+
+FILE: Final = "run-time.json"
+"""Name of the file with the timings, in a store."""
+
+CASES: Final = {"cifar": "CIFAR-MTL", "qm9": "QM9"}
+
+_LEVELS: Final = {
+    "losses": "losses",
+    "parameters": "gradients of shared parameters",
+    "representation": "gradients of the representation",
+}
+
+
+def load(folder: Path) -> Mapping[str, Any] | None:
+    """The timings in a store; None when there are none.
+
+    Raises:
+        DataError: The file is not in order.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not in order ({error}): measure again with "
+            f"python -m benchmarks.methods --out {path}"
+        ) from error
+    return found
+
+
+def run_time(timings: Mapping[str, Any] | None) -> Table:
+    """Milliseconds of a step and the ratio to LS, ours beside the paper's ratio.
+
+    Args:
+        timings: What :func:`load` gives.
+    """
+    paper = published.other("run_time")
+    base = next(row for row in paper["rows"] if row["method"] == "ls")
+    printed = {(row["method"], row["level"]): row for row in paper["rows"]}
+    measured = {(row["method"], row["level"]): row for row in (timings or {}).get("rows", ())}
+    places = [*printed, *(place for place in measured if place not in printed)]
+    columns = []
+    for case in CASES.values():
+        columns += [Column(name, case) for name in ("ours, ms", "ours / LS", "paper / LS")]
+    rows: list[Row] = []
+    for level, name in _LEVELS.items():
+        first = True
+        for place in places:
+            if place[1] != level:
+                continue
+            cells: list[Cell] = []
+            for case in CASES:
+                own = measured.get(place, {}).get(case)
+                row = printed.get(place)
+                cells += [
+                    Cell(1e3 * own["seconds"], decimals=1) if own else NOT_RUN,
+                    Cell(own["over_ls"][0], decimals=2) if own else NOT_RUN,
+                    Cell(row[case] / base[case], decimals=2) if row else MISSING,
+                ]
+            title = title_of(place[0])
+            rows.append(Row(f"{title}  [{name}]" if first else title, tuple(cells), rule=first))
+            first = False
+    return Table(
+        "run-time",
+        "Time of a training step, as a multiple of that of LS",
+        tuple(columns),
+        tuple(rows),
+        tuple(_notes(timings, str(paper["source"]))),
+    )
+
+
+def _notes(timings: Mapping[str, Any] | None, source: str) -> list[str]:
+    notes = [f"Paper: {source}."]
+    if timings is None:
+        notes.append("Ours: not measured; python -m benchmarks.methods --out DIR/run-time.json")
+    else:
+        notes.append(
+            f"Ours: {timings['machine']}, torch {timings['torch']}; medians of "
+            f"{timings['rounds']} interleaved rounds, forward, backward and Adam on the "
+            "benchmark's network and batch; ratios are medians within rounds."
+        )
+    return notes

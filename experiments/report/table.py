@@ -1,0 +1,119 @@
+"""A table as data: columns, rows of numbers, notes. How it looks is the renderers' business."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["MISSING", "NOT_RUN", "Cell", "Column", "Row", "Table", "highlight"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number, or words.
+
+    Attributes:
+        mean: The number; None when there is none.
+        std: Its standard deviation over seeds; None when there is one seed, or none is known.
+        decimals: Digits after the point.
+        bold: Whether it stands out.
+        text: What stands there when there is no number.
+        signed: Whether a plus is written.
+    """
+
+    mean: float | None = None
+    std: float | None = None
+    decimals: int = 2
+    bold: bool = False
+    text: str = ""
+    signed: bool = False
+
+    def parts(self) -> tuple[str, ...]:
+        """Mean and deviation as text; empty when there is no number."""
+        if self.mean is None:
+            return ()
+        if not math.isfinite(self.mean):
+            return ("nan",)
+        sign = "+" if self.signed else ""
+        mean = f"{self.mean:{sign},.{self.decimals}f}"
+        return (mean,) if self.std is None else (mean, f"{self.std:,.{self.decimals}f}")
+
+
+MISSING = Cell(text="–")
+NOT_RUN = Cell(text="not run")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Head of a column.
+
+    Attributes:
+        title: Its name.
+        group: What neighbours with the same group have in common; written once above them.
+    """
+
+    title: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row.
+
+    Attributes:
+        label: What it is about.
+        cells: One for each column.
+        rule: Whether a line is drawn above it.
+    """
+
+    label: str
+    cells: tuple[Cell, ...]
+    rule: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        name: For files and labels.
+        title: Caption.
+        columns: Heads, without that of the labels.
+        rows: Rows.
+        notes: Sentences below it.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+
+def highlight(
+    rows: Sequence[Row], column: int, better: Callable[[float, float], bool], skip: Sequence[str]
+) -> list[Row]:
+    """The best number of a column in bold.
+
+    Args:
+        rows: The rows.
+        column: Which.
+        better: Whether its first argument is better than its second.
+        skip: Labels that do not compete.
+    """
+    best: int | None = None
+    for index, row in enumerate(rows):
+        value = row.cells[column].mean
+        if value is None or row.label in skip or not math.isfinite(value):
+            continue
+        reference = None if best is None else rows[best].cells[column].mean
+        if reference is None or better(value, reference):
+            best = index
+    if best is None:
+        return list(rows)
+    cells = list(rows[best].cells)
+    cells[column] = dataclasses.replace(cells[column], bold=True)
+    changed = dataclasses.replace(rows[best], cells=tuple(cells))
+    return [changed if index == best else row for index, row in enumerate(rows)]
