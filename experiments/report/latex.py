@@ -34,15 +34,16 @@ _WIDE = 8
 
 
 def latex(table: Table) -> str:
-    """A ``table`` environment with caption and label."""
+    """A ``table`` environment with caption and label; wide ones are scaled (``graphicx``)."""
     columns = len(table.columns)
-    size = r"\footnotesize" if columns <= _WIDE else r"\tiny"
+    size = r"\footnotesize"
     head = [
         r"\begin{table}[tbp]",
         r"\centering",
         size,
         rf"\caption{{{escaped(table.title)}}}",
         rf"\label{{tab:{table.name}}}",
+        *([r"\resizebox{\linewidth}{!}{%"] if columns > _WIDE else []),
         rf"\begin{{tabular}}{{@{{}}l{'r' * columns}@{{}}}}",
         r"\toprule",
     ]
@@ -51,7 +52,7 @@ def latex(table: Table) -> str:
         if row.rule:
             body.append(r"\midrule")
         body.append(" & ".join([escaped(row.label), *map(_cell, row.cells)]) + r" \\")
-    foot = [r"\bottomrule", r"\end{tabular}"]
+    foot = [r"\bottomrule", r"\end{tabular}" + ("}" if columns > _WIDE else "")]
     if table.notes:
         notes = " ".join(escaped(note) for note in table.notes)
         foot.append(rf"\par\smallskip\parbox{{\linewidth}}{{\scriptsize {notes}}}")
@@ -66,6 +67,7 @@ def document(tables: Sequence[Table]) -> str:
             r"\usepackage[utf8]{inputenc}",
             r"\usepackage[T1]{fontenc}",
             r"\usepackage{booktabs}",
+            r"\usepackage{graphicx}",
             r"\usepackage[margin=2cm]{geometry}",
             r"\begin{document}",
             *(latex(table) for table in tables),

@@ -1,0 +1,204 @@
+"""From records to tables, and tables as text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from experiments.errors import DataError, SettingsError
+from experiments.report import NAMES, document, latex, markdown, setups, tables, terminal, write
+from experiments.report.latex import escaped
+from experiments.report.table import Cell, Row, Table
+from tests.report.records import qm9, record, store
+
+
+def rows(table: Table) -> dict[str, Row]:
+    return {row.label: row for row in table.rows}
+
+
+def test_ours_beside_the_papers(tmp_path: Path) -> None:
+    found = [record("ls", seed, qm9(2.0 + 0.1 * seed)) for seed in range(3)]
+    found += [record("bayesagg", 0, qm9(1.5))]
+    (table,) = tables(store(tmp_path, found), ["qm9"])
+    assert [column.title for column in table.columns] == ["ours", "paper", "ours − paper"]
+    by_label = rows(table)
+    assert len(by_label) == 13
+    ours, paper, difference = by_label["LS"].cells
+    assert ours.parts() == ("110.0", "10.0")
+    assert paper.parts() == ("177.6", "3.4")
+    assert difference.parts() == ("-67.6",)
+    alone, printed, _ = by_label["BayesAgg-MTL"].cells
+    assert (alone.mean, alone.std, alone.bold) == (pytest.approx(50.0), None, True)
+    assert printed.bold
+    assert not ours.bold
+    assert by_label["UW"].cells[0].text == "not run"
+    assert by_label["UW"].cells[2].mean is None
+    assert any("1/3 seeds" in note for note in table.notes)
+    assert any("0.98" in note and "0.098" in note for note in table.notes)
+
+
+def test_validation_chooses_the_configuration_and_test_does_not(tmp_path: Path) -> None:
+    chosen = record("bayesagg", 0, qm9(3.0), validation=10.0)
+    other = record("bayesagg", 0, qm9(1.1), validation=20.0, changes={"bayesagg.power": "0.5"})
+    (table,) = tables(store(tmp_path, [other, chosen]), ["qm9"])
+    assert rows(table)["BayesAgg-MTL"].cells[0].mean == pytest.approx(200.0)
+    assert any("best on validation of 2 configurations" in note for note in table.notes)
+
+
+def test_setups_are_not_mixed(tmp_path: Path) -> None:
+    small = {"molecules": "1000", "epochs": "60"}
+    found = [record("ls", 0, qm9(9.0), changes=small), record("ls", 0, qm9(2.0))]
+    whole, reduced = setups(found)
+    assert whole.as_published
+    assert reduced.describe() == "molecules 1000, epochs 60"
+    first, second = tables(store(tmp_path, found), ["qm9"])
+    assert rows(first)["LS"].cells[0].mean == pytest.approx(100.0)
+    assert rows(second)["LS"].cells[0].mean == pytest.approx(800.0)
+    assert any("not the paper's setup" in note for note in second.notes)
+    assert not any("not the paper's setup" in note for note in first.notes)
+
+
+def test_levels_are_rows_of_their_own(tmp_path: Path) -> None:
+    found = [record("imtl-g", 0, qm9(2.0)), record("imtl-g@representation", 0, qm9(3.0))]
+    (table,) = tables(store(tmp_path, found), ["qm9"])
+    assert rows(table)["IMTL-G"].cells[0].mean == pytest.approx(100.0)
+    extra = rows(table)["IMTL-G (representation)"]
+    assert extra.cells[0].mean == pytest.approx(200.0)
+    assert extra.cells[1].text == "–"
+
+
+def test_delta_m_against_own_single_task_runs(tmp_path: Path) -> None:
+    found = [record("ls", 0, qm9(3.0)), record("stl", 0, qm9(2.0)), record("stl", 1, qm9(2.5))]
+    (table,) = tables(store(tmp_path, found), ["qm9"], "runs")
+    expected = 100 * (3.0 / statistics.fmean([2.0, 2.5]) - 1)
+    assert rows(table)["LS"].cells[0].mean == pytest.approx(expected)
+    assert any("relative to our STL runs" in note for note in table.notes)
+    (tmp_path / "2" / "results.json").unlink()
+    (tmp_path / "1" / "results.json").unlink()
+    with pytest.raises(SettingsError, match=r"needs STL runs of qm9 .*--methods stl"):
+        tables(tmp_path, ["qm9"], "runs")
+
+
+def test_full_table_has_a_row_for_each(tmp_path: Path) -> None:
+    (table,) = tables(store(tmp_path, [record("ls", 0, qm9(2.0))]), ["qm9-full"])
+    by_label = rows(table)
+    assert by_label["LS, ours"].cells[2].parts() == ("121.15",)
+    assert by_label["LS, paper"].cells[2].parts() == ("73.57",)
+    assert by_label["Aligned-MTL-UB, paper"].cells[10].parts() == ("0.098",)
+    assert [cell.text for cell in by_label["UW, ours"].cells] == ["not run"] * 12
+
+
+def test_faces_are_printed_times_ten(tmp_path: Path) -> None:
+    test = {"age": 0.135, "gender": 93.0, "ethnicity": 84.0}
+    entry = record("ls", 0, test, benchmark="utkface")
+    (table,) = tables(store(tmp_path, [entry]), ["utkface"])
+    assert rows(table)["LS"].cells[0].parts() == ("1.35",)
+    assert any("RLW is printed as -0.31" in note for note in table.notes)
+
+
+def test_every_table_of_the_paper_without_any_run(tmp_path: Path) -> None:
+    made = tables(tmp_path, list(NAMES))
+    assert [table.name for table in made] == list(NAMES)
+    for table in made:
+        assert all(len(row.cells) == len(table.columns) for row in table.rows)
+        assert "not run" in markdown(table)
+    assert tables(tmp_path) == []
+    with pytest.raises(DataError, match="no table 'qm11': give one of qm9"):
+        tables(tmp_path, ["qm11"])
+
+
+def test_run_time(tmp_path: Path) -> None:
+    timings = {
+        "machine": "2 CPU cores",
+        "torch": "2",
+        "rounds": 8,
+        "rows": [
+            {"method": "ls", "level": "losses", "qm9": {"seconds": 0.05, "over_ls": [1, 1, 1]}},
+            {
+                "method": "mgda",
+                "level": "parameters",
+                "qm9": {"seconds": 0.5, "over_ls": [9.5, 9, 10]},
+            },
+        ],
+    }
+    (tmp_path / "run-time.json").write_text(json.dumps(timings))
+    (table,) = tables(tmp_path)
+    by_label = {label.split("  [")[0]: row for label, row in rows(table).items()}
+    assert [cell.parts() for cell in by_label["MGDA"].cells[3:]] == [
+        ("500.0",),
+        ("9.50",),
+        ("10.06",),
+    ]
+    assert by_label["MGDA"].cells[0].text == "not run"
+    assert by_label["BayesAgg"].cells[5].parts() == ("1.06",)
+
+
+def test_text_in_latex() -> None:
+    assert escaped("ε_HOMO (meV)") == r"$\epsilon_{\mathrm{HOMO}}$ (meV)"
+    assert escaped("100 % of a_long_name & more") == r"100 \% of a\_long\_name \& more"
+    assert escaped("R^2") == r"$R^{\mathrm{2}}$"
+    assert Cell(-1234.56, 7.0, 1).parts() == ("-1,234.6", "7.0")
+
+
+def every(folder: Path) -> list[Table]:
+    found = [record("ls", seed, qm9(2.0 + seed)) for seed in (0, 1)] + [record("uw", 0, qm9(1.5))]
+    return tables(store(folder, found), list(NAMES))
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
+def test_latex_compiles(tmp_path: Path) -> None:
+    path = write(every(tmp_path / "store"), "latex", tmp_path / "out")
+    assert path.name == "report.tex"
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", path.name],
+        cwd=path.parent, capture_output=True, text=True, errors="replace",
+    )  # fmt: skip
+    if "booktabs.sty' not found" in done.stdout:
+        pytest.skip("no booktabs here")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+
+
+def test_latex_is_balanced(tmp_path: Path) -> None:
+    made = every(tmp_path)
+    for table in made:
+        text = latex(table)
+        lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+        assert len(lines) >= len(table.rows)
+        for line in lines[-len(table.rows) :]:
+            assert line.count(" & ") == len(table.columns)
+        assert text.count("{") == text.count("}")
+        assert all(ord(letter) < 0x2000 for letter in text), "a sign that pdfLaTeX does not know"
+    assert document(made).count(r"\begin{table}") == len(made)
+
+
+def test_forms_on_the_command_line(tmp_path: Path) -> None:
+    folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0)), record("ls", 1, qm9(3.0))])
+    command = ["report", str(folder), "--table", "qm9"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "150.0 ± 70.7" in shown.output
+    text = CliRunner().invoke(app, [*command, "--format", "md"]).output
+    assert "| LS | **150.0 ± 70.7** | 177.6 ± 3.4 |" in text
+    assert (
+        r"$\mathbf{150.0 \pm 70.7}$"
+        in CliRunner().invoke(app, [*command, "--format", "latex"]).output
+    )
+    wrong = CliRunner().invoke(app, [*command, "--format", "html"])
+    assert wrong.exit_code == 2
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "none")]).exit_code == 2
+
+
+def test_terminal_has_all_rows(tmp_path: Path) -> None:
+    console = Console(width=200, record=True, quiet=True)
+    for table in every(tmp_path):
+        assert terminal(table).row_count == len(table.rows)
+        console.print(terminal(table))
