@@ -6,10 +6,12 @@ from bayesagg_pyro.gradients._dispatch import distribution
 from bayesagg_pyro.gradients._distribution import GradientDistribution, loss_scale
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
+from bayesagg_pyro.gradients._heteroscedastic import heteroscedastic_moments
 from bayesagg_pyro.gradients._integrated_noise import integrated_noise_moments
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._plug_in import PlugIn
 from bayesagg_pyro.gradients._point import AtPoint
+from bayesagg_pyro.gradients._poisson import poisson_moments
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import register
 
@@ -25,7 +27,9 @@ __all__ = [
     "cat",
     "distribution",
     "gaussian_moments",
+    "heteroscedastic_moments",
     "integrated_noise_moments",
     "loss_scale",
+    "poisson_moments",
     "register",
 ]

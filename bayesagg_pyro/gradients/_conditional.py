@@ -37,7 +37,7 @@ from bayesagg_pyro.posteriors import (
 )
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Conditional"]
+__all__ = ["Conditional", "take"]
 
 #: Entries of the largest temporary of a chunk of examples: 2²⁰ doubles are 8 MiB, near a cache.
 _CHUNK = 2**20
@@ -100,7 +100,7 @@ class Conditional(Estimator):
         per_example = head.tasks * coefficients * max(self.samples, head.in_features)
         size = max(1, _CHUNK // per_example)
         parts = [
-            self._chunk(head, posterior, design[rows], _take(targets, rows), z)
+            self._chunk(head, posterior, design[rows], take(targets, rows), z)
             for rows in (slice(i, i + size) for i in range(0, len(design), size))
         ]
         mean, variance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
@@ -279,7 +279,8 @@ def _independent_law(
     )
 
 
-def _take(targets: Targets, rows: slice) -> Targets:
+def take(targets: Targets, rows: slice) -> Targets:
+    """The targets of some examples."""
     values, mask, weight = targets
     return Targets(
         values[rows], None if mask is None else mask[rows], None if weight is None else weight[rows]

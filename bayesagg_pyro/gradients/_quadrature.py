@@ -25,7 +25,7 @@ from bayesagg_pyro.gradients._predictor import predictor_terms
 from bayesagg_pyro.gradients._registry import same_model
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
-from bayesagg_pyro.quadrature import normal_rule
+from bayesagg_pyro.quadrature import Transition, normal_rule
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Quadrature"]
@@ -101,7 +101,7 @@ class _Predictor(NamedTuple):
     mean: Tensor  #: μ, [B, tasks]
     std: Tensor  #: sqrt(v), [B, tasks or 1]
     derivative: Callable[[Tensor], Tensor]  #: f, elementwise on [nodes, B, tasks]
-    transition: tuple[Tensor | float, Tensor | float]
+    transition: Transition | tuple[Tensor | float, Tensor | float]
     covariance: Callable[[], Tensor]  #: S, [tasks or 1, 1 or B, d, d]
 
 
@@ -186,7 +186,7 @@ def _node_moments(
     mean: Tensor,
     std: Tensor,
     derivative: Callable[[Tensor], Tensor],
-    transition: tuple[Tensor | float, Tensor | float],
+    transition: Transition | tuple[Tensor | float, Tensor | float],
     nodes: int,
 ) -> tuple[Tensor, ...]:
     """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), each [B, tasks]."""

@@ -7,10 +7,15 @@ from bayesagg_pyro.heads._from_pyro import FromPyro
 from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._gaussian_process import GaussianProcess
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._heteroscedastic import Heteroscedastic
 from bayesagg_pyro.heads._inducing import InducingPoints
+from bayesagg_pyro.heads._negative_binomial import NegativeBinomial
 from bayesagg_pyro.heads._network import Network
 from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.heads._ordinal import Ordinal
+from bayesagg_pyro.heads._poisson import Poisson
 from bayesagg_pyro.heads._shared import SharedWeights
+from bayesagg_pyro.heads._student_t import StudentT
 
 __all__ = [
     "Bernoulli",
@@ -21,8 +26,13 @@ __all__ = [
     "Gaussian",
     "GaussianProcess",
     "Head",
+    "Heteroscedastic",
     "InducingPoints",
+    "NegativeBinomial",
     "Network",
     "OnePredictor",
+    "Ordinal",
+    "Poisson",
     "SharedWeights",
+    "StudentT",
 ]

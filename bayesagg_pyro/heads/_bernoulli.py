@@ -10,15 +10,11 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.posteriors import GaussianFamily
-from bayesagg_pyro.quadrature import normal_rule
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Bernoulli"]
-
-#: Quadrature nodes of a predictive probability; its error is then below 1e-4.
-_NODES = 32
 
 
 class Bernoulli(OnePredictor):
@@ -38,7 +34,7 @@ class Bernoulli(OnePredictor):
         ShapeError: if there is neither one positive weight nor one per task.
     """
 
-    target_kind: ClassVar[Literal["real", "binary", "class"]] = "binary"
+    target_kind: ClassVar[TargetKind] = "binary"
     per_task: ClassVar[tuple[str, ...]] = ("pos_weight",)
     pos_weight: Tensor | None  #: [] or [tasks]
 
@@ -102,20 +98,6 @@ class Bernoulli(OnePredictor):
             return slope, curvature
         weight = weight.to(slope.dtype)
         return slope * weight, curvature * weight
-
-    def predictive(self, features: Tensor, posterior: Any) -> Any:
-        """Bernoulli(E[sigmoid(u)]), batch shape [B, tasks]; the mean by quadrature.
-
-        Raises:
-            NotImplementedError: for a posterior that is not Gaussian.
-        """
-        if not isinstance(posterior, GaussianFamily):
-            return super().predictive(features, posterior)
-        mean, variance = self.predictor_moments(features, posterior)
-        std = variance.sqrt()
-        z, weight = normal_rule(mean, std, _NODES)
-        probability = (weight * torch.sigmoid(mean + std * z)).sum(0)
-        return dist.Bernoulli(probs=probability.clamp(0, 1), validate_args=False)
 
     def check_values(self, targets: Targets) -> None:
         """Refuse labels other than 0 and 1.

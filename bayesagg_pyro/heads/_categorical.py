@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Categorical"]
@@ -37,7 +38,7 @@ class Categorical(Head):
         ShapeError: if there is not one weight per class.
     """
 
-    target_kind: ClassVar[Literal["real", "binary", "class"]] = "class"
+    target_kind: ClassVar[TargetKind] = "class"
     class_weight: Tensor | None  #: [C]
 
     def __init__(
@@ -80,11 +81,8 @@ class Categorical(Head):
             features: [B, d].
             weight: [..., tasks, classes · D]; the point estimate if None.
         """
-        if weight is None:
-            weight = self.point()
-        rows = weight.unflatten(-1, (self.classes, -1)).flatten(-3, -2)  # [..., tasks · C, D]
-        logits = super().forward(features, rows)
-        return logits if self.tasks == 1 else logits.unflatten(-1, (self.tasks, self.classes))
+        logits = super().forward(features, weight)
+        return logits[..., 0, :] if self.tasks == 1 else logits
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Outputs with the task axis, [..., B, tasks, classes]."""
@@ -97,32 +95,6 @@ class Categorical(Head):
     def target_weight(self, targets: Tensor) -> Tensor | None:
         """The weight of the true class."""
         return None if self.class_weight is None else self.class_weight[targets]
-
-    def predictive(
-        self,
-        features: Tensor,
-        posterior: Any,
-        *,
-        samples: int = 512,
-        generator: torch.Generator | None = None,
-    ) -> Any:
-        """Categorical(E[softmax(f)]), batch shape [B, tasks]; the mean over draws of the weights.
-
-        Args:
-            features: [B, d].
-            posterior: any that can be sampled.
-            samples: draws; the error of a probability p is sqrt(p (1 − p) / samples) at most.
-            generator: a fresh one with a fixed seed if None, so that calls agree.
-        """
-        design_dtype = posterior.mean.dtype
-        if generator is None:
-            generator = torch.Generator(posterior.mean.device).manual_seed(0)
-        probabilities = torch.zeros((), dtype=design_dtype, device=features.device)
-        for _ in range(samples):  # one draw at a time: [B, tasks, C] is all the memory
-            weight = posterior.sample(generator=generator)
-            logits = self.logits(self(features.detach(), weight))
-            probabilities = probabilities + logits.softmax(-1) / samples
-        return dist.Categorical(probs=probabilities, validate_args=False)
 
     def check_values(self, targets: Targets) -> None:
         """Refuse labels outside 0 … C − 1.

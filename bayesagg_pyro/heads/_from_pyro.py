@@ -161,6 +161,7 @@ class FromPyro(SharedWeights):
         features: Tensor,
         posterior: Any,
         *,
+        method: Literal["auto", "quadrature", "probit", "samples"] = "auto",
         samples: int = 128,
         generator: torch.Generator | None = None,
     ) -> Any:
@@ -169,9 +170,18 @@ class FromPyro(SharedWeights):
         Args:
             features: [B, d].
             posterior: any that can be sampled.
+            method: "auto" or "samples", which are the same here.
             samples: draws.
             generator: a fresh one with a fixed seed if None, so that calls agree.
+
+        Raises:
+            SettingError: for another method.
         """
+        if method not in ("auto", "samples"):
+            raise SettingError(
+                f"head {self.site!r}: predictive distributions of Pyro models are made of draws, "
+                f'not by {method!r}; use method="samples"'
+            )
         if generator is None:
             generator = torch.Generator(features.device).manual_seed(0)
         with torch.no_grad():

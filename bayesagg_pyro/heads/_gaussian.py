@@ -121,18 +121,19 @@ class Gaussian(OnePredictor):
         slope = (outputs - targets) * precision
         return slope, precision.expand_as(slope)
 
-    def predictive(self, features: Tensor, posterior: Any) -> Any:
-        """Exact predictive N(hᵀm, hᵀSh + τ²), batch shape [B, tasks].
+    def predictive(self, features: Tensor, posterior: Any, **options: Any) -> Any:
+        """Exact predictive N(hᵀm, hᵀSh + τ²), batch shape [B, tasks]; `options` as in `Head`.
 
-        Raises:
-            NotImplementedError: for a posterior that is not Gaussian.
+        Student's t with an integrated noise; a mixture over draws for other posteriors, or where
+        asked for.
         """
-        if isinstance(posterior, NormalInverseGamma):
+        closed = options.get("method", "auto") == "auto"
+        if isinstance(posterior, NormalInverseGamma) and closed:
             mean, spread = self.predictor_moments(features, posterior.unit)  # for τ² = 1
             a, b = posterior.shape_parameter, posterior.rate
             return dist.StudentT(2 * a, mean, (b / a * (1 + spread)).sqrt())
-        if not isinstance(posterior, GaussianFamily):
-            return super().predictive(features, posterior)
+        if not isinstance(posterior, GaussianFamily) or not closed:
+            return super().predictive(features, posterior, **options)
         mean, epistemic = self.predictor_moments(features, posterior)
         scale = (epistemic + self.noise_scale.to(mean.dtype).square()).sqrt()
         return dist.Normal(mean, scale)

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._embedding import Embedding
-from bayesagg_pyro.heads._input import check_device, check_features, check_finite, parse_targets
+from bayesagg_pyro.heads._input import (
+    TargetKind,
+    check_device,
+    check_features,
+    check_finite,
+    parse_targets,
+)
 from bayesagg_pyro.targets import RawTargets, Targets
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ class Head(nn.Module, ABC):
     weight: nn.Parameter  #: the point estimate, [tasks · outputs_per_task, D], bias last
     #: Buffers that hold one value for each task, or one for all.
     per_task: ClassVar[tuple[str, ...]] = ()
-    target_kind: ClassVar[Literal["real", "binary", "class"]] = "real"
+    target_kind: ClassVar[TargetKind] = "real"
 
     def __init__(
         self,
@@ -229,12 +235,19 @@ class Head(nn.Module, ABC):
             weight: [..., tasks, P], for example samples of a posterior.
 
         Returns:
-            [B, tasks], or [..., B, tasks] for given weights.
+            [B, tasks], or [..., B, tasks] for given weights; with a last axis of outputs where
+            one task has several.
         """
         if weight is None:
             weight = self.point()
         with torch.autocast(features.device.type, enabled=False):  # heads stay exact
-            return self.design(features).to(weight.dtype) @ weight.mT
+            design = self.design(features).to(weight.dtype)
+            if self.outputs_per_task == 1:
+                return design @ weight.mT
+            rows = weight.unflatten(-1, (self.outputs_per_task, -1)).flatten(-3, -2)
+            outputs: Tensor = design @ rows.mT
+            outputs = outputs.unflatten(-1, (self.tasks, self.outputs_per_task))
+            return outputs
 
     # -- the Pyro model --------------------------------------------------------------------------
 
@@ -286,11 +299,34 @@ class Head(nn.Module, ABC):
 
     # -- predictions -----------------------------------------------------------------------------
 
-    def predictive(self, features: Tensor, posterior: Any) -> Any:
-        """p(y | h, posterior) of batch shape [B, tasks]; heads with a closed form override this."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no closed-form predictive; draw from it with "
-            "pyro.infer.Predictive(head.model, {f'{head.site}.weight': posterior.sample(...)})"
+    def predictive(
+        self,
+        features: Tensor,
+        posterior: Any,
+        *,
+        method: Literal["auto", "quadrature", "probit", "samples"] = "auto",
+        samples: int = 512,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """p(y | h) with the weights integrated out; see `bayesagg_pyro.predictive.predictive`.
+
+        Args:
+            features: [B, d].
+            posterior: over the weights; Gaussian, or any that can be sampled.
+            method: "auto" takes the most exact there is.
+            samples: draws of the weights, where they are drawn.
+            generator: a fresh one with a fixed seed if None, so that calls agree.
+
+        Returns:
+            A distribution of batch shape [B, tasks] with `mean`, `log_prob` and `sample`.
+
+        Raises:
+            SettingError: for a method that this head or posterior does not have.
+        """
+        from bayesagg_pyro import predictive  # built from heads: no import at load time
+
+        return predictive.predictive(
+            self, features, posterior, method=method, samples=samples, generator=generator
         )
 
     # -- input -----------------------------------------------------------------------------------

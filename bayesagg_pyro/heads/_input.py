@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,7 +11,10 @@ from torch import Tensor
 from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, SettingError, ShapeError
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["check_device", "check_features", "check_finite", "parse_targets"]
+__all__ = ["TargetKind", "check_device", "check_features", "check_finite", "parse_targets"]
+
+#: What targets are: floating numbers; 0 or 1; 0, 1, 2, ... of any dtype; indices of classes.
+TargetKind: TypeAlias = Literal["real", "binary", "count", "class"]
 
 
 def check_features(owner: str, features: Tensor, size: int, *, values: bool = True) -> None:
@@ -67,7 +70,7 @@ def parse_targets(
     batch: int,
     tasks: int,
     *,
-    kind: Literal["real", "binary", "class"],
+    kind: TargetKind,
     nan_missing: bool,
 ) -> Targets:
     """Targets as [B, tasks] values with an optional mask and weight; shapes and types are checked.
@@ -111,7 +114,7 @@ def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
     )
 
 
-def _check_kind(owner: str, values: Tensor, kind: str) -> None:
+def _check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
     floating = values.is_floating_point()
     if values.is_complex():
         raise DtypeError(f"{owner}: targets must be real, not {values.dtype}")
@@ -119,6 +122,11 @@ def _check_kind(owner: str, values: Tensor, kind: str) -> None:
         raise DtypeError(
             f"{owner}: targets must be floating point, not {values.dtype}; "
             "convert them with targets.float()"
+        )
+    if kind == "count" and values.dtype == torch.bool:
+        raise DtypeError(
+            f"{owner}: targets are counts, integer or floating point, not bool; "
+            "convert them with targets.long()"
         )
     if kind == "class" and (floating or values.dtype == torch.bool):
         raise DtypeError(

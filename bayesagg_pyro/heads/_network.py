@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body
 from bayesagg_pyro.heads._head import Head
-from bayesagg_pyro.heads._mixture import mixture
+from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._module import call, check_module, in_precision, output_size, probe, widest
 from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.targets import Targets
@@ -63,7 +64,7 @@ class Network(SharedWeights):
             missing=likelihood.missing,
             name=likelihood.name,
         )
-        self.target_kind: Literal["real", "binary", "class"] = likelihood.target_kind  # type: ignore[misc]
+        self.target_kind: TargetKind = likelihood.target_kind  # type: ignore[misc]
         _check_outputs(module, likelihood)
         self.module = module
         self.observation = likelihood
@@ -154,7 +155,8 @@ class Network(SharedWeights):
 
     def _shaped(self, outputs: Tensor) -> Tensor:
         each = self.observation.outputs_per_task
-        return outputs if each == 1 or self.tasks == 1 else outputs.unflatten(-1, (-1, each))
+        flat = each == 1 or (self.tasks == 1 and isinstance(self.observation, Categorical))
+        return outputs if flat else outputs.unflatten(-1, (-1, each))
 
     def numbers_per_draw(self, examples: int) -> int:
         """Entries of the largest temporary that the gradients at one draw take."""
@@ -185,29 +187,6 @@ class Network(SharedWeights):
     def valid(self, targets: Targets) -> Tensor:
         """As the given one's."""
         return self.observation.valid(targets)
-
-    def predictive(
-        self,
-        features: Tensor,
-        posterior: Any,
-        *,
-        samples: int = 256,
-        generator: torch.Generator | None = None,
-    ) -> Any:
-        """The equal mixture of the likelihoods at draws of the weights, batch shape [B, tasks].
-
-        Args:
-            features: [B, d].
-            posterior: any that can be sampled.
-            samples: draws.
-            generator: a fresh one with a fixed seed if None, so that calls agree.
-        """
-        if generator is None:
-            generator = torch.Generator(features.device).manual_seed(0)
-        with torch.no_grad():
-            weight = posterior.sample((samples,), generator=generator)
-            outputs = self(features.detach(), weight)
-            return mixture([self.likelihood(each) for each in outputs])
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.posteriors import GaussianFamily
+from bayesagg_pyro.quadrature import Transition
 
 __all__ = ["OnePredictor", "PredictorMoments"]
 
@@ -84,9 +85,10 @@ class OnePredictor(Head, ABC):
             variance = variance + residual[:, None]
         return PredictorMoments(mean, variance.expand_as(mean))
 
-    def transition(self, targets: Tensor) -> tuple[Tensor | float, Tensor | float]:
+    def transition(self, targets: Tensor) -> Transition | tuple[Tensor | float, Tensor | float]:
         """Where on the axis of u the derivative bends, and over what width: (centre, width).
 
         Quadrature puts its nodes there when the posterior is wider; broadcastable to [B, tasks].
+        `bayesagg_pyro.quadrature.EXPONENTIAL` is that of derivatives such as exp(u) − y.
         """
         return 0.0, 1.0

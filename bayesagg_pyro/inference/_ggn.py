@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Categorical, Head, OnePredictor
+from bayesagg_pyro.heads import Categorical, Head, Heteroscedastic, OnePredictor
 from bayesagg_pyro.inference._curvature import Curvature, Dense, Diagonal, Kronecker, Structure
 from bayesagg_pyro.targets import Targets
 
@@ -63,12 +63,10 @@ def check_structure(head: Head, structure: Structure) -> None:
         allowed: tuple[str, ...] = ("full", "diag")
     elif isinstance(head, Categorical):
         allowed = ("full", "kron", "diag")
-        for name in ("negative_log_prob", "likelihood", "forward", "design"):
-            if getattr(type(head), name) is not getattr(Categorical, name):
-                raise SettingError(
-                    f"head {head.site!r}: {type(head).__name__} overrides {name} of Categorical, "
-                    "whose expansion is for softmax(W h); choose a sampling scheme"
-                )
+        _check_same_model(head, Categorical, "softmax(W h)")
+    elif isinstance(head, Heteroscedastic):
+        allowed = ("full", "diag")
+        _check_same_model(head, Heteroscedastic, "N(f, exp(s))")
     else:
         raise SettingError(
             f"head {head.site!r}: {type(head).__name__} has no second-order expansion; derive it "
@@ -81,6 +79,15 @@ def check_structure(head: Head, structure: Structure) -> None:
         )
 
 
+def _check_same_model(head: Head, base: type[Head], model: str) -> None:
+    for name in ("negative_log_prob", "likelihood", "forward", "design"):
+        if getattr(type(head), name) is not getattr(base, name):
+            raise SettingError(
+                f"head {head.site!r}: {type(head).__name__} overrides {name} of {base.__name__}, "
+                f"whose expansion is for {model}; choose a sampling scheme"
+            )
+
+
 def expand(
     head: Head,
     chunks: Iterable[Chunk],
@@ -90,12 +97,15 @@ def expand(
     separate_bias: bool = False,
 ) -> Expansion:
     """Expansion at `point`, [tasks, P], summed over chunks of examples."""
-    parts = (
-        _expand_predictor(head, chunk, point, structure)
-        if isinstance(head, OnePredictor)
-        else _expand_categorical(head, chunk, point, structure, separate_bias)
-        for chunk in chunks
-    )
+
+    def part(chunk: Chunk) -> Expansion:
+        if isinstance(head, OnePredictor):
+            return _expand_predictor(head, chunk, point, structure)
+        if isinstance(head, Heteroscedastic):
+            return _expand_heteroscedastic(head, chunk, point, structure)
+        return _expand_categorical(head, chunk, point, structure, separate_bias)
+
+    parts = (part(chunk) for chunk in chunks)
     return reduce(lambda total, part: total + part, parts)
 
 
@@ -107,10 +117,10 @@ def value(head: Head, chunks: Iterable[Chunk], point: Tensor) -> Tensor:
 
 
 def _outputs(head: Head, design: Tensor, point: Tensor) -> Tensor:
-    """Outputs at weights of tasks; [B, tasks], or [B, tasks, C] for Categorical heads."""
-    if not isinstance(head, Categorical):
+    """Outputs at weights of tasks; [B, tasks], or [B, tasks, C] where a task has several."""
+    if head.outputs_per_task == 1:
         return design @ point.mT
-    return torch.einsum("bd,tcd->btc", design, point.unflatten(-1, (head.classes, -1)))
+    return torch.einsum("bd,tcd->btc", design, point.unflatten(-1, (head.outputs_per_task, -1)))
 
 
 def _value(head: Head, chunk: Chunk, point: Tensor) -> Tensor:
@@ -140,6 +150,28 @@ def _expand_predictor(
         else Diagonal(curvature.mT @ design.square())
     )
     return Expansion(_value(head, chunk, point), slope.mT @ design, matrix)
+
+
+def _expand_heteroscedastic(
+    head: Heteroscedastic, chunk: Chunk, point: Tensor, structure: Structure
+) -> Expansion:
+    """Fisher's information is diagonal in the outputs (f, s): one block for the weights of each."""
+    design, targets = chunk
+    outputs = _outputs(head, design, point)
+    slope, fisher = head.nll_derivatives(outputs, targets.values.to(outputs.dtype))
+    factor = targets.factor(slope.dtype)
+    if factor is not None:
+        slope, fisher = slope * factor[..., None], fisher * factor[..., None]
+    gradient = torch.einsum("btc,bd->tcd", slope, design).flatten(1)
+    if structure == "diag":
+        diagonal = torch.einsum("btc,bd->tcd", fisher, design.square()).flatten(1)
+        return Expansion(_value(head, chunk, point), gradient, Diagonal(diagonal))
+    tasks, size = head.tasks, design.shape[-1]
+    matrix = design.new_zeros(tasks, 2, size, 2, size)
+    blocks = linalg.gram(design, fisher.flatten(1)).unflatten(0, (tasks, 2))
+    matrix.diagonal(dim1=1, dim2=3).copy_(blocks.permute(0, 2, 3, 1))
+    dense = Dense(matrix.reshape(tasks, 2 * size, 2 * size))
+    return Expansion(_value(head, chunk, point), gradient, dense)
 
 
 def _expand_categorical(

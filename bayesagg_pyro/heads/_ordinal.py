@@ -1,0 +1,162 @@
+"""Ordered classes: P(y ≤ k) = F(θ_k − u), u = hᵀ w."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._cumulative import LINKS
+from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.heads._settings import refuse_targets
+from bayesagg_pyro.quadrature import Transition
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["Ordinal"]
+
+
+class Ordinal(OnePredictor):
+    """T tasks of C ordered classes, cumulative logit or probit (McCullagh, 1980).
+
+    Class k is the event θ_{k−1} < u + ε ≤ θ_k. The cut-points θ are no part of the posterior: they
+    are given, or they are parameters that the head's loss teaches beside its point estimate. They
+    take the place of an intercept, so there is none unless asked for.
+
+    Args:
+        in_features: d, the number of features.
+        classes: C, at least 2.
+        tasks: T, the number of tasks.
+        cutpoints: C − 1 increasing numbers, or [tasks, C − 1]; fixed unless `learn_cutpoints`. None
+            begins with those of equally probable classes at u = 0, and learns.
+        learn_cutpoints: whether they are parameters; None for exactly where they are not given.
+        link: F, "logit" or "probit".
+        bias: whether each task has an intercept all the same; its prior keeps it identified.
+        prior_variance: variance of the default prior of `model`.
+        name: prefix of the Pyro sites.
+
+    Raises:
+        SettingError: if there are fewer than two classes, cut-points do not increase, or the link
+            is another.
+        ShapeError: if there are not C − 1 cut-points.
+    """
+
+    target_kind: ClassVar[TargetKind] = "class"
+    per_task: ClassVar[tuple[str, ...]] = ("free_cutpoints",)
+
+    def __init__(
+        self,
+        in_features: int,
+        classes: int,
+        tasks: int = 1,
+        *,
+        cutpoints: Sequence[float] | Tensor | None = None,
+        learn_cutpoints: bool | None = None,
+        link: Literal["logit", "probit"] = "logit",
+        bias: bool = False,
+        prior_variance: float = 1.0,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(classes, int) or classes < 2:
+            raise SettingError(f"classes must be an integer of at least 2, not {classes!r}")
+        if link not in LINKS:
+            raise SettingError(f'link must be "logit" or "probit", not {link!r}')
+        super().__init__(in_features, tasks, bias=bias, prior_variance=prior_variance, name=name)
+        self.classes = classes
+        self.link = link
+        self._f = LINKS[link]
+        if cutpoints is None:
+            levels = torch.arange(1, classes, dtype=torch.float64) / classes
+            start = self._f.quantile(levels)
+        else:
+            start = _cutpoints(cutpoints, classes, tasks)
+        start = start.expand(tasks, -1).clone()
+        # The first one and the logs of the gaps: free numbers, whose order cannot break.
+        free = torch.cat([start[:, :1], start.diff(dim=1).log()], 1)
+        if cutpoints is None if learn_cutpoints is None else learn_cutpoints:
+            self.free_cutpoints = nn.Parameter(free.to(self.weight.dtype))
+        else:
+            self.register_buffer("free_cutpoints", free)
+
+    @property
+    def cutpoints(self) -> Tensor:
+        """θ, [tasks, C − 1], increasing."""
+        free = self.free_cutpoints
+        return torch.cat([free[:, :1], free[:, 1:].exp()], 1).cumsum(1)
+
+    def likelihood(self, outputs: Tensor) -> Any:
+        """Categorical over the classes, batch shape [..., B, tasks]."""
+        log_p = self._f.log_mass(*self._bounds(outputs[..., None], None))
+        return dist.Categorical(logits=log_p, validate_args=False)
+
+    def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log (F(θ_y − u) − F(θ_{y−1} − u)), [..., B, tasks]; no difference of probabilities."""
+        return -self._f.log_mass(*self._bounds(outputs, targets.long()))
+
+    def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(F'(θ_y − u) − F'(θ_{y−1} − u)) / P(y)."""
+        return self.nll_derivatives(outputs, targets)[0]
+
+    def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Slope and exact curvature, which is positive: both links are log-concave."""
+        return self._f.derivatives(*self._bounds(outputs, targets.long()))
+
+    def transition(self, targets: Tensor) -> Transition:
+        """In the middle of the class, or at the only cut-point of the first and last."""
+        theta = self.cutpoints.detach()
+        middle = torch.cat([theta[:, :1], (theta[:, 1:] + theta[:, :-1]) / 2, theta[:, -1:]], 1)
+        return Transition(_pick(middle, targets.long()), 1.0)
+
+    def check_values(self, targets: Targets) -> None:
+        """Refuse labels outside 0 … C − 1.
+
+        Raises:
+            SettingError: naming the first one.
+        """
+        good = (targets.values >= 0) & (targets.values < self.classes)
+        demand = f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
+        refuse_targets(self, targets, good, demand)
+
+    def valid(self, targets: Targets) -> Tensor:
+        """Whether all labels are in range, as a boolean scalar on their device."""
+        return ((targets.values >= 0) & (targets.values < self.classes)).all()
+
+    def _bounds(self, outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """θ_{y−1} − u, θ_y − u and their difference; far off where the class has no such bound.
+
+        Args:
+            outputs: u, [..., B, tasks]; [..., B, tasks, 1] for all classes.
+            labels: y, [..., B, tasks]; None for all classes, [..., B, tasks, C].
+        """
+        theta = self.cutpoints.to(outputs.dtype)
+        edge = torch.full_like(theta[:, :1], self._f.far)
+        lower, upper = torch.cat([-edge, theta], 1), torch.cat([theta, edge], 1)  # [tasks, C]
+        if labels is not None:
+            labels = labels.clamp(0, self.classes - 1)  # bad ones under deferred validation
+            lower, upper = _pick(lower, labels), _pick(upper, labels)
+        return lower - outputs, upper - outputs, upper - lower
+
+    def extra_repr(self) -> str:
+        """What `print(head)` shows."""
+        return f"{super().extra_repr()}, classes={self.classes}, link={self.link!r}"
+
+
+def _pick(table: Tensor, labels: Tensor) -> Tensor:
+    """Entries of [tasks, C] at labels [..., tasks]."""
+    return table[torch.arange(len(table), device=labels.device), labels]
+
+
+def _cutpoints(given: Sequence[float] | Tensor, classes: int, tasks: int) -> Tensor:
+    cutpoints = torch.as_tensor(given, dtype=torch.float64).detach()
+    if cutpoints.shape not in ((classes - 1,), (tasks, classes - 1)):
+        raise ShapeError(
+            f"cutpoints must be {classes - 1} numbers for {classes} classes, or such a row for "
+            f"each of {tasks} tasks, not of shape {list(cutpoints.shape)}"
+        )
+    if not cutpoints.isfinite().all() or not (cutpoints.diff(dim=-1) > 0).all():
+        raise SettingError(f"cutpoints must be finite and increase, not be {cutpoints.tolist()}")
+    return cutpoints

@@ -1,0 +1,88 @@
+"""Regression with outliers: y = u + τ ε, ε of Student's t distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.heads._settings import positive_setting
+from bayesagg_pyro.quadrature import Transition
+
+__all__ = ["StudentT"]
+
+
+class StudentT(OnePredictor):
+    """T regression tasks whose noise has heavy tails: a far target pulls less, not more.
+
+    The curvature that second-order inference uses is Fisher's expected one, (ν + 1) / (ν + 3) / τ²:
+    the exact one is negative for |y − u| > τ sqrt(ν).
+
+    Args:
+        in_features: d, the number of features.
+        tasks: T, the number of tasks.
+        df: ν, the degrees of freedom; one number, or one per task. Below 2 the noise has no
+            variance, below 1 no mean.
+        scale: τ, in units of the targets; one number, or one per task.
+        bias: whether each task has an intercept.
+        prior_variance: variance of the default prior of `model`.
+        missing: "nan" reads a NaN target as not observed.
+        name: prefix of the Pyro sites.
+
+    Raises:
+        SettingError: if df or scale is not positive and finite, or a size is not positive.
+        ShapeError: if there is neither one of them nor one per task.
+    """
+
+    per_task: ClassVar[tuple[str, ...]] = ("df", "scale")
+    df: Tensor  #: ν, [] or [tasks]
+    scale: Tensor  #: τ, [] or [tasks]
+
+    def __init__(
+        self,
+        in_features: int,
+        tasks: int = 1,
+        *,
+        df: float | Sequence[float] | Tensor = 4.0,
+        scale: float | Sequence[float] | Tensor = 1.0,
+        bias: bool = False,
+        prior_variance: float = 1.0,
+        missing: Literal["error", "nan"] = "error",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            in_features,
+            tasks,
+            bias=bias,
+            prior_variance=prior_variance,
+            missing=missing,
+            name=name,
+        )
+        self.register_buffer("df", positive_setting("df", df, tasks))
+        self.register_buffer("scale", positive_setting("scale", scale, tasks))
+
+    def likelihood(self, outputs: Tensor) -> Any:
+        """StudentT(ν, u, τ), batch shape [..., B, tasks]."""
+        df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)
+        return dist.StudentT(df, outputs, scale, validate_args=False)
+
+    def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(ν + 1) r / (ν + r²) / τ with r = (u − y) / τ."""
+        df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)
+        r = (outputs - targets) / scale
+        return (df + 1) / scale * r / (df + r.square())
+
+    def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The derivative and Fisher's expected curvature."""
+        df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)
+        slope = self.loss_derivative(outputs, targets)
+        return slope, ((df + 1) / (df + 3) / scale.square()).expand_as(slope)
+
+    def transition(self, targets: Tensor) -> Transition:
+        """The derivative turns at u = y ± τ sqrt(ν), where its poles are, and falls like 1/u."""
+        # A logistic of width 1 has its poles at a distance of π.
+        return Transition(targets, self.scale * self.df.sqrt() / torch.pi, growth=0.0)

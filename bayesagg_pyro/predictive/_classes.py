@@ -1,0 +1,89 @@
+"""Predictive probabilities of classes, as logarithms, so that small ones are right too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.heads import Head, OnePredictor
+from bayesagg_pyro.predictive._distribution import log_likelihood
+from bayesagg_pyro.predictive._integral import log_expectation
+
+__all__ = [
+    "from_log_probabilities",
+    "has_classes",
+    "integrated",
+    "probit",
+    "sampled",
+    "two_classes",
+]
+
+
+def has_classes(head: Head) -> bool:
+    """Whether targets are labels, two or more."""
+    return head.target_kind in ("binary", "class")
+
+
+def from_log_probabilities(head: Head, log_p: Tensor) -> dist.Bernoulli | dist.Categorical:
+    """The distribution over classes with those log-probabilities, [B, tasks, C]."""
+    if head.target_kind == "binary":
+        return dist.Bernoulli(logits=log_p[..., 1] - log_p[..., 0], validate_args=False)
+    return dist.Categorical(logits=log_p, validate_args=False)
+
+
+def integrated(head: OnePredictor, mean: Tensor, std: Tensor) -> Tensor:
+    """Returns log E p(k | u), u ~ N(mean, std²), of all classes, [B, tasks, C], by quadrature."""
+    binary = head.target_kind == "binary"
+    classes = 2 if binary else head.likelihood(mean[:1]).logits.shape[-1]
+    labels = torch.arange(classes, device=mean.device, dtype=mean.dtype if binary else torch.long)
+
+    def log_p(z: Tensor) -> Tensor:
+        u = mean[..., None] + std[..., None] * z
+        # Heads put tasks last.
+        moved = u.movedim(-1, 0)
+        y = labels.reshape(-1, *[1] * (moved.ndim - 1)).expand(moved.shape)
+        return log_likelihood(head, moved, y).movedim(0, -1)
+
+    return log_expectation(log_p, mean[..., None].expand(*mean.shape, classes))
+
+
+def two_classes(mean: Tensor, covariance: Tensor) -> Tensor:
+    """Returns log E softmax of two logits, [B, tasks, 2]: a logistic in their difference."""
+    centre = mean[..., 1] - mean[..., 0]
+    spread = covariance[..., 0, 0] + covariance[..., 1, 1] - 2 * covariance[..., 0, 1]
+    std, sign = spread.clamp(min=0).sqrt()[..., None], mean.new_tensor([-1.0, 1.0])
+
+    def log_p(z: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid(sign * (centre[..., None] + std * z))
+
+    return log_expectation(log_p, mean)
+
+
+def probit(mean: Tensor, variance: Tensor) -> dist.Bernoulli:
+    """sigmoid(μ / sqrt(1 + π v / 8)): MacKay's approximation (1992), within about 0.02."""
+    return dist.Bernoulli(logits=mean / (1 + math.pi / 8 * variance).sqrt(), validate_args=False)
+
+
+def sampled(head: Head, chunks: Iterable[Tensor]) -> Tensor:
+    """The log of the average probability of each class over drawn outputs, [B, tasks, C]."""
+    total: Tensor | None = None
+    count = 0
+    for outputs in chunks:
+        each = log_probabilities(head, outputs).logsumexp(0)
+        total = each if total is None else torch.logaddexp(total, each)
+        count += len(outputs)
+    assert total is not None
+    return total - math.log(count)
+
+
+def log_probabilities(head: Head, outputs: Tensor) -> Tensor:
+    """Returns log p(k | f) of all classes at outputs, [..., B, tasks, C]."""
+    if head.target_kind == "binary":
+        labels = (torch.zeros_like(outputs), torch.ones_like(outputs))
+        return torch.stack([log_likelihood(head, outputs, y) for y in labels], -1)
+    logits: Tensor = head.likelihood(outputs).logits
+    return logits.log_softmax(-1)

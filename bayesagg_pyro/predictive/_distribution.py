@@ -1,0 +1,83 @@
+"""What predictive distributions of regression and counts have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from bayesagg_pyro.heads import Head
+
+__all__ = ["PredictiveDistribution", "log_likelihood", "seeded"]
+
+
+class PredictiveDistribution(TorchDistribution):
+    """p(y | h) of batch shape [B, tasks], with the variance in its two parts."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
+
+    def __init__(self, batch_shape: torch.Size) -> None:
+        super().__init__(batch_shape, validate_args=False)
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E[y], [B, tasks]."""
+
+    @property
+    @abstractmethod
+    def epistemic_variance(self) -> Tensor:
+        """Var E[y | w], [B, tasks]: of the weights, which more data would shrink."""
+
+    @property
+    @abstractmethod
+    def aleatoric_variance(self) -> Tensor:
+        """E Var[y | w], [B, tasks]: of the observation itself."""
+
+    @property
+    def variance(self) -> Tensor:
+        """Var y, [B, tasks]: the sum of its two parts."""
+        return self.epistemic_variance + self.aleatoric_variance
+
+    @abstractmethod
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of y, [..., B, tasks]."""
+
+    @abstractmethod
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Samples of that shape from torch's global generator."""
+
+    def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw targets, [*sample_shape, B, tasks] (torch's global generator if none is given)."""
+        shape = torch.Size([*torch.Size(sample_shape), *self.batch_shape])
+        with torch.no_grad():
+            if generator is None:
+                return self.draw(shape)
+            with seeded(generator):
+                return self.draw(shape)
+
+
+class seeded:
+    """torch's global generator, seeded from another one and put back afterwards."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        device = generator.device
+        self._seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
+        self._fork = torch.random.fork_rng()
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        self._fork.__exit__(*error)  # type: ignore[arg-type]
+
+
+def log_likelihood(head: Head, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The density log p(y | f), [..., B, tasks], without the weights of tempering."""
+    nll = head.negative_log_prob(outputs, targets)
+    weight = head.target_weight(targets)
+    return -nll if weight is None else -nll / weight.to(nll.dtype)

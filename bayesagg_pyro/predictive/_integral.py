@@ -1,0 +1,84 @@
+"""log E[exp L(z)] for z ~ N(0, 1), however far out the integrand has its mass.
+
+The density of an observation under a wide posterior is an integral over a narrow peak that lies
+where prior and observation agree, which no rule fixed beforehand finds. Here the peak of
+L(z) − z²/2 is found first, by bisection of its slope, and a trapezoid in v with z = peak + ω sinh v
+is laid around it, ω being its width. For log-concave L there is one peak, and
+L(z) − z²/2 ≤ its value there − (z − peak)²/2, so that nine units on each side hold all mass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+__all__ = ["log_expectation"]
+
+#: Enough for bends away from the peak, such as a logistic that has become a step.
+_NODES = 256
+_RANGE = 9.0
+#: The peak is sought between 0 and the slope at 0, in arcsinh: 2⁻⁴⁸ of at most 70 is exact enough.
+_BISECTIONS = 48
+_FAR = 1e30
+#: How far the prior's own peak may be for the rule to span both: several peaks are possible where L
+#: is not log-concave.
+_SPAN = 30.0
+#: Entries of the largest temporary.
+_CHUNK = 2**22
+
+
+def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """Elementwise log E[exp L(z)].
+
+    For log-concave L that bends over no less than 1/30 of the unit the error is below 1e-6, and
+    mostly near rounding (tests/heads); for others as long as no second peak is much sharper than
+    its distance from the first.
+
+    Args:
+        function: L, elementwise, of [...] and [n, ...]; differentiated twice by autograd.
+        like: [...], a tensor of the shape, dtype and device of the result.
+    """
+    like = like.detach()
+    zero = torch.zeros_like(like)
+    start, _ = _slope(function, zero)
+    # Where L'' ≤ 0 the slope of L − z²/2 falls by at least 1 per unit, so it is 0 before z = start.
+    near, far = zero, start.nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR).asinh()
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (near + far)
+        before = _slope(function, middle.sinh())[0] * start.sign() > 0
+        near, far = torch.where(before, middle, near), torch.where(before, far, middle)
+    peak = near.sinh()
+    _, curvature = _slope(function, peak)
+    width = curvature.nan_to_num(1.0, 1.0, 1.0).clamp(min=1.0).rsqrt()
+    other = torch.where(peak.abs() < _SPAN, peak, 0.0)  # where the prior's peak lies, seen from it
+    low = -torch.asinh((_RANGE + other.clamp(min=0)) / width)
+    high = torch.asinh((_RANGE + (-other).clamp(min=0)) / width)
+    step = (high - low) / (_NODES - 1)
+    constant = (width * step).log() - 0.5 * math.log(2 * math.pi)
+    total = torch.full_like(like, -torch.inf)
+    unit = torch.arange(_NODES, dtype=like.dtype, device=like.device)
+    for part in unit.split(max(1, _CHUNK // max(1, like.numel()))):
+        v = low + step * part.reshape(-1, *[1] * like.ndim)
+        z = peak + width * v.sinh()
+        with torch.no_grad():
+            exponent = function(z) - 0.5 * z.square() + v.cosh().log()
+        exponent = torch.where(exponent.isnan(), -torch.inf, exponent)
+        total = torch.logaddexp(total, exponent.logsumexp(0))
+    return total + constant
+
+
+def _slope(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
+    """First derivative, and minus the second, of L(z) − z²/2."""
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        value = function(z)
+        if not value.requires_grad:  # L does not depend on z
+            return -z.detach(), torch.ones_like(z)
+        (first,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+        second = torch.zeros_like(z)
+        if first.requires_grad:
+            (second,) = torch.autograd.grad(first.sum(), z)
+    return (first - z).detach(), 1 - second.detach()

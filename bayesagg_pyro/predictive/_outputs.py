@@ -1,0 +1,78 @@
+"""The law of a head's outputs under a posterior: in closed form, or through draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.heads import Categorical, Head, OnePredictor
+from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
+
+__all__ = ["drawn_outputs", "is_linear", "joint_outputs", "predictor", "same_likelihood"]
+
+#: Entries of the largest temporary of a chunk of draws.
+_CHUNK = 2**22
+
+
+def is_linear(head: Head) -> bool:
+    """Whether outputs are a linear function of the weights, f = W φ(h)."""
+    return type(head).forward in (Head.forward, Categorical.forward)
+
+
+def same_likelihood(head: Head, base: type[Head]) -> bool:
+    """Whether `head` is of that class and has its likelihood still."""
+    names = ("forward", "negative_log_prob", "likelihood", "target_weight")
+    return isinstance(head, base) and all(
+        getattr(type(head), name) is getattr(base, name) for name in names
+    )
+
+
+def predictor(
+    head: OnePredictor, posterior: GaussianFamily, features: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of u = hᵀw, [B, tasks], of a head with one predictor."""
+    dtype = linalg.head_dtype(features.device)
+    return head.predictor_moments(features, posterior.to(features.device, dtype))
+
+
+def joint_outputs(head: Head, posterior: GaussianFamily, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [B, tasks, C] and covariance [B, tasks, C, C] of the outputs of one task."""
+    design = head.exact(features)
+    posterior = posterior.to(design.device, design.dtype)
+    outputs = head.outputs_per_task
+    mean = torch.einsum("bd,tcd->btc", design, posterior.mean.unflatten(-1, (outputs, -1)))
+    s = posterior.covariance_matrix.unflatten(-1, (outputs, -1)).unflatten(-3, (outputs, -1))
+    half = torch.einsum("tcdke,be->btcdk", s, design)
+    covariance = torch.einsum("btcdk,bd->btck", half, design)
+    return mean, covariance.expand(-1, head.tasks, -1, -1)
+
+
+def drawn_outputs(
+    head: Head,
+    posterior: Posterior,
+    features: Tensor,
+    samples: int,
+    generator: torch.Generator | None,
+) -> Iterator[Tensor]:
+    """Outputs at draws of the weights, [n, B, ...] in chunks; at all stored ones if Empirical."""
+    features = features.detach()
+    dtype = linalg.head_dtype(features.device)
+    posterior = posterior.to(features.device, dtype)
+    if generator is None:
+        generator = torch.Generator(features.device).manual_seed(0)
+    weight: Any = posterior.samples if isinstance(posterior, Empirical) else None
+    count = samples if weight is None else len(weight)
+    size = max(1, _CHUNK // (len(features) * head.tasks * head.outputs_per_task))
+    with torch.no_grad():
+        for start in range(0, count, size):
+            n = min(size, count - start)
+            drawn = (
+                posterior.sample((n,), generator=generator)
+                if weight is None
+                else weight[start : start + n]
+            )
+            yield head(features.to(dtype), drawn)
