@@ -29,6 +29,7 @@ class InducingPoints(Embedding):
     Kernel hyperparameters, a deep kernel's network and, if asked for, the points are point
     estimates, learned by the head's loss in the engine or through
     `GaussianProcess.log_evidence_bound`. All is computed in float64 where the device has it.
+    GPyTorch's kernels can be differentiated, but not by the transforms of `torch.func`.
 
     Args:
         in_features: d.

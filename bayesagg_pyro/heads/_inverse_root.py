@@ -21,7 +21,7 @@ def inverse_root(matrix: Tensor, tolerance: float) -> Tensor:
         matrix: K, [M, M], symmetric positive semi-definite; differentiable.
         tolerance: relative size of an eigenvalue that counts as zero.
     """
-    root: Tensor = _InverseRoot.apply(0.5 * (matrix + matrix.mT), tolerance)
+    root: Tensor = _InverseRoot.apply(0.5 * (matrix + matrix.mT), tolerance)[0]
     return root
 
 
@@ -32,15 +32,21 @@ class _InverseRoot(torch.autograd.Function):
     −1/(s_i s_j (s_i + s_j)); between a kept and a dropped direction they are f_i/λ_i.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, tolerance: float) -> Tensor:
+    def forward(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         values, vectors = torch.linalg.eigh(matrix)
         kept = values > tolerance * values[-1:].clamp(min=torch.finfo(values.dtype).tiny)
         s = torch.where(kept, values, 1.0).sqrt()
         inverse = torch.where(kept, s.reciprocal(), 0.0)
+        return (vectors * inverse) @ vectors.mT, vectors, s, kept
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, vectors, s, kept = output
+        ctx.mark_non_differentiable(vectors, s, kept)
         ctx.save_for_backward(vectors, s, kept)
-        root: Tensor = (vectors * inverse) @ vectors.mT
-        return root
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

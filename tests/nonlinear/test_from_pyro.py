@@ -82,15 +82,15 @@ def test_a_linear_gaussian_model_is_the_gaussian_head(
         4 * found.covariance_matrix, exact.covariance_matrix, rtol=1e-9, atol=1e-9
     )
     # Predictions agree, and gradients do but for the loss' scale: −log p is (y − f)² / 2τ².
-    p = head.predictive(h, found, samples=300)
+    p = head.predictive(h, found, samples=100)
     q = plain.predictive(h, exact)
-    assert ((p.mean - q.mean).abs() < 5 * (q.variance - 0.25).sqrt() / 300**0.5).all()
-    torch.testing.assert_close(p.variance - 0.25, q.variance - 0.25, rtol=0.5, atol=0)
-    estimator = gradients.MonteCarlo(4000, generator=rng)
+    assert ((p.mean - q.mean).abs() < 5 * (q.variance - 0.25).sqrt() / 100**0.5).all()
+    torch.testing.assert_close(p.variance - 0.25, q.variance - 0.25, rtol=0.6, atol=0)
+    estimator = gradients.MonteCarlo(1000, generator=rng)
     mine = gradients.distribution(head, found, h, (y, mask), estimator=estimator)
     theirs = gradients.distribution(plain, exact, h, (y, mask))
     std = theirs.variance.sqrt() / 0.5
-    assert ((mine.mean - theirs.mean / 0.5).abs() <= 5 * std / 4000**0.5).all()
+    assert ((mine.mean - theirs.mean / 0.5).abs() <= 5 * std / 1000**0.5).all()
     assert (mine.mean[0, ~mask[:, 0]] == 0).all()
 
 
@@ -239,11 +239,11 @@ def test_other_schemes_take_it(rng: torch.Generator) -> None:
     std = exact.variance.sqrt()
     for scheme in (
         inference.Variational(steps=80),
-        inference.NUTS(60, warmup=40, chains=1, generator=rng),
+        inference.NUTS(50, warmup=25, chains=1, generator=rng),
     ):
         found = scheme.infer(head, h, y, priors.isotropic(head, 1.0))
         assert ((1 + 2 * found.mean - exact.mean).abs() < 0.5 * std).all()
-        torch.testing.assert_close(2 * found.variance.sqrt(), std, rtol=0.35, atol=0)
+        torch.testing.assert_close(2 * found.variance.sqrt(), std, rtol=0.4, atol=0)
 
 
 def test_the_model_of_the_head_and_its_draws(rng: torch.Generator) -> None:

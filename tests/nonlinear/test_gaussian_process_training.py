@@ -38,7 +38,7 @@ def test_a_classifier_on_inducing_points(rng: torch.Generator) -> None:
     net = backbone()
     head.embedding.place(net(x), generator=rng)
     scheme = inference.TaylorGGN()
-    history, mtl, _ = train(head, x, (y > 0).float(), inference=scheme, epochs=14, net=net)
-    assert history[-1] < 0.8 * history[0]
+    history, mtl, _ = train(head, x, (y > 0).float(), inference=scheme, epochs=10, net=net)
+    assert history[-1] < 0.85 * history[0]
     probs = mtl.predictive(net(x))["y"].probs
-    assert ((probs > 0.5) == (y > 0)).double().mean() > 0.7
+    assert ((probs > 0.5) == (y > 0)).double().mean() > 0.65

@@ -151,3 +151,22 @@ def test_far_from_the_points_a_classifier_knows_nothing(rng: torch.Generator) ->
     prior = points.kernel.outputscale.double().expand_as(far.variance)
     torch.testing.assert_close(far.variance, prior.detach())
     torch.testing.assert_close(far.mean, 0 * y)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_log_joints_take_both_kinds_of_derivatives(kind: str, rng: torch.Generator) -> None:
+    head = HEADS[kind]()
+    h, y = data(rng)
+    parsed, prior = head.parse_targets(y, len(h)), priors.isotropic(head, 1.0)
+    weight = torch.randn(3, *head.point().shape, generator=rng, dtype=torch.float64)
+
+    def total(w: Tensor) -> Tensor:
+        return inference.log_joint(head, w, h, parsed, prior).sum()
+
+    leaf = weight.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(total(leaf), leaf)
+    if kind == "process":  # GPyTorch's kernels cannot be transformed by torch.func
+        assert slope.isfinite().all()
+        return
+    torch.testing.assert_close(torch.func.grad(total)(weight), slope)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(total))(weight), slope)
