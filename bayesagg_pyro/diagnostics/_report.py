@@ -174,7 +174,10 @@ def _posteriors(
     for name, head in heads.items():
         posterior = posteriors[name]
         found = conditioning(posterior).checks()
-        densities = all(_has_density(p) for p in (posterior, priors[name]))
+        spread = bool((posterior.variance > 0).all())
+        densities = spread and all(_has_density(p) for p in (posterior, priors[name]))
+        if not spread:
+            notes.append(f"{name}: a posterior without spread, so there is no k-hat.")
         if densities:
             weighed[name] = importance(
                 head,

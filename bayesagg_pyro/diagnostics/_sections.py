@@ -18,7 +18,7 @@ from bayesagg_pyro.diagnostics._page import Section
 from bayesagg_pyro.diagnostics._plot_record import plot_record
 from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features, plot_gradients
 from bayesagg_pyro.diagnostics._thresholds import Check, judge
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.errors import NumericalError, SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
@@ -52,7 +52,10 @@ def gradient_section(
     else:
         notes.append("This estimator cannot be sampled, so shapes and sampled moments are missing.")
     if few.covariance is not None:
-        checks += _gradients.diagonal_against_full(few).checks()
+        try:
+            checks += _gradients.diagonal_against_full(few).checks()
+        except NumericalError as error:  # a posterior without spread, or from few samples
+            notes.append(f"No comparison with the full covariance: {error}")
     text = [
         "Uncertain weights make the gradient of each loss with respect to the features a "
         "distribution. Signal to noise is the size of its mean against its standard deviation: far "
