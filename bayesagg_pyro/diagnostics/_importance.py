@@ -18,6 +18,9 @@ from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["Importance", "importance", "psis"]
 
+#: Differences of log-densities, sums of many terms, that are rounding alone.
+_ROUNDING = 1e-6
+
 
 @dataclass(frozen=True)
 class Importance:
@@ -104,8 +107,8 @@ def psis(log_ratios: Tensor) -> tuple[Tensor, Tensor]:
         log_ratios: unnormalised, [S, ...].
 
     Returns:
-        Normalised log-weights [S, ...] and k-hat [...]; infinite where there is no tail to fit,
-        NaN where a ratio is NaN.
+        Normalised log-weights [S, ...] and k-hat [...]: −∞ where all ratios are equal, ∞ where
+        there is no tail to fit, NaN where a ratio is NaN.
     """
     flat = log_ratios.double().flatten(1) if log_ratios.ndim > 1 else log_ratios.double()[:, None]
     found = [_smooth(column) for column in flat.unbind(1)]
@@ -119,6 +122,8 @@ def _smooth(ratios: Tensor) -> tuple[Tensor, float]:
     ratios = ratios - ratios.max()
     if ratios.isnan().any():
         return ratios, math.nan
+    if ratios.min() > -_ROUNDING:  # the approximation is exact: equal weights, and no tail
+        return ratios - ratios.logsumexp(0), -math.inf
     size = math.ceil(min(0.2 * count, 3 * math.sqrt(count)))
     order = ratios.argsort()
     tail = order[-size:]

@@ -41,7 +41,7 @@ def plot_posterior(
     for name, found in weighed.items():
         khat = found.khat.tolist()
         names += [name] if len(khat) == 1 else [f"{name}.{task}" for task in range(len(khat))]
-        values += [min(k, 2.0) for k in khat]
+        values += [max(-0.3, min(k, 2.0)) for k in khat]
     panels = 1 + 2 * bool(reference)
     with style():
         figure, axes = canvas(panels, height=max(2.5, 0.22 * len(names) + 1))

@@ -162,6 +162,8 @@ def test_the_exact_posterior_has_equal_weights(rng: torch.Generator) -> None:
     exact = inference.Conjugate().infer(head, x, (y, mask), prior)
     found = diagnostics.importance(head, exact, prior, x, (y, mask), generator=rng)
     torch.testing.assert_close(found.efficiency, torch.ones(2, dtype=torch.float64))
+    assert alarms(found) == {"khat": False}
+    assert float(found.khat.max()) == -math.inf
     wrong = diagnostics.importance(head, exact, prior, x, y, generator=rng)  # other data
     assert float(wrong.efficiency.max()) < 0.9
     samples = posteriors.Empirical(exact.sample((50,), generator=rng))
