@@ -295,3 +295,13 @@ def test_networks_and_the_engine(rng) -> None:
     )
     posterior = priors.isotropic(last, 0.1)
     assert last.predictive(h, posterior).mean.shape == (5, 1)
+
+
+def test_the_parts_of_a_students_t_from_an_integrated_noise(rng) -> None:
+    head = heads.Gaussian(3, 2)
+    h, y = normal(rng, 30, 3), normal(rng, 30, 2)
+    p = inference.IntegratedNoise().infer(head, h, y, priors.isotropic(head, 1.0))
+    found = uncertainty(head, p, h)
+    torch.testing.assert_close(found.total, head.predictive(h, p).variance)
+    draws = head.predictive(h, p, method="samples", samples=4000)
+    torch.testing.assert_close(found.epistemic, draws.epistemic_variance, rtol=0.2, atol=0)
