@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from experiments.calibration import tells_calibration
@@ -27,8 +30,9 @@ def calibrated_tasks(setup: Setup) -> list[str]:
 def calibration(setup: Setup, task: str) -> Figure:
     """ECE against Brier score on the test split; lower is better on both axes.
 
-    As in the paper, baselines in orange and BayesAgg in purple; those on the lower left edge,
-    which no other method beats on both axes, are named. Bars are standard deviations over seeds.
+    As in the paper, baselines in orange and BayesAgg in purple, and named are the latter and the
+    best of the others, by the sum of its ranks on both axes. Bars are standard deviations over
+    seeds.
     """
     figure = Figure(figsize=(3.4, 2.9), layout="constrained")
     axes = figure.add_subplot()
@@ -47,19 +51,27 @@ def calibration(setup: Setup, task: str) -> Figure:
             fmt="D" if ours else "o",
             color=_OURS if ours else _OTHERS,
             markersize=5 if ours else 4,
-            elinewidth=0.7,
+            elinewidth=0.6,
+            ecolor=(*to_rgb(_OURS if ours else _OTHERS), 0.35),
             zorder=3 if ours else 2,
         )
         points[group.title] = (brier[0], ece[0])
-    for title, (x, y) in points.items():
-        beaten = any(a < x and b < y for a, b in points.values())
-        if title.startswith("BayesAgg") or not beaten:
-            axes.annotate(title, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
+    rivals = {title: place for title, place in points.items() if not title.startswith("BayesAgg")}
+    best = min(rivals, key=lambda title: _ranks(rivals, title), default=None)
+    for title, place in points.items():
+        if title == best or title not in rivals:
+            axes.annotate(title, place, xytext=(5, 4), textcoords="offset points", fontsize=7)
     axes.margins(0.2)
     axes.set_xlabel("Brier score ↓")
     axes.set_ylabel("ECE (15 bins) ↓")
     axes.set_title(typeset(task))
     return figure
+
+
+def _ranks(points: Mapping[str, tuple[float, float]], title: str) -> int:
+    """How many others are below it, on either axis."""
+    x, y = points[title]
+    return sum((a < x) + (b < y) for a, b in points.values())
 
 
 def _figure(group: Group, name: str) -> tuple[float | None, float | None]:

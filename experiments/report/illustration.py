@@ -152,8 +152,8 @@ def flow() -> Figure:
         axes.set_aspect("equal")
         axes.set_xlabel(f"{name} 1")
         axes.set_ylabel(f"{name} 2")
-        axes.set_xlim(-2.6, 2.6)
-        axes.set_ylim(-2.6, 2.6)
+        axes.set_xlim(-2.9, 2.9)
+        axes.set_ylim(-3.2, 2.6)
     weights.legend(loc="upper right", fontsize=7)
     combined.legend(loc="lower left", fontsize=7)
     return figure

@@ -39,9 +39,9 @@ def test_the_illustrated_step_serves_both_tasks() -> None:
     assert sum(misfit(given.update)) < sum(misfit(given.average))
 
 
-def test_calibration_names_the_unbeaten(tmp_path: Path) -> None:
+def test_calibration_names_ours_and_the_best_of_the_others(tmp_path: Path) -> None:
     found = [
-        record("ls", 0, DIGITS, benchmark="digits", figures=figures(0.05, 0.2)),
+        record("ls", 0, DIGITS, benchmark="digits", figures=figures(0.01, 0.2)),
         record("uw", 0, DIGITS, benchmark="digits", figures=figures(0.02, 0.3)),
         record("rlw", 0, DIGITS, benchmark="digits", figures=figures(0.06, 0.4)),
         record("bayesagg", 0, DIGITS, benchmark="digits", figures=figures(0.09, 0.5)),
@@ -49,7 +49,7 @@ def test_calibration_names_the_unbeaten(tmp_path: Path) -> None:
     (setup,) = setups(found)
     assert calibrated_tasks(setup) == ["digit"]
     (axes,) = calibration(setup, "digit").axes
-    assert {text.get_text() for text in axes.texts} == {"LS", "UW", "BayesAgg"}
+    assert {text.get_text() for text in axes.texts} == {"LS", "BayesAgg"}
     assert len(axes.containers) == 4
     drawn = draw(found, tmp_path)
     assert [path.stem for path in drawn] == [
