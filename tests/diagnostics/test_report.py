@@ -15,7 +15,7 @@ from torch import nn
 import bayesagg_pyro as ba
 from bayesagg_pyro import diagnostics, heads, inference
 from bayesagg_pyro.aggregation import PrecisionWeighted
-from bayesagg_pyro.diagnostics import Check
+from bayesagg_pyro.diagnostics import Check, _page
 from bayesagg_pyro.errors import SettingError, StateError
 from experiments import scheme_calibration
 
@@ -96,6 +96,13 @@ def test_one_page_with_everything(tmp_path: Path) -> None:
     assert "flag" in text
 
 
+@pytest.fixture
+def _unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made but not turned into pictures, which takes most of a report's time."""
+    monkeypatch.setattr(_page, "png", lambda figure: b"")
+
+
+@pytest.mark.usefixtures("_unrendered")
 def test_dead_units_head_the_page(tmp_path: Path) -> None:
     world = World(kill_units=True).train()
     checks = diagnostics.report(
@@ -109,13 +116,14 @@ def test_dead_units_head_the_page(tmp_path: Path) -> None:
     assert "which flatters" in text
 
 
+@pytest.mark.usefixtures("_unrendered")
 def test_missing_labels_and_samples(tmp_path: Path) -> None:
     world = World()
     world.mtl = ba.BayesAgg(
         {"level": heads.Gaussian(8, tasks=2, missing="nan"), "flag": heads.Bernoulli(8)},
         inference={
             "level": inference.Conjugate(),
-            "flag": inference.NUTS(40, warmup=20, chains=2),
+            "flag": inference.NUTS(20, warmup=10, chains=2),
         },
     )
     world.y = {"level": world.y["level"].clone(), "flag": world.y["flag"]}
