@@ -60,7 +60,14 @@ def calibration(setup: Setup, task: str) -> Figure:
     best = min(rivals, key=lambda title: _ranks(rivals, title), default=None)
     for title, place in points.items():
         if title == best or title not in rivals:
-            axes.annotate(title, place, xytext=(5, 4), textcoords="offset points", fontsize=7)
+            axes.annotate(
+                title,
+                place,
+                xytext=(-5, -9) if title == best else (5, 4),
+                ha="right" if title == best else "left",
+                textcoords="offset points",
+                fontsize=7,
+            )
     axes.margins(0.2)
     axes.set_xlabel("Brier score ↓")
     axes.set_ylabel("ECE (15 bins) ↓")
