@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Categorical, Head, Network, OnePredictor, SharedWeights
+from bayesagg_pyro.heads import (
+    Categorical,
+    Head,
+    Heteroscedastic,
+    Network,
+    OnePredictor,
+    SharedWeights,
+)
 from bayesagg_pyro.inference import _ggn
 from bayesagg_pyro.inference._curvature import Curvature, Dense, Diagonal, Structure
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
@@ -133,6 +140,11 @@ def _curved(
         if factor is not None:
             slope, curvature = slope * factor, curvature * factor
         return slope[..., None], curvature[..., None, None] * jacobian
+    if isinstance(likelihood, Heteroscedastic):  # Fisher's information, diagonal in (f, s)
+        slope, fisher = likelihood.nll_derivatives(outputs, targets.values.to(outputs.dtype))
+        if factor is not None:
+            slope, fisher = slope * factor[..., None], fisher * factor[..., None]
+        return slope, fisher[..., None] * jacobian
     assert isinstance(likelihood, Categorical)
     weight = likelihood.target_weight(targets.values)
     if weight is not None:
