@@ -98,7 +98,9 @@ class Calibration:
             inside = ((ranks + 0.5) / (self.draws + 1) - 0.5).abs() <= level / 2
             nominal = float(inside.double().mean())
             actual = inside[self.ranks.long()].double().mean(0)
-            rows.append((actual - nominal) / math.sqrt(nominal * (1 - nominal) / len(self.ranks)))
+            error = math.sqrt(nominal * (1 - nominal) / len(self.ranks))
+            # Few draws cannot leave such an interval, which then says nothing.
+            rows.append((actual - nominal) / error if error > 0 else torch.zeros_like(actual))
         return torch.stack(rows)
 
     def checks(self) -> list[Check]:

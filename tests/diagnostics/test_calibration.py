@@ -70,6 +70,20 @@ def test_calibration_from_samples_and_from_one_task_at_a_time() -> None:
     assert alarms(single) == {"sbc": False, "coverage": False}
 
 
+def test_smoke_of_a_sampler() -> None:
+    head, rng = regression(20), torch.Generator().manual_seed(3)
+    found = diagnostics.simulate_calibration(
+        head,
+        inference.NUTS(76, warmup=40, chains=1, generator=rng),
+        priors.isotropic(head, 1.0),
+        torch.randn(20, 3, generator=rng, dtype=torch.float64),
+        replications=20,
+        draws=19,
+        generator=rng,
+    )
+    assert alarms(found) == {"sbc": False, "coverage": False}
+
+
 @pytest.mark.parametrize("scheme", [Narrow(), Shifted()])
 def test_wrong_posteriors_alarm(scheme: inference.Scheme) -> None:
     assert alarms(simulate(scheme, regression(), 1.0))["sbc"]
