@@ -1,0 +1,131 @@
+"""Comparisons: order of the runs, going on where they stopped, one table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments import compare as package
+from experiments.cli import app
+from experiments.compare import Comparison, Entry, rows, table, work
+from experiments.compare.comparison import Job
+from experiments.compare.table import markdown, spread
+from experiments.errors import SettingsError
+from experiments.methods import BayesAggOptions, MethodOptions
+from experiments.settings import Settings
+from experiments.training import RESULTS, Trainer
+from tests.experiments.toy import Toy
+
+SETTINGS = Settings(epochs=4, batch_size=32, device="cpu")
+
+
+def comparison() -> Comparison:
+    entries = [
+        Entry("ls", "LS", "ls", MethodOptions(), SETTINGS),
+        Entry("ba", "BayesAgg", "bayesagg", BayesAggOptions(pretrain=2), SETTINGS),
+    ]
+    return Comparison("toys", "a toy", Toy(), entries, seeds=(0, 1))
+
+
+def test_order_and_overrides() -> None:
+    jobs = comparison().jobs()
+    assert [(job.label, job.seed) for job in jobs] == [("ls", 0), ("ba", 0), ("ls", 1), ("ba", 1)]
+    assert [job.run.settings.seed for job in jobs] == [0, 0, 1, 1]
+    (job,) = comparison().jobs(["ba"], [5], epochs=10, device=None)
+    assert job.run.settings.epochs == 10
+    assert job.run.settings.device == "cpu"
+    assert isinstance(job.run.options, BayesAggOptions)
+    assert job.run.options.pretrain == 5  # its share of the epochs
+    with pytest.raises(SettingsError, match=r"only = 'x' is unknown .* give one of ls, ba"):
+        comparison().jobs(["x"])
+
+
+FAKE = """
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir(parents=True, exist_ok=True)
+tries = folder / "tries"
+count = int(tries.read_text()) + 1 if tries.exists() else 1
+tries.write_text(str(count))
+if sys.argv[2] == "ba" and count == 1:
+    sys.exit(3)
+if sys.argv[2] == "broken":
+    sys.exit(1)
+(folder / "results.json").write_text("{}")
+"""
+
+
+def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
+        return [sys.executable, "-c", FAKE, str(out / job.folder), job.label]
+
+    monkeypatch.setattr(work, "command", fake)
+    said: list[str] = []
+    given: dict[str, Any] = {"minutes": None, "options": [], "say": said.append}
+    jobs = comparison().jobs(seeds=[0])
+    work.work("toys", jobs, tmp_path, at_once=2, **given)
+    assert (tmp_path / "ls" / "seed0" / RESULTS).exists()
+    assert not (tmp_path / "ba" / "seed0" / RESULTS).exists()
+    assert any("stopped at 0 of 4 epochs" in line for line in said)
+    work.work("toys", jobs, tmp_path, at_once=1, **given)
+    assert (tmp_path / "ls" / "seed0" / "tries").read_text() == "1"
+    assert (tmp_path / "ba" / "seed0" / "tries").read_text() == "2"
+    broken = Job("broken", 0, jobs[0].run, Path("broken"))
+    work.work("toys", [broken], tmp_path, at_once=1, **given)
+    assert "failed" in said[-1]
+    assert "log.txt" in said[-1]
+    with pytest.raises(SettingsError, match="jobs = 0"):
+        work.work("toys", jobs, tmp_path, at_once=0, **given)
+
+
+def test_one_table(tmp_path: Path) -> None:
+    toys = comparison()
+    jobs = toys.jobs(epochs=3)
+    for job in jobs[:3]:
+        Trainer(job.run, tmp_path / job.folder).train()
+    first, second = rows(toys, jobs, tmp_path)
+    records = [json.loads((tmp_path / "ls" / f"seed{s}" / RESULTS).read_text()) for s in (0, 1)]
+    assert first.best == [record["best"]["test_delta_m"] for record in records]
+    assert first.seeds == [0, 1]
+    assert first.tasks[0] == pytest.approx(sum(r["best"]["test"]["sine"] for r in records) / 2)
+    assert second.seeds == [0]
+    assert second.unfinished == ["seed 1: 0/3"]
+    made = table(toys, [first, second])
+    assert made.row_count == 3 + 5
+    text = markdown(toys, [first, second])
+    assert text.splitlines()[2].startswith("| LS |")
+    assert "± " in text
+    assert spread([]) == "–"
+    assert spread([1.0, 3.0]) == "2.0 ± 1.4"
+
+
+def test_the_catalogue_can_be_run() -> None:
+    for name, found in package.COMPARISONS.items():
+        jobs = found.jobs()
+        assert len({(job.label, job.seed) for job in jobs}) == len(jobs), name
+        assert found.about
+    paper = package.find("qm9-paper").jobs(["paper-0.85"], [0])[0].run
+    assert (paper.settings.epochs, paper.settings.schedule) == (300, "plateau")
+    assert paper.options == BayesAggOptions(pretrain=50, power=0.85, prior_variance=1e-3)
+    assert {e.label for e in package.find("qm9-small").entries} >= {"ls", "si", "paper"}
+    with pytest.raises(SettingsError, match="comparison = 'qm9' is unknown"):
+        package.find("qm9")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    found = CliRunner().invoke(
+        app,
+        ["compare", "qm9-small", "--table-only", "--out", str(tmp_path)],
+        env={"COLUMNS": "160"},
+    )
+    assert found.exit_code == 0, found.output
+    assert "Δm" in found.output
+    assert "0/120" in found.output
+    wrong = CliRunner().invoke(app, ["compare", "nothing"])
+    assert wrong.exit_code == 2
+    assert "give one of qm9-small" in wrong.stderr
