@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 __all__ = ["load_state", "read_state"]
 
-_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _OF_MODULES = frozenset(vars(nn.Module()))
 _ARRAY = "array"
 

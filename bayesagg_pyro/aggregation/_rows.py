@@ -64,7 +64,7 @@ _NATURES: Mapping[str, _Nature] = {
     "Krum": _Nature(),
     "MGDA": _Nature(),
     "Mean": _Nature(),
-    "NashMTL": _Nature("sum", scaled=False, skips_zeros=True),
+    "NashMTL": _Nature("sum", skips_zeros=True),
     "PCD": _Nature(scaled=False),
     "PCGrad": _Nature("sum", random=True),
     "Random": _Nature(random=True),
@@ -81,7 +81,8 @@ class Rows:
     Its weights are found from inner products in float64 and, for an aggregator whose result
     follows the scale of the gradients, from gradients brought to size 1: thresholds inside it
     (1e-4 in CAGrad, UPGrad and DualProj, below which they give zeros or the mean) are then
-    thresholds of relative size. NashMTL and FairGrad are not defined for a gradient of zeros: such
+    thresholds of relative size. NashMTL's bargain, which does not depend on the lengths of
+    gradients, is solved for unit lengths. NashMTL and FairGrad are not defined for a gradient of zeros: such
     tasks are left out of the step. Where gradients can be combined to (almost) nothing, CAGrad's
     second term is 0/0 and TorchJD gives zeros; here the first term remains, the mean. Random
     aggregators draw from `generator`, and torch's global random state stays as it was.
@@ -102,6 +103,7 @@ class Rows:
         self.aggregator: Any = aggregator
         self._nature = _nature(type(aggregator))
         self.generator = generator or torch.Generator().manual_seed(0)
+        self._bargained: Tensor | None = None  # norms at the time of NashMTL's last solution
 
     @property
     def scale(self) -> Literal["mean", "sum"]:
@@ -119,7 +121,7 @@ class Rows:
             alpha = float(self.aggregator.alpha)
             return (1 - alpha) / (1 + alpha)
         if type(self.aggregator).__name__ == "NashMTL":
-            return None if self.aggregator.max_norm else 1.0
+            return 0.0
         return 1.0 if self._nature.scaled else None
 
     def __call__(self, matrix: Tensor, names: Sequence[str] | None = None) -> Combined:
@@ -165,12 +167,14 @@ class Rows:
         return {
             "generator": self.generator.get_state(),
             "aggregator": read_state(self.aggregator),
+            "bargained": self._bargained,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.generator.set_state(state["generator"])
         load_state(self.aggregator, state["aggregator"])
+        self._bargained = state["bargained"]
 
     def _aggregate(self, matrix: Tensor, gramian: Tensor, norms: Tensor) -> Combined:
         size = norms.max()
@@ -213,19 +217,28 @@ class Rows:
         return weights.to(matrix.dtype) @ matrix, weights
 
     def _nash(self, gramian: Tensor, norms: Tensor) -> Tensor:
-        """Weights from a small square root of the Gramian, which is all that NashMTL looks at."""
+        """Weights of the bargain α_i (G α)_i = 1, found for gradients of unit length.
+
+        With G = D C D, where D holds the norms, α = β / D and β solves the bargain for C. TorchJD
+        gives it up, with α = 1, where gradients are of norm 1e-3 or less.
+        """
         aggregator = self.aggregator
-        if len(gramian) == 1:  # the bargain of one is its own gradient
+        if len(gramian) == 1:  # of one, its own gradient
             limit = float(aggregator.max_norm)
-            return (limit / norms).clamp(max=1) if limit > 0 else torch.ones_like(norms)
-        cosines = gramian / norms / norms[:, None]
-        values, vectors = torch.linalg.eigh(cosines)
-        root = norms[:, None] * vectors * values.clamp(min=0).sqrt()
+            return (limit if 0 < limit < 1 else 1.0) / norms
+        if (
+            self._bargained is None
+            or aggregator.weighting.step % aggregator.update_weights_every == 0
+        ):
+            self._bargained = norms
+        norms = self._bargained
+        values, vectors = torch.linalg.eigh(gramian / norms / norms[:, None])
+        root = vectors * values.clamp(min=0).sqrt()
         with warnings.catch_warnings():
             # Its problem is not of the form that cvxpy likes, and solved roughly by design.
             warnings.simplefilter("ignore")
             weights: Tensor = aggregator.weighting(root)
-        return weights
+        return weights / norms
 
     def _smaller(self, tasks: int) -> Rows:
         """The same for so many tasks, without a memory of earlier steps."""

@@ -156,6 +156,11 @@ class Method(ABC):
             return "it weighs losses, and a weighted sum has the same gradient at every level"
         return "it compares gradients, and losses have none of their own"
 
+    @classmethod
+    def more_options(cls) -> list[tuple[str, Any]]:
+        """Options with their defaults that are not fields of ``options_type``, for tables."""
+        return []
+
     @abstractmethod
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """Add the update of one batch to ``.grad``.

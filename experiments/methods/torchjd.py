@@ -38,6 +38,8 @@ _USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
     "STCH": {"mu": 1.0},
 }
 _PER_TASK: Final = frozenset({"n_tasks", "shape"})
+#: Arguments that are functions or objects, which no command line can give.
+_OBJECTS: Final = frozenset({"f", "projector"})
 _WEIGHTS: Final = frozenset({"PBI", "COSMOS"})
 _SUM_SCALARIZERS: Final = frozenset({"Sum", "Constant", "DWA", "UW", "IMTLL"})
 
@@ -93,6 +95,11 @@ class AggregatorMethod(WithAggregator):
         return _arguments(self.name, kind, len(self.tasks), options.arguments)
 
     @classmethod
+    def more_options(cls) -> list[tuple[str, Any]]:
+        """Arguments of TorchJD's class."""
+        return _defaults(_kinds("aggregation")[cls.aggregator])
+
+    @classmethod
     def why_not(cls, level: Level) -> str:
         """ExcessMTL remembers the gradient's entries; the others compare gradients."""
         if cls.aggregator == "ExcessMTL" and level is Level.REPRESENTATION:
@@ -123,6 +130,11 @@ class ScalarizerMethod(WeightedLosses):
         self.scalarizer.to(next(iter(heads.values())).weight.device)
         self.generator = new_generator(options.seed)
         self._last: tuple[Any, dict[str, Tensor]] | None = None
+
+    @classmethod
+    def more_options(cls) -> list[tuple[str, Any]]:
+        """Arguments of TorchJD's class."""
+        return _defaults(_kinds("scalarization")[cls.scalarizer_name])
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass; for FAMO, a look back at the last batch first."""
@@ -256,7 +268,7 @@ def _arrange(own: tuple[str, ...], method: str, given: Mapping[str, Any]) -> dic
         SettingsError: TorchJD does not know one.
     """
     kind = _kind(method)
-    known = set(inspect.signature(kind.__init__).parameters) - {"self", *_PER_TASK}
+    known = set(inspect.signature(kind.__init__).parameters) - {"self", *_PER_TASK, *_OBJECTS}
     arranged = {key: value for key, value in given.items() if key in own}
     arguments = {key: value for key, value in given.items() if key not in own}
     arguments.update(arguments.pop("arguments", {}))
@@ -267,6 +279,22 @@ def _arrange(own: tuple[str, ...], method: str, given: Mapping[str, Any]) -> dic
                 f"are {', '.join([*own, *sorted(known)])})"
             )
     return {**arranged, "arguments": arguments}
+
+
+def _defaults(kind: Any) -> list[tuple[str, Any]]:
+    """Arguments that may be given, with defaults; three dots where one must be given."""
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    usual = _USUAL.get(kind.__name__, {})
+    found = []
+    for parameter in parameters:
+        if parameter.name == "self" or parameter.name in _PER_TASK | _OBJECTS:
+            continue
+        default = usual.get(parameter.name, parameter.default)
+        if parameter.name == "weights" and kind.__name__ in _WEIGHTS:
+            default = "equal"
+        missing = default is parameter.empty
+        found.append((parameter.name, "..." if missing else default))
+    return found
 
 
 def _kind(method: str) -> Any:
