@@ -82,10 +82,10 @@ class Rows:
     follows the scale of the gradients, from gradients brought to size 1: thresholds inside it
     (1e-4 in CAGrad, UPGrad and DualProj, below which they give zeros or the mean) are then
     thresholds of relative size. NashMTL's bargain, which does not depend on the lengths of
-    gradients, is solved for unit lengths. NashMTL and FairGrad are not defined for a gradient of zeros: such
-    tasks are left out of the step. Where gradients can be combined to (almost) nothing, CAGrad's
-    second term is 0/0 and TorchJD gives zeros; here the first term remains, the mean. Random
-    aggregators draw from `generator`, and torch's global random state stays as it was.
+    gradients, is solved for unit lengths. NashMTL and FairGrad are not defined for a gradient of
+    zeros: such tasks are left out of the step. Where gradients can be combined to (almost)
+    nothing, CAGrad's second term is 0/0 and TorchJD gives zeros; here the first term remains, the
+    mean. Random aggregators draw from `generator`, and torch's global random state stays as it was.
 
     Args:
         aggregator: an object from `torchjd.aggregation`, or a subclass of its `Aggregator`.

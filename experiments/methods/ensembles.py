@@ -75,17 +75,8 @@ class HeadEnsemble(Network):
         losses: dict[str, Tensor] = {}
         total: Tensor = leaf.new_zeros(())
         for name, head in self.by_name.items():
-            observed = head.parse_targets(
-                targets[name], len(leaf), validate=leaf.device.type == "cpu"
-            )
             outputs = head(leaf, self.weights[name])
-            # Examples first, as the mean over observed ones wants them: [B, tasks, members].
-            each = head.loss(outputs, observed.values).movedim(0, -1)
-            member = (
-                torch.stack([observed.mean(part) for part in each.unbind(-1)], -1)
-                if (observed.mask is not None or observed.weight is not None)
-                else each.mean(0)
-            )
+            member = _member_losses(head, outputs, targets[name])  # [tasks, members]
             losses[name] = member.mean(-1)
             total = total + member.sum()
         self._require_finite(losses)
@@ -191,6 +182,15 @@ def average(head: Head, outputs: Tensor) -> Tensor:
     if isinstance(head, Categorical):
         return outputs.log_softmax(-1).logsumexp(0) - torch.tensor(float(len(outputs))).log()
     return outputs.mean(0)
+
+
+def _member_losses(head: Head, outputs: Tensor, target: Any) -> Tensor:
+    """Mean over observed examples of every member's loss, ``[tasks, members]``."""
+    if isinstance(target, Tensor) and head.missing == "error":
+        return head.loss(outputs, target).mean(1).mT
+    observed = head.parse_targets(target, outputs.shape[1], validate=outputs.device.type == "cpu")
+    each = head.loss(outputs, observed.values)
+    return torch.stack([observed.mean(part) for part in each], -1)
 
 
 def _initial(head: Head, members: int) -> Parameter:

@@ -149,6 +149,9 @@ class ScalarizerMethod(WeightedLosses):
         """What the scalarization makes of the losses."""
         draw = int(torch.randint(2**63 - 1, (), generator=self.generator))
         devices = [losses.device] if losses.device.type == "cuda" else []
+        # Logarithms and ratios of a loss of zero are no numbers; such a task gets no gradient.
+        tiny = torch.finfo(losses.dtype).tiny
+        losses = torch.where(losses.detach() == 0, tiny, losses)
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(draw)
             try:
