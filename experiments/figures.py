@@ -15,14 +15,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from experiments.files import prepare_folder, write_atomically
 from experiments.weight_figure import typeset, weights
 
-__all__ = ["delta_m", "draw", "errors", "write_figure"]
+__all__ = ["COLOURS", "STYLE", "delta_m", "draw", "errors", "write_figure"]
 
 Record = Mapping[str, Any]
 
 # Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by line style.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")
-_STYLE: dict[str, Any] = {
+STYLE: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.spines.top": False,
@@ -116,7 +116,7 @@ def _curves(
 ) -> None:
     """One curve per run, its best epoch marked, and where pre-training ends."""
     for index, (record, values) in enumerate(zip(records, curves, strict=True)):
-        colour = _COLOURS[index % len(_COLOURS)]
+        colour = COLOURS[index % len(COLOURS)]
         epochs = [epoch["epoch"] for epoch in record["history"]]
         axes.plot(
             epochs,
@@ -167,7 +167,7 @@ def write_figure(make: Callable[[], Figure], path: Path) -> Path:
     Raises:
         OutputError: It could not be written.
     """
-    with matplotlib.rc_context(cast(Any, _STYLE)):
+    with matplotlib.rc_context(cast(Any, STYLE)):
         figure = make()
         FigureCanvasAgg(figure)
         png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")

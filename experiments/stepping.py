@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from bayesagg_pyro.diagnostics import Recorder
 from experiments.benchmark import Batch, Split
 from experiments.errors import SettingsError
 from experiments.graphs import Backend, CompileBackend, CudaBackend, Graph, TwinBackend
@@ -120,7 +121,8 @@ class Stepper:
 
     With a backend, the rows of a batch are copied into a buffer of its shape; the step gathers them
     and does the rest. It first runs from Python a few times, then is captured and replayed. A shape
-    that turns up too rarely in a pass (the last, shorter batch) is never captured.
+    that turns up too rarely in a pass (the last, shorter batch) is never captured, and a step that
+    ``recorder`` wants runs from Python.
     """
 
     def __init__(self, step: Step, method: Method, optimizer: Optimizer, backend: Backend | None):
@@ -129,6 +131,7 @@ class Stepper:
         self._buffers: dict[Hashable, Tensor] = {}
         self._ran: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, Graph] = {}
+        self.recorder: Recorder | None = None
 
     def run(
         self,
@@ -171,13 +174,20 @@ class Stepper:
             self._step(split.gather(shape, buffer), in_place=True)
 
         graph = self._graphs.get(shape)
-        if graph is None and self._ran.get(shape, 0) < backend.warm_up:
+        recorder = self.recorder
+        if recorder is not None and recorder.wants():
+            step()
+        elif graph is not None:
+            seen = None if recorder is None else recorder.step
+            graph.replay()
+            if recorder is not None and recorder.step == seen:
+                recorder.skip()
+        elif self._ran.get(shape, 0) < backend.warm_up:
             self._ran[shape] = self._ran.get(shape, 0) + 1
             step()
-            return
-        if graph is None:
-            graph = self._graphs[shape] = backend.capture(step)
-        graph.replay()
+        else:
+            self._graphs[shape] = backend.capture(step)
+            self._graphs[shape].replay()
 
     def _report(self, report: Callable[[Tensor], None]) -> None:
         if self._step.loss is not None:
@@ -185,7 +195,7 @@ class Stepper:
 
 
 def backend_for(
-    settings: Settings, device: torch.device, method: Method, split: Split, *, recorded: bool
+    settings: Settings, device: torch.device, method: Method, split: Split
 ) -> Backend | None:
     """The backend that the settings ask for; None for steps from Python.
 
@@ -194,7 +204,6 @@ def backend_for(
         device: Where to train.
         method: What is trained.
         split: What it is trained on.
-        recorded: Whether a recorder watches the steps, which it can from Python only.
 
     Raises:
         SettingsError: Graphs are insisted on where there can be none.
@@ -207,8 +216,6 @@ def backend_for(
         lacking = "this benchmark has no batches of fixed shapes"
     elif method.capture is Capture.NEVER:
         lacking = f"method {method.name} with these options cannot be captured"
-    elif recorded:
-        lacking = "steps that are recorded run from Python (leave --record away)"
     elif wanted == "on" and device.type != "cuda":
         lacking = f"a CUDA graph needs a CUDA device, not {device}"
     if lacking is not None:

@@ -148,9 +148,7 @@ class Trainer:
         run, settings = self.run, self.run.settings
         self.data = run.benchmark.load(self.device)
         self.method = run.build(self.device)
-        backend = backend_for(
-            settings, self.device, self.method, self.data.train, recorded=self._every is not None
-        )
+        backend = backend_for(settings, self.device, self.method, self.data.train)
         self.optimizer = adam(self.method.parameters(), settings, self.device, backend is not None)
         self.schedule = schedules.make(settings)
         step = Step(self.method, self.optimizer, list(self.data.constants), settings.clip_norm)
@@ -160,7 +158,7 @@ class Trainer:
             self._restore(self._saved)
             self._saved = None
         if self._every is not None:
-            self._recorder = self._watch(self._every)
+            self._recorder = self.stepper.recorder = self._watch(self._every)
         self.method.train()
         self.reporter.started(run, self.data, len(self.history))
 

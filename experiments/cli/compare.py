@@ -9,6 +9,7 @@ import typer
 
 from experiments.cli.launch import friendly
 from experiments.compare import COMPARISONS, find, rows, table
+from experiments.compare.figure import draw
 from experiments.compare.table import markdown
 from experiments.compare.work import work
 
@@ -70,6 +71,10 @@ def compare(
     table_only: Annotated[
         bool, typer.Option("--table-only", help="Run nothing; show what is there.")
     ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Draw PATH.png and PATH.pdf.", show_default="none"),
+    ] = None,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table as Markdown.")
     ] = False,
@@ -107,3 +112,5 @@ def compare(
             print(markdown(comparison, found))
         else:
             console.print(table(comparison, found))
+        if figure is not None:
+            console.print(f"figure: {draw(comparison, chosen, folder, figure)}", soft_wrap=True)

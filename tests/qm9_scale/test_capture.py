@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from bayesagg_pyro import diagnostics
 from experiments import stepping, training
 from experiments.checkpoints import load
 from experiments.errors import SettingsError
 from experiments.run import Run
-from experiments.training import CHECKPOINT, Trainer
+from experiments.training import CHECKPOINT, RECORD, Trainer
 from tests.experiments.toy import equal, without_times
 from tests.qm9_scale.tape import TapeBackend
 
@@ -75,6 +76,24 @@ def test_fixed_shapes_change_nothing_but_rounding(make: Callable[..., Run], tmp_
 
 
 @pytest.mark.parametrize("method", ["ls", "bayesagg"])
+def test_recorded_steps_run_from_python_and_change_nothing(
+    method: str, make: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = BAYES if method == "bayesagg" else {}
+    run = make(method, options, graph="twin")
+    Trainer(run, tmp_path / "plain").train()
+    Trainer(run, tmp_path / "twin", record=4).train()
+    monkeypatch.setattr(stepping, "TwinBackend", TapeBackend)
+    Trainer(run, tmp_path / "tape", record=4).train()
+    for out in ("twin", "tape"):
+        equal(state(tmp_path / out), state(tmp_path / "plain"))
+    twin, tape = (diagnostics.read(tmp_path / out / RECORD) for out in ("twin", "tape"))
+    assert [row["step"] for row in tape] == list(range(0, 21, 4))
+    for a, b in zip(tape, twin, strict=True):
+        assert {k: (v, b[k]) for k, v in a.items() if v != b[k]} == {}
+
+
+@pytest.mark.parametrize("method", ["ls", "bayesagg"])
 def test_resumed_twin_equals_uninterrupted(
     method: str, make: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -91,8 +110,6 @@ def test_refusals(make: Callable[..., Run], tmp_path: Path) -> None:
     running = {**BAYES, "prior": "running", "half_life": 30.0}
     with pytest.raises(SettingsError, match="these options cannot be captured; give auto or off"):
         Trainer(make("bayesagg", running, graph="twin"), tmp_path / "running").train()
-    with pytest.raises(SettingsError, match="recorded run from Python"):
-        Trainer(make("ls", graph="twin"), tmp_path / "recorded", record=2).train()
     assert not any(tmp_path.glob("*/checkpoint.pt"))
 
 
