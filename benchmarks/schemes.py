@@ -1,7 +1,7 @@
 """Cost of one refresh of every inference scheme: a binary head of 65 weights, 128 examples.
 
 python -m benchmarks.schemes prints a table: processor milliseconds on one thread, and how far mean
-and standard deviations are from a long run of HMC, in units of its standard deviations.
+and standard deviations are from a run of HMC, in units of its standard deviations.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from problems import F64, Linear, by_grid, normal, seed
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
 
 
+@pytest.mark.slow
 def test_nuts_recovers_the_analytic_posterior(rng) -> None:
     p = Linear(rng, d=2, tasks=1)
     found = inference.NUTS(520, warmup=40, chains=2, generator=seed()).infer(*p.arguments)
@@ -22,6 +23,7 @@ def test_nuts_recovers_the_analytic_posterior(rng) -> None:
     assert torch.equal(found.by_chain[1, 0], found.samples[520])
 
 
+@pytest.mark.slow
 def test_hmc_recovers_the_analytic_posterior_of_several_tasks_at_once(rng) -> None:
     p = Linear(rng, d=2, tasks=2)
     found = inference.HMC(600, warmup=40, chains=2, generator=seed()).infer(*p.arguments)
