@@ -1,0 +1,1 @@
+"""The swap matrix: every head with every scheme, prior, estimator and aggregation."""
