@@ -169,6 +169,10 @@ class _Bound(Scheme):
         return own.scheme.infer_from(head, statistics, prior, **own._extras())
 
 
+    def __repr__(self) -> str:
+        return repr(self._refresher.scheme)
+
+
 def streams(
     generator: torch.Generator | None, names: list[str]
 ) -> dict[str, torch.Generator | None]:

@@ -54,7 +54,8 @@ def distribution(
     head.check_weights(posterior, "posterior")
     features = features.detach()
     estimator = estimator or default_estimator(head, posterior)
-    grad = estimator.estimate(head, posterior, features, observed, generator)
+    with torch.no_grad():
+        grad = estimator.estimate(head, posterior, features, observed, generator)
     return grad if observed.weight is None else _weighted(grad, observed.weight)
 
 

@@ -50,7 +50,15 @@ def log_evidence(
         examples: features [B, d] and parsed targets [B, tasks], batch after batch.
         prior: p(w).
         posterior: q(w), which must have a density.
+
+    Raises:
+        DtypeError: for a posterior that is not Gaussian.
     """
+    if not isinstance(posterior, GaussianFamily):
+        raise DtypeError(
+            f"head {head.site!r}: the evidence needs a posterior with a density, not "
+            f"{type(posterior).__name__}; use Conjugate, Laplace or a Gaussian Variational"
+        )
     mean = posterior.mean
     total = prior.log_prob(mean) - posterior.log_prob(mean)
     for features, targets in examples:
@@ -139,9 +147,8 @@ class EvidenceMaximised(Scheme):
         statistics = self.scheme.statistics(head, keep)
         if not isinstance(statistics, GaussianStatistics | Examples):
             raise SettingError(
-                f"head {head.site!r}: the evidence needs the examples, not "
-                f"{type(statistics).__name__}; use Keep(streaming=False) and a policy other than "
-                "Running"
+                f"head {head.site!r}: the evidence needs the examples, which {self.scheme!r} does "
+                "not keep; use another scheme, Keep(streaming=False) and a policy other than Running"
             )
         return statistics
 

@@ -125,8 +125,8 @@ class DataTracker(Tracker):
         self._updating = self._updating_scheme()
         if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(
-                f"head {head.site!r}: {type(scheme).__name__} cannot leave a batch out of a "
-                "prior; set leave_batch_out=False, or use Conjugate, TaylorGGN or Laplace"
+                f"head {head.site!r}: {scheme!r} cannot leave a batch out of a prior; set "
+                "leave_batch_out=False, or use Conjugate, TaylorGGN or Laplace"
             )
 
     def _empty(self) -> Statistics:

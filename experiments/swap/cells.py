@@ -75,7 +75,7 @@ def trained(head: str, scheme: str, prior: str) -> Trained:
         mtl.start_bayes()
         inputs = h.clone().requires_grad_()
         mtl.backward(inputs, {"task": y})
-        once = inputs.grad
+        once = None if inputs.grad is None else inputs.grad.clone()
         mtl.eval()
         mtl.backward(inputs, {"task": y})
     except _REFUSED as error:
@@ -91,8 +91,8 @@ def trained(head: str, scheme: str, prior: str) -> Trained:
     return Trained(Cell(names, fault=fault), own, posterior)
 
 
-def distributions(made: Trained) -> Iterator[tuple[Cell, GradientDistribution | None]]:
-    """The gradient distribution by every estimator, on a posterior that exists."""
+def distributions(made: Trained) -> Iterator[tuple[Cell, list[GradientDistribution]]]:
+    """The gradient distribution by every estimator, twice, on a posterior that exists."""
     head, posterior = made.head, made.posterior
     assert head is not None
     assert posterior is not None
@@ -112,7 +112,7 @@ def distributions(made: Trained) -> Iterator[tuple[Cell, GradientDistribution | 
                 for _ in range(2)
             ]
         except _REFUSED as error:
-            yield Cell(names, why=_sentence(error)), None
+            yield Cell(names, why=_sentence(error)), []
             continue
         shape = torch.Size([head.tasks, *h.shape])
         fault = _fault(found[0].mean, shape) or _fault(found[0].variance, shape)
@@ -120,18 +120,18 @@ def distributions(made: Trained) -> Iterator[tuple[Cell, GradientDistribution | 
             fault = fault or "two runs with one seed differ"
         if (found[0].variance < 0).any():
             fault = fault or "a negative variance"
-        yield Cell(names, fault=fault), gradients.cat({"task": found[0]})
+        yield Cell(names, fault=fault), [gradients.cat({"task": grad}) for grad in found]
 
 
-def aggregated(names: tuple[str, ...], grad: GradientDistribution) -> Iterator[Cell]:
-    """The direction by every aggregation, of one gradient distribution."""
+def aggregated(names: tuple[str, ...], grads: list[GradientDistribution]) -> Iterator[Cell]:
+    """The direction by every aggregation, of two equal gradient distributions."""
     for name, make in AGGREGATIONS.items():
         try:
-            found = [_direction(make(), grad) for _ in range(2)]
+            found = [_direction(make(), grad) for grad in grads]
         except _REFUSED as error:
             yield Cell((*names, name), why=_sentence(error))
             continue
-        fault = _fault(found[0], grad.mean.shape[1:])
+        fault = _fault(found[0], grads[0].mean.shape[1:])
         if not torch.equal(found[0], found[1]):
             fault = fault or "two runs with one seed differ"
         yield Cell((*names, name), fault=fault)
@@ -152,4 +152,4 @@ def _fault(tensor: Tensor | None, shape: torch.Size) -> str | None:
 
 
 def _sentence(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    return (str(error) or type(error).__name__).splitlines()[0]
