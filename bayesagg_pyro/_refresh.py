@@ -168,7 +168,6 @@ class _Bound(Scheme):
         own = self._refresher  # the head may be a view of it with another noise
         return own.scheme.infer_from(head, statistics, prior, **own._extras())
 
-
     def __repr__(self) -> str:
         return repr(self._refresher.scheme)
 

@@ -19,6 +19,7 @@ from experiments.cli import (
     qm9,
     report,
     run,
+    swap_matrix,
     utkface,
 )
 
@@ -52,3 +53,4 @@ _add(report.report, report.EPILOG)
 _add(run.run, run.RUN_EPILOG, run.SeveralValues)
 _add(run.sweep, run.SWEEP_EPILOG, run.SeveralValues)
 _add(calibration.calibration, calibration.EPILOG)
+_add(swap_matrix.swap_matrix, swap_matrix.EPILOG)

@@ -19,7 +19,9 @@ _D, _TASKS, _EXAMPLES = 3, 2, 8
 
 def _model(features: Tensor, targets: Tensor | None = None) -> Tensor:
     """A regression with unknown noise, as a user might write it."""
-    slope = pyro.sample("slope", dist.Normal(torch.zeros(_D, dtype=features.dtype), 1.0).to_event(1))
+    slope = pyro.sample(
+        "slope", dist.Normal(torch.zeros(_D, dtype=features.dtype), 1.0).to_event(1)
+    )
     noise = pyro.sample("noise", dist.HalfCauchy(torch.tensor(1.0, dtype=features.dtype)))
     mean = torch.einsum("...bd,...d->...b", features, slope)
     with pyro.plate("examples", features.shape[-2]):

@@ -1,0 +1,32 @@
+"""Half of the swap matrix: its cells, and whether the page tells the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.swap.axes import HEADS
+from experiments.swap.page import Matrix, run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "swap_matrix.md"
+
+
+def half(which: int) -> list[str]:
+    """Every second head."""
+    return list(HEADS)[which::2]
+
+
+def cells(heads: list[str]) -> Matrix:
+    """All cells of these heads; warnings of small samples are no matter here."""
+    return run(heads)
+
+
+def section(text: str, title: str) -> str:
+    """The page's part under a heading of the third level."""
+    _, _, rest = text.partition(f"### {title}\n")
+    return rest.split("\n#")[0]
+
+
+def marks(text: str) -> list[list[str]]:
+    """The rows of a table, without numbers of reasons: they depend on the other heads."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [[("no" if cell.isdigit() else cell) for cell in row] for row in rows]
