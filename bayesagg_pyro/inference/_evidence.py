@@ -148,7 +148,7 @@ class EvidenceMaximised(Scheme):
         if not isinstance(statistics, GaussianStatistics | Examples):
             raise SettingError(
                 f"head {head.site!r}: the evidence needs the examples, which {self.scheme!r} does "
-                "not keep; use another scheme, Keep(streaming=False) and a policy other than Running"
+                "not keep; use another scheme, Keep(streaming=False), a policy other than Running"
             )
         return statistics
 

@@ -84,9 +84,9 @@ def trained(head: str, scheme: str, prior: str) -> Trained:
     assert mtl.info.stages is not None
     posterior = mtl.info.stages.posteriors["task"]
     fault = _fault(inputs.grad, h.shape)
-    if once is not None and inputs.grad is not None and torch.equal(once, inputs.grad):
-        if once.abs().max() > 0:
-            fault = fault or "a second backward did not add to the gradient"
+    moved = once is not None and bool(once.abs().max() > 0)
+    if moved and torch.equal(once, inputs.grad):  # type: ignore[arg-type]
+        fault = fault or "a second backward did not add to the gradient"
     own: Head = mtl.heads["task"]  # type: ignore[assignment]
     return Trained(Cell(names, fault=fault), own, posterior)
 

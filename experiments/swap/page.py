@@ -64,7 +64,8 @@ def run(heads: Iterable[str] = tuple(HEADS)) -> Matrix:
                     found.moments[names] = cell
                     if grads:
                         for last in aggregated(cell.names, grads):
-                            found.directions[(*names, last.names[-1])] = last
+                            key = (*names, last.names[-1])
+                            found.directions[key] = last
     return found
 
 
