@@ -1,0 +1,67 @@
+"""Options of methods on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from experiments.cli.method_options import merged
+from experiments.errors import SettingsError
+
+pytest.importorskip("torchjd")
+QUICK = ["digits", "--epochs", "1", "--width", "4", "--device", "cpu", "--no-figures"]
+
+
+def test_values_are_json_or_words() -> None:
+    pairs = ["c=0.5", "scale-mode=rmse", "scale_heads=true", "weights=[1, 2]", "power = 1"]
+    assert merged({"pretrain": None}, "parameters", pairs) == {
+        "pretrain": None,
+        "level": "parameters",
+        "c": 0.5,
+        "scale_mode": "rmse",
+        "scale_heads": True,
+        "weights": [1, 2],
+        "power": 1,
+    }
+
+
+@pytest.mark.parametrize("pair", ["c", "=3", " = 3"])
+def test_pairs_need_a_name_and_a_value(pair: str) -> None:
+    with pytest.raises(SettingsError, match="write it as NAME=VALUE"):
+        merged({}, None, [pair])
+
+
+def test_an_option_given_twice() -> None:
+    with pytest.raises(SettingsError, match="power is given twice"):
+        merged({"power": 0.5}, None, ["power=1"])
+
+
+def test_options_reach_the_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    given = ["--method", "cagrad", "--level", "representation", "--option", "c=0.7"]
+    result = CliRunner().invoke(app, [*QUICK, *given, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    method = json.loads((out / "results.json").read_text())["method"]
+    assert method == {"name": "cagrad", "options": {"level": "representation", "c": 0.7}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--method", "ls", "--level", "parameters"], "it weighs losses"),
+        (["--method", "bayesagg", "--level", "parameters"], "a Jacobian of the network"),
+        (["--method", "cagrad", "--option", "c=-1"], "c = -1 cannot work"),
+        (["--method", "cagrad", "--option", "d=1"], "its options are level, c"),
+        (["--method", "torchjd:Nothing"], "is unknown to TorchJD"),
+    ],
+)
+def test_refusals_are_one_line(given: list[str], message: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = CliRunner().invoke(app, [*QUICK, *given, "--out", str(out)])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not out.exists()

@@ -1,0 +1,105 @@
+"""`aggregation.TorchJD` and `aggregation.PerSample`: published aggregators inside the engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import aggregation, gradients, heads, priors
+from bayesagg_pyro.errors import DtypeError, NonFiniteError, SettingError, StateError
+from bayesagg_pyro.gradients import GradientDistribution
+
+agg = pytest.importorskip("torchjd.aggregation")
+
+
+def distribution(mask: Tensor | None = None) -> GradientDistribution:
+    torch.manual_seed(0)
+    head = heads.Gaussian(4, tasks=3).double()
+    features, targets = torch.randn(6, 4).double(), torch.randn(6, 3).double()
+    posterior = priors.isotropic(head, 0.3)
+    given = targets if mask is None else (targets, mask)
+    return gradients.cat({"levels": gradients.distribution(head, posterior, features, given)})
+
+
+def test_means_are_aggregated() -> None:
+    grad = distribution()
+    found = aggregation.TorchJD(agg.UPGrad()).aggregate(grad)
+    expected = agg.UPGrad()(grad.mean.flatten(1)).view_as(grad.mean[0])
+    torch.testing.assert_close(found.direction, expected)
+    assert found.effective_tasks is not None
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(agg.Mean, "Mean"), (agg.Sum, "Sum")])
+def test_mean_and_sum_are_ours(theirs: type, ours: str) -> None:
+    mask = torch.ones(6, 3, dtype=torch.bool)
+    mask[4:, 1] = False
+    grad = distribution(mask)
+    one, two = aggregation.TorchJD(theirs()), getattr(aggregation, ours)()
+    assert one.scale == two.scale
+    torch.testing.assert_close(one(grad), two(grad))
+
+
+def test_per_sample_of_a_linear_aggregator_is_the_mean_gradient() -> None:
+    grad = distribution()
+    found = aggregation.PerSample(agg.Mean(), samples=4000)(grad)
+    error = (grad.variance.sum(0) / 9 / 4000).sqrt()
+    assert ((found - grad.mean.mean(0)).abs() < 5 * error).all()
+
+
+def test_per_sample_is_the_average_over_draws() -> None:
+    grad = distribution()
+    seeded = torch.Generator().manual_seed(4)
+    found = aggregation.PerSample(agg.MGDA(), samples=5, generator=seeded).aggregate(grad)
+    draws = grad.sample((5,), generator=torch.Generator().manual_seed(4))
+    expected = torch.stack([agg.MGDA()(d.flatten(1)) for d in draws]).mean(0)
+    torch.testing.assert_close(found.direction.flatten(), expected)
+    assert not torch.allclose(found.direction, aggregation.TorchJD(agg.MGDA())(grad), rtol=1e-3)
+    assert found.weights is not None
+    torch.testing.assert_close(found.weights.sum(0), torch.ones(1, 1).double())
+
+
+def test_per_sample_takes_our_own() -> None:
+    grad = distribution()
+    found = aggregation.PerSample(aggregation.Mean(), samples=3)(grad)
+    draws = grad.sample((3,), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found, draws.mean((0, 1)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: aggregation.TorchJD(agg.PCGrad()),
+        lambda: aggregation.PerSample(agg.UPGrad(), samples=4),
+    ],
+)
+def test_trains(make: object) -> None:
+    torch.manual_seed(0)
+    backbone = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh())
+    mtl = ba.BayesAgg({"levels": heads.Gaussian(8, tasks=2)}, make(), warmup_epochs=2)  # type: ignore[operator]
+    x = torch.randn(64, 3)
+    y = torch.stack([x[:, 0].sin(), x[:, 1] * x[:, 2]], 1)
+    optimizer = torch.optim.Adam([*backbone.parameters(), *mtl.parameters()], lr=1e-2)
+    history = []
+    for _ in range(40):
+        for _ in range(3):
+            optimizer.zero_grad()
+            history.append(mtl.backward(backbone(x), {"levels": y})["levels"])
+            optimizer.step()
+        mtl.update_prior()
+    assert (history[-1] < 0.5 * history[0]).all()
+
+
+def test_errors() -> None:
+    with pytest.raises(DtypeError, match="torchjd"):
+        aggregation.TorchJD(agg.UPGrad)
+    with pytest.raises(SettingError, match="at least 1 sample"):
+        aggregation.PerSample(agg.UPGrad(), samples=0)
+    grad = distribution()
+    with pytest.raises(StateError, match="cannot be sampled"):
+        aggregation.PerSample(agg.UPGrad())(GradientDistribution(grad.mean, grad.variance))
+    bad = GradientDistribution(grad.mean.clone(), grad.variance, groups=grad.groups)
+    bad.mean[1, 0, 0] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"task levels\[1\]"):
+        aggregation.TorchJD(agg.UPGrad())(bad)
