@@ -31,6 +31,7 @@ _ABLATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("mean-only", "s = 0", {"power": 0.0}),
     ("power-0.5", "s = 0.5", {"power": 0.5}),
     ("power-1", "s = 1", {"power": 1.0}),
+    ("short", "pre-training of a fifth of the length", {"pretrain": 5}),
     ("plug-in", "gradient at the posterior mean", {"mean": "plug-in"}),
     ("floor", "variances of at least a tenth of the median", {"floor": 0.1}),
     ("max-ratio", "weights within a factor of 10", {"max_ratio": 10.0}),
