@@ -73,7 +73,11 @@ def compare(
     ] = False,
     figure: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Draw PATH.png and PATH.pdf.", show_default="none"),
+        typer.Option(
+            metavar="PATH",
+            help="Draw PATH.png and PATH.pdf, and PATH-record of what was recorded.",
+            show_default="none",
+        ),
     ] = None,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table as Markdown.")
@@ -113,4 +117,5 @@ def compare(
         else:
             console.print(table(comparison, found))
         if figure is not None:
-            console.print(f"figure: {draw(comparison, chosen, folder, figure)}", soft_wrap=True)
+            for path in draw(comparison, chosen, folder, figure):
+                console.print(f"figure: {path}", soft_wrap=True, highlight=False)

@@ -1,35 +1,53 @@
-"""A figure of a comparison: the validation score over the epochs, and what it ended at."""
+"""Figures of a comparison: scores over the epochs, and what a recorder saw."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bayesagg_pyro import diagnostics
 from experiments import checkpoints, results
 from experiments.compare.comparison import Comparison, Job
 from experiments.errors import CheckpointError
 from experiments.figures import COLOURS, STYLE, write_figure
-from experiments.training import CHECKPOINT, RESULTS
+from experiments.training import CHECKPOINT, RECORD, RESULTS
 
-__all__ = ["curves", "draw"]
+__all__ = ["curves", "draw", "recorded"]
 
 History = list[dict[str, Any]]
 
+# Title, column of a record, and how the tasks' columns become one number.
+_PANELS: Final[tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...]] = (
+    ("norm of the heads (mean over tasks)", "head_norm", statistics.fmean),
+    ("norm of the features", "feature_norm", statistics.fmean),
+    ("norm of the update", "update_norm", statistics.fmean),
+    ("live units", "live_units", statistics.fmean),
+    ("effective number of tasks", "effective_tasks", statistics.fmean),
+    ("largest share of 2 S h in a gradient", "uncertainty_pull", max),
+)
 
-def draw(comparison: Comparison, jobs: Sequence[Job], out: Path, stem: Path) -> Path:
-    """Draw ``stem.png`` and ``stem.pdf``.
+
+def draw(comparison: Comparison, jobs: Sequence[Job], out: Path, stem: Path) -> list[Path]:
+    """Draw the scores as ``stem.png`` and ``.pdf``, and records, if any, as ``stem-record``.
+
+    Returns:
+        The PNG files.
 
     Raises:
         OutputError: They cannot be written.
     """
-    return write_figure(lambda: curves(comparison, jobs, out), stem)
+    found = [write_figure(lambda: curves(comparison, jobs, out), stem)]
+    if any((out / job.folder / RECORD).is_file() for job in jobs):
+        second = stem.with_name(f"{stem.name}-record")
+        found.append(write_figure(lambda: recorded(comparison, jobs, out), second))
+    return found
 
 
 def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
@@ -53,6 +71,37 @@ def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
             axes.set(yscale="log", xlabel="epoch", ylabel=name)
         left.legend()
     return figure
+
+
+def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
+    """What the recorder of each entry's first recorded seed saw, by epoch."""
+    with matplotlib.rc_context(cast(Any, STYLE)):
+        figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(2, 3).flatten()
+        for index, entry in enumerate(comparison.entries):
+            files = [out / job.folder / RECORD for job in jobs if job.label == entry.label]
+            file = next((file for file in files if file.is_file()), None)
+            if file is not None:
+                rows = diagnostics.read(file)
+                colour = COLOURS[index % len(COLOURS)]
+                for axes, (_, column, summary) in zip(panels, _PANELS, strict=True):
+                    points = [(row["epoch"], found) for row in rows if (found := _of(row, column))]
+                    epochs = [epoch for epoch, _ in points]
+                    values = [summary(found) for _, found in points]
+                    axes.plot(epochs, values, color=colour, linewidth=1.0, label=entry.title)
+        for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
+            axes.set(title=title, xlabel="epoch")
+            if column not in ("live_units", "effective_tasks"):
+                axes.set_yscale("log")
+        panels[0].legend(fontsize=6)
+    return figure
+
+
+def _of(row: Mapping[str, Any], column: str) -> list[float]:
+    """The values of a column, of the step or of each task; none where it is not recorded."""
+    names = [name for name in row if name == column or name.startswith(f"{column}/")]
+    return [float(row[name]) for name in names if row[name] is not None]
 
 
 def _lines(axes: Axes, runs: list[list[float]], colour: str, label: str) -> None:
