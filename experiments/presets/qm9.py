@@ -35,8 +35,8 @@ PAPER: Final = Preset(
 
 RECOMMENDED: Final = Preset(
     "recommended",
-    "the best found: γ = 1, the pre-training's step kept, variances averaged over the batch, prior "
-    "of fresh features, cosine schedule",
+    "the best found: a short pre-training whose step is kept, γ = 1, variances averaged over the "
+    "batch, prior of fresh features, cosine schedule",
     settings={
         "epochs": 300,
         "batch_size": 120,
@@ -46,7 +46,7 @@ RECOMMENDED: Final = Preset(
         "head_bias": False,
     },
     bayesagg={
-        "pretrain": 50,
+        "pretrain": 12,
         "power": 0.8,
         "prior": "fresh",
         "prior_variance": 1.0,

@@ -14,6 +14,7 @@ from experiments import compare as package
 from experiments.cli import app
 from experiments.compare import Comparison, Entry, rows, table, work
 from experiments.compare.comparison import Job
+from experiments.compare.figure import curves, draw, recorded
 from experiments.compare.table import markdown, spread
 from experiments.errors import SettingsError
 from experiments.methods import BayesAggOptions, MethodOptions
@@ -102,6 +103,24 @@ def test_one_table(tmp_path: Path) -> None:
     assert "± " in text
     assert spread([]) == "–"
     assert spread([1.0, 3.0]) == "2.0 ± 1.4"
+
+
+def test_figures_of_scores_and_records(tmp_path: Path) -> None:
+    toys = comparison()
+    jobs = toys.jobs(seeds=[0], epochs=3)
+    for job in jobs:
+        Trainer(job.run, tmp_path / job.folder, record=2).train()
+    (tmp_path / jobs[1].folder / RESULTS).unlink()  # an unfinished run is drawn as far as it goes
+    figure = curves(toys, jobs, tmp_path)
+    scores = [line for line in figure.axes[0].lines if line.get_linewidth() > 1]
+    history = json.loads((tmp_path / jobs[0].folder / RESULTS).read_text())["history"]
+    assert [line.get_label() for line in scores] == ["LS (1 seed)", "BayesAgg (1 seed)"]
+    assert list(scores[0].get_ydata()) == [epoch["score"] for epoch in history]  # type: ignore[arg-type]
+    found = draw(toys, jobs, tmp_path, tmp_path / "figure")
+    assert [path.name for path in found] == ["figure.png", "figure-record.png"]
+    seen = {axes.get_title(): len(axes.lines) for axes in recorded(toys, jobs, tmp_path).axes}
+    assert seen["norm of the features"] == 2
+    assert seen["effective number of tasks"] == 2
 
 
 def test_the_catalogue_can_be_run() -> None:
