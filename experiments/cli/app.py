@@ -19,6 +19,7 @@ from experiments.cli import (
     qm9,
     report,
     run,
+    study,
     swap_matrix,
     utkface,
 )
@@ -54,3 +55,4 @@ _add(run.run, run.RUN_EPILOG, run.SeveralValues)
 _add(run.sweep, run.SWEEP_EPILOG, run.SeveralValues)
 _add(calibration.calibration, calibration.EPILOG)
 _add(swap_matrix.swap_matrix, swap_matrix.EPILOG)
+_add(study.study, study.EPILOG)

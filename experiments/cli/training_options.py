@@ -102,10 +102,10 @@ Graph = Annotated[
 Prior = Annotated[
     str | None,
     typer.Option(
-        metavar="full-data|fresh|running|evidence",
+        metavar="full-data|fresh|running|previous-batch|constant|evidence",
         help="Where priors come from: the last epoch's features (the paper), features computed "
-        "anew at its end, all steps with forgetting, or the last epoch with the variance of "
-        "highest evidence.",
+        "anew at its end, all steps with forgetting, the batch before, no data, or the last epoch "
+        "with the variance of highest evidence.",
         show_default="the preset's",
         rich_help_panel=_BAYES,
     ),

@@ -49,7 +49,8 @@ class BayesAggMethod(Method):
         self._aggregation = options.aggregation()
         self._finest = options.aggregation("example")
         self._fresh: Iterator[tuple[Tensor, dict[str, Tensor]]] | None = None
-        self.capture = Capture.NEVER if options.prior == "running" else Capture.EPOCH
+        moving = ("running", "previous-batch")  # their priors change from step to step
+        self.capture = Capture.NEVER if options.prior in moving else Capture.EPOCH
         self._base_priors = {
             name: priors.isotropic(head, options.prior_variance)
             for name, head in self._heads.items()

@@ -15,7 +15,7 @@ from experiments.settings import require
 
 __all__ = ["BayesAggOptions", "Prior", "Resolution"]
 
-Prior = Literal["full-data", "fresh", "running", "evidence"]
+Prior = Literal["full-data", "fresh", "running", "previous-batch", "constant", "evidence"]
 Resolution = Literal["example", "dimension", "task"]
 
 
@@ -29,8 +29,9 @@ class BayesAggOptions(MethodOptions):
             or ``{head: s}``.
         prior: The posterior of the last epoch's features (``"full-data"``, the paper), the same
             with the variance of highest evidence per task (``"evidence"``), of features computed
-            anew at the epoch's end (``"fresh"``), or of all steps with exponential forgetting
-            (``"running"``).
+            anew at the epoch's end (``"fresh"``), of all steps with exponential forgetting
+            (``"running"``), or of the batch before (``"previous-batch"``); or no data at all
+            (``"constant"``).
         prior_variance: Variance γ of the prior under that posterior; ``"evidence"`` finds its own.
         fresh_share: Share of the training examples whose features ``"fresh"`` computes anew.
         half_life: Of a step's weight under ``"running"``, in examples; with 0.7 training sets it
@@ -96,6 +97,12 @@ class BayesAggOptions(MethodOptions):
                 self.fresh_share,
                 "leave_batch_out needs all training examples in the prior",
             )
+        require(
+            not (self.leave_batch_out and self.prior in _WITHOUT_THE_BATCH),
+            "leave_batch_out",
+            self.leave_batch_out,
+            f"prior {self.prior} never holds the step's batch",
+        )
 
     def check(self, epochs: int) -> None:
         """There must be at least one Bayesian epoch."""
@@ -115,6 +122,10 @@ class BayesAggOptions(MethodOptions):
             )
         if self.prior == "running":
             return priors.Running(self.half_life, variance=variance, leave_batch_out=leave)
+        if self.prior == "previous-batch":
+            return priors.PreviousBatch(variance=variance)
+        if self.prior == "constant":
+            return priors.Constant(variance)
         if self.prior == "evidence":
             return priors.Evidence(leave_batch_out=leave)
         return priors.FullData(variance=variance, leave_batch_out=leave)
@@ -142,6 +153,7 @@ class BayesAggOptions(MethodOptions):
             require(value is None, name, value, "covariance = 'full' has no such bound")
 
 
+_WITHOUT_THE_BATCH = ("previous-batch", "constant")
 _CHOICES = {
     "prior": get_args(Prior),
     "resolution": get_args(Resolution),

@@ -1,0 +1,84 @@
+"""The two kinds of figure that studies draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+__all__ = ["bars", "curves"]
+
+# Okabe and Ito's palette, told apart with any kind of colour vision; line styles for print in grey.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")
+
+Line = tuple[Sequence[float], Sequence[float]]
+
+
+def curves(
+    lines: Mapping[str, Line],
+    *,
+    x: str,
+    y: str,
+    log: str = "",
+    errors: Mapping[str, Sequence[float]] | None = None,
+) -> Figure:
+    """Lines with a legend beside them.
+
+    Args:
+        lines: ``{label: (x values, y values)}``.
+        x: Label of the axis.
+        y: Label of the axis.
+        log: Axes on a logarithmic scale, of the letters x and y.
+        errors: Half widths of bars around the points, for some lines.
+    """
+    figure = Figure(figsize=(5.6, 2.9), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (label, (xs, ys)) in enumerate(lines.items()):
+        axes.errorbar(
+            xs,
+            ys,
+            yerr=(errors or {}).get(label),
+            label=label,
+            color=_COLOURS[number % len(_COLOURS)],
+            linestyle=_STYLES[number % len(_STYLES)],
+            marker="." if len(xs) < 12 else "",
+            capsize=2,
+            linewidth=1.2,
+        )
+    for axis in log:
+        getattr(axes, f"set_{axis}scale")("log")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    figure.legend(loc="outside right center")
+    return figure
+
+
+def bars(
+    panels: Mapping[str, Mapping[str, float]], *, log: bool = False, reference: float | None = None
+) -> Figure:
+    """Panels of horizontal bars.
+
+    Args:
+        panels: ``{title: {label: value}}``, the labels of the first panel for all.
+        log: Whether values are on a logarithmic scale.
+        reference: A value to mark.
+    """
+    count = len(next(iter(panels.values())))
+    figure = Figure(figsize=(2.0 + 1.9 * len(panels), 0.7 + 0.24 * count), layout="constrained")
+    shared = None
+    for number, (title, values) in enumerate(panels.items()):
+        axes = figure.add_subplot(1, len(panels), number + 1, sharey=shared)
+        shared = shared or axes
+        axes.barh(list(values), list(values.values()), color=_COLOURS[number % len(_COLOURS)])
+        if number:
+            axes.tick_params(labelleft=False)
+        else:
+            axes.invert_yaxis()
+        if log:
+            axes.set_xscale("log")
+        if reference is not None:
+            axes.axvline(reference, color="black", linewidth=0.8)
+        axes.set_title(title)
+    return figure

@@ -1,0 +1,176 @@
+"""What a study is, and what is left of one: a results file, figures and tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table as Grid
+
+from experiments import results
+from experiments.figures import write_figure
+from experiments.files import prepare_folder, write_json
+
+__all__ = [
+    "RESULTS",
+    "Context",
+    "Outcome",
+    "Study",
+    "Table",
+    "conduct",
+    "mean",
+    "spread",
+    "summary",
+]
+
+RESULTS = "results.json"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a study is run with.
+
+    Attributes:
+        folder: Where its runs may leave files.
+        seed: The first seed.
+        quick: The smallest setting: it shows that everything works, not what comes out.
+        told: Is called with a line now and then.
+    """
+
+    folder: Path
+    seed: int = 0
+    quick: bool = False
+    told: Callable[[str], object] = print
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers for people.
+
+    Attributes:
+        title: What they are.
+        columns: ``{heading: (key of a row, format)}``. ``KEY_spread`` of a row, if there is one, is
+            shown behind KEY.
+        rows: The numbers; None where there is none.
+        labels: How many of the first columns hold words.
+    """
+
+    title: str
+    columns: Mapping[str, tuple[str, str]]
+    rows: Sequence[Row]
+    labels: int = 1
+
+    def cells(self, row: Row) -> list[str]:
+        """A row as text."""
+        return [self._cell(row, key, spec) for key, spec in self.columns.values()]
+
+    @staticmethod
+    def _cell(row: Row, key: str, spec: str) -> str:
+        if row.get(key) is None:
+            return "–"
+        around = row.get(f"{key}_spread")
+        return format(row[key], spec) + ("" if around is None else f" ± {around:{spec}}")
+
+    def grid(self) -> Grid:
+        """For a terminal."""
+        grid = Grid(title=self.title, title_justify="left", padding=(0, 0))
+        for number, heading in enumerate(self.columns):
+            grid.add_column(heading, justify="left" if number < self.labels else "right")
+        for row in self.rows:
+            grid.add_row(*self.cells(row))
+        return grid
+
+    def markdown(self) -> str:
+        """For a page."""
+        lines = [list(self.columns), ["---"] * len(self.columns), *map(self.cells, self.rows)]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out.
+
+    Attributes:
+        settings: What decided the numbers.
+        tables: The numbers, by name.
+        figures: ``{name: maker}``.
+        notes: What was left out, and why.
+    """
+
+    settings: Mapping[str, Any]
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Callable[[], Figure]]
+    notes: Sequence[str] = field(default=())
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question and the way to its answer.
+
+    Attributes:
+        name: As on the command line.
+        question: In one line.
+        run: Does the work.
+    """
+
+    name: str
+    question: str
+    run: Callable[[Context], Outcome]
+
+
+def conduct(study: Study, context: Context) -> Outcome:
+    """Run a study and write ``results.json``, ``tables.md`` and its figures.
+
+    Raises:
+        OutputError: The folder cannot be written.
+        DataError: A data set is missing.
+    """
+    prepare_folder(context.folder)
+    wall, processor = time.perf_counter(), time.process_time()
+    outcome = study.run(context)
+    record = {
+        "study": study.name,
+        "question": study.question,
+        "quick": context.quick,
+        "seed": context.seed,
+        "settings": dict(outcome.settings),
+        "seconds": time.perf_counter() - wall,
+        "processor_seconds": time.process_time() - processor,
+        "environment": results.environment(torch.device("cpu")),
+        "notes": list(outcome.notes),
+        "tables": {name: list(table.rows) for name, table in outcome.tables.items()},
+    }
+    write_json(context.folder / RESULTS, record)
+    text = "\n\n".join(f"{t.title}\n\n{t.markdown()}" for t in outcome.tables.values())
+    (context.folder / "tables.md").write_text(text + "\n", encoding="utf-8")
+    for name, make in outcome.figures.items():
+        write_figure(make, context.folder / name)
+    return outcome
+
+
+def summary(runs: Sequence[Row], keys: Sequence[str]) -> Row:
+    """Mean of each measure over runs, and its ``_spread``."""
+    found: Row = {}
+    for key in keys:
+        values = [run[key] for run in runs]
+        found[key], found[f"{key}_spread"] = mean(values), spread(values)
+    return found
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Sample standard deviation over seeds; None of a single one."""
+    if len(values) < 2:
+        return None
+    centre = mean(values)
+    return float((sum((v - centre) ** 2 for v in values) / (len(values) - 1)) ** 0.5)
