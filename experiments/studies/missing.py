@@ -33,13 +33,14 @@ _MEASURES: Final = ("number", "odd", "loop", "delta_m")
 
 
 def _run(context: Context) -> Outcome:
-    shares, seeds, epochs = ((0.0, 0.9), 1, 6) if context.quick else (_SHARES, 3, 20)
+    shares, seeds = ((0.0, 0.9), 1) if context.quick else (_SHARES, 3)
+    epochs, pretrain = (2, 1) if context.quick else (20, 5)
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for share in shares:
         for name, (_, _, title) in METHODS.items():
             own = [
-                _one(context, name, share, seed, epochs)
+                _one(context, name, share, seed, epochs, pretrain)
                 for seed in range(context.seed, context.seed + seeds)
             ]
             runs += own
@@ -53,6 +54,7 @@ def _run(context: Context) -> Outcome:
         settings={
             "benchmark": "digits: number, odd, loop; complete test labels",
             "epochs": epochs,
+            "pretrain": pretrain,
             "seeds": seeds,
             "selection": "best epoch on validation Δm",
             "runs": runs,
@@ -65,14 +67,16 @@ def _run(context: Context) -> Outcome:
     )
 
 
-def _one(context: Context, name: str, share: float, seed: int, epochs: int) -> dict[str, Any]:
+def _one(
+    context: Context, name: str, share: float, seed: int, epochs: int, pretrain: int
+) -> dict[str, Any]:
     method, options, _ = METHODS[name]
     _, result = train(
         ThreeTasks(split_seed=seed, missing=share),
         method,
         context.folder / "runs" / f"{name}-{share:.0%}-seed{seed}".replace("%", ""),
         settings={"epochs": epochs, "seed": seed},
-        options=options,
+        options={**options, "pretrain": pretrain} if method == "bayesagg" else options,
     )
     best = result["best"]
     return {

@@ -23,7 +23,7 @@ __all__ = ["digits_problems", "qm9_problems"]
 def digits_problems(folder: Path, seed: int, quick: bool) -> list[Problem]:
     """Heads of the digits benchmark on eight features, for few and all training images."""
     trainer, _ = train(
-        Digits(split_seed=seed, width=4 if quick else 8),
+        Digits(split_seed=seed, width=3 if quick else 8),
         "ls",
         folder / "digits",
         settings={"epochs": 2 if quick else 12, "seed": seed},
