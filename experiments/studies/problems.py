@@ -110,7 +110,8 @@ def qm9_problems(folder: Path, seed: int) -> list[Problem]:
 def _residual(head: Head, features: Tensor, targets: Tensor) -> Tensor:
     """Root mean square error of each task, [tasks]."""
     with torch.no_grad():
-        return (head(features) - targets).square().mean(0).sqrt()
+        squared: Tensor = (head(features) - targets).square()
+        return squared.mean(0).sqrt()
 
 
 def _trained(trainer: Trainer) -> Mapping[str, Head]:
