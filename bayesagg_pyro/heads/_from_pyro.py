@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads._head import _like
+from bayesagg_pyro.heads._batches import check_batches
+from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.heads._mixture import Columns, mixture
+from bayesagg_pyro.heads._pyro_model import prior_over_weights
 from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.heads._trace import find_layout, run
 from bayesagg_pyro.targets import RawTargets, Targets
@@ -95,7 +97,7 @@ class FromPyro(SharedWeights):
                 f"{tasks}; set tasks={found}"
             )
         self.weight = nn.Parameter(0.1 * torch.randn(1, self.layout.size))
-        self._check(owner)
+        check_batches(self, *self._probe(tasks + 2))
 
     def _make_weight(self, size: int) -> None:
         """Made once the model has been traced."""
@@ -129,7 +131,7 @@ class FromPyro(SharedWeights):
         Where a target is missing the value is of no meaning, but finite and so are its derivatives.
         """
         weight = self.point() if weight is None else weight
-        values = _filled(_like(targets.values, weight), targets.mask)
+        values = _filled(like(targets.values, weight), targets.mask)
 
         def one(h: Tensor, w: Tensor) -> Tensor:
             return self._negative_log_probs(h, values, w)
@@ -206,11 +208,7 @@ class FromPyro(SharedWeights):
         Returns:
             The targets, [B, tasks].
         """
-        if prior is None:
-            from bayesagg_pyro import priors  # priors are built from heads: no import at load time
-
-            prior = priors.isotropic(self, self.prior_variance)
-        prior = prior.to(device=features.device, dtype=features.dtype)
+        prior = prior_over_weights(self, prior, features)
         with pyro.plate(f"{self.site}.weights", 1, dim=-1):
             weight = pyro.sample(f"{self.site}.weight", prior)
         if weight.ndim > 2:  # drawn in parallel: [S, 1, 1, P]
@@ -281,33 +279,6 @@ class FromPyro(SharedWeights):
         if self.target_kind == "class":
             targets = torch.zeros(examples, self.tasks, dtype=torch.long)
         return features.reshape(examples, self.in_features), self._as_taken(targets)
-
-    def _check(self, owner: str) -> None:
-        """Run the model on two draws at once, and on an example by itself."""
-        features, targets = self._probe(self.tasks + 2)
-        values = targets.reshape(-1, self.tasks)
-        weight = self.weight.detach().double()  # inference runs in float64
-        weight = torch.stack([weight, -weight])
-        with torch.no_grad():
-            each = [self.negative_log_probs(features, Targets(values), w) for w in weight]
-            alone = self.negative_log_probs(features[:1], Targets(values[:1]), weight[0])
-            try:
-                both = self.negative_log_probs(features, Targets(values), weight)
-            except (RuntimeError, TypeError) as error:
-                raise SettingError(
-                    f"{owner}: the model cannot be run on many draws at once by torch.func.vmap: "
-                    f"{error}"
-                ) from error
-        if not torch.allclose(both, torch.stack(each), equal_nan=True):
-            raise SettingError(
-                f"{owner}: the model gives other densities on many draws than on one; does it draw "
-                "random numbers other than by pyro.sample?"
-            )
-        if not torch.allclose(alone, each[0][:1], equal_nan=True):
-            raise SettingError(
-                f"{owner}: the log-density of an example changes with the others in the batch; a "
-                "head's examples must be independent given its weights (and not subsampled)"
-            )
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

@@ -11,7 +11,14 @@ from torch import Tensor
 from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, SettingError, ShapeError
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["TargetKind", "check_device", "check_features", "check_finite", "parse_targets"]
+__all__ = [
+    "TargetKind",
+    "check_device",
+    "check_features",
+    "check_finite",
+    "like",
+    "parse_targets",
+]
 
 #: What targets are: floating numbers; 0 or 1; 0, 1, 2, ... of any dtype; indices of classes.
 TargetKind: TypeAlias = Literal["real", "binary", "count", "class"]
@@ -171,3 +178,8 @@ def _columns(owner: str, tensor: object, batch: int, tasks: int, what: str) -> T
             f"not {list(tensor.shape)}"
         )
     return tensor
+
+
+def like(values: Tensor, outputs: Tensor) -> Tensor:
+    """Real targets in the outputs' precision; class indices as they are."""
+    return values.to(outputs.dtype) if values.is_floating_point() else values

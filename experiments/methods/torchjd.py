@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -21,6 +19,7 @@ from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
 from experiments.methods.gradient_based import GradientOptions
 from experiments.methods.published import WithAggregator
 from experiments.methods.random_weights import SeededOptions, new_generator
+from experiments.methods.torchjd_arguments import PREFIX, arguments_of, arrange, defaults_of, kinds
 from experiments.methods.torchjd_import import module
 from experiments.methods.torchjd_state import load_scalarizer, read_scalarizer
 from experiments.methods.weighted import WeightedLosses
@@ -28,19 +27,6 @@ from experiments.settings import require
 
 __all__ = ["PREFIX", "names", "torchjd_method"]
 
-PREFIX: Final = "torchjd:"
-
-#: Arguments without a default that have a usual value, and those that follow from the tasks.
-_USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
-    "CAGrad": {"c": 0.4},
-    "FairGrad": {"alpha": 1.0},
-    "PBI": {"theta": 5.0},
-    "STCH": {"mu": 1.0},
-}
-_PER_TASK: Final = frozenset({"n_tasks", "shape"})
-#: Arguments that are functions or objects, which no command line can give.
-_OBJECTS: Final = frozenset({"f", "projector"})
-_WEIGHTS: Final = frozenset({"PBI", "COSMOS"})
 _SUM_SCALARIZERS: Final = frozenset({"Sum", "Constant", "DWA", "UW", "IMTLL"})
 
 
@@ -63,7 +49,7 @@ class AggregatorOptions(SeededOptions, GradientOptions):
     @classmethod
     def arrange(cls, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the class does not know itself goes to TorchJD, if that knows it."""
-        return _arrange(("level", "seed"), method, given)
+        return arrange(("level", "seed"), method, given)
 
 
 @dataclass(frozen=True)
@@ -80,7 +66,7 @@ class ScalarizerOptions(SeededOptions):
     @classmethod
     def arrange(cls, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the class does not know itself goes to TorchJD, if that knows it."""
-        return _arrange(("seed",), method, given)
+        return arrange(("seed",), method, given)
 
 
 class AggregatorMethod(WithAggregator):
@@ -92,12 +78,12 @@ class AggregatorMethod(WithAggregator):
         """The usual ones, those that follow from the tasks, and those that were given."""
         assert isinstance(options, AggregatorOptions)
         kind = getattr(module("aggregation", self.name), self.aggregator)
-        return _arguments(self.name, kind, len(self.tasks), options.arguments)
+        return arguments_of(self.name, kind, len(self.tasks), options.arguments)
 
     @classmethod
     def more_options(cls) -> list[tuple[str, Any]]:
         """Arguments of TorchJD's class."""
-        return _defaults(_kinds("aggregation")[cls.aggregator])
+        return defaults_of(kinds("aggregation")[cls.aggregator])
 
     @classmethod
     def why_not(cls, level: Level) -> str:
@@ -122,7 +108,7 @@ class ScalarizerMethod(WeightedLosses):
     ) -> None:
         super().__init__(backbone, heads, options)
         kind = getattr(module("scalarization", self.name), self.scalarizer_name)
-        given = _arguments(self.name, kind, len(self.tasks), options.arguments)
+        given = arguments_of(self.name, kind, len(self.tasks), options.arguments)
         try:
             self.scalarizer: Any = kind(**given)
         except (TypeError, ValueError) as error:
@@ -134,7 +120,7 @@ class ScalarizerMethod(WeightedLosses):
     @classmethod
     def more_options(cls) -> list[tuple[str, Any]]:
         """Arguments of TorchJD's class."""
-        return _defaults(_kinds("scalarization")[cls.scalarizer_name])
+        return defaults_of(kinds("scalarization")[cls.scalarizer_name])
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass; for FAMO, a look back at the last batch first."""
@@ -205,7 +191,7 @@ def names() -> list[str]:
     Raises:
         SettingsError: TorchJD is not installed.
     """
-    found = {name: None for part in ("aggregation", "scalarization") for name in _kinds(part)}
+    found = {name: None for part in ("aggregation", "scalarization") for name in kinds(part)}
     return [PREFIX + name for name in found]
 
 
@@ -218,9 +204,9 @@ def torchjd_method(name: str) -> type[Method]:
     """
     plain = name.removeprefix(PREFIX)
     known = {"name": name, "title": plain}
-    if plain in _kinds("aggregation"):
+    if plain in kinds("aggregation"):
         levels = (Level.PARAMETERS, Level.REPRESENTATION)
-        kind = _kinds("aggregation")[plain]
+        kind = kinds("aggregation")[plain]
         return type(
             plain,
             (AggregatorMethod,),
@@ -232,7 +218,7 @@ def torchjd_method(name: str) -> type[Method]:
                 "levels": levels[:1] if plain == "ExcessMTL" else levels,
             },
         )
-    if plain in _kinds("scalarization"):
+    if plain in kinds("scalarization"):
         needs = {"FAMO": {Needs.REPEAT, Needs.EPOCHS}, "DWA": {Needs.EPOCHS}}.get(plain, set())
         return type(
             plain,
@@ -248,87 +234,3 @@ def torchjd_method(name: str) -> type[Method]:
     raise SettingsError(
         f"method = {name!r} is unknown to TorchJD: give one of {', '.join(names())}"
     )
-
-
-def _kinds(part: str) -> dict[str, Any]:
-    """Classes of TorchJD that can be made, by name."""
-    found = module(part, "torchjd:")
-    base = found.Aggregator if part == "aggregation" else found.Scalarizer
-    abstract = {base, getattr(found, "WeightedAggregator", base)}
-    abstract.add(getattr(found, "GramianWeightedAggregator", base))
-    kinds = {name: getattr(found, name) for name in found.__all__}
-    return {
-        name: kind
-        for name, kind in kinds.items()
-        if isinstance(kind, type) and issubclass(kind, base) and kind not in abstract
-    }
-
-
-def _arrange(own: tuple[str, ...], method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the class, and the rest as its ``arguments``.
-
-    Raises:
-        SettingsError: TorchJD does not know one.
-    """
-    kind = _kind(method)
-    known = set(inspect.signature(kind.__init__).parameters) - {"self", *_PER_TASK, *_OBJECTS}
-    arranged = {key: value for key, value in given.items() if key in own}
-    arguments = {key: value for key, value in given.items() if key not in own}
-    arguments.update(arguments.pop("arguments", {}))
-    for key, value in arguments.items():
-        if key not in known:
-            raise SettingsError(
-                f"{key} = {value!r} has no meaning for method {method}: leave it out (its options "
-                f"are {', '.join([*own, *sorted(known)])})"
-            )
-    return {**arranged, "arguments": arguments}
-
-
-def _defaults(kind: Any) -> list[tuple[str, Any]]:
-    """Arguments that may be given, with defaults; three dots where one must be given."""
-    parameters = inspect.signature(kind.__init__).parameters.values()
-    usual = _USUAL.get(kind.__name__, {})
-    found = []
-    for parameter in parameters:
-        if parameter.name == "self" or parameter.name in _PER_TASK | _OBJECTS:
-            continue
-        default = usual.get(parameter.name, parameter.default)
-        if parameter.name == "weights" and kind.__name__ in _WEIGHTS:
-            default = "equal"
-        missing = default is parameter.empty
-        found.append((parameter.name, "..." if missing else default))
-    return found
-
-
-def _kind(method: str) -> Any:
-    plain = method.removeprefix(PREFIX)
-    return {**_kinds("scalarization"), **_kinds("aggregation")}[plain]
-
-
-def _arguments(method: str, kind: Any, tasks: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a class of TorchJD.
-
-    Raises:
-        SettingsError: One is missing.
-    """
-    arguments: dict[str, Any] = dict(_USUAL.get(kind.__name__, {}))
-    if kind.__name__ in _WEIGHTS:
-        arguments["weights"] = torch.full((tasks,), 1 / tasks)
-    arguments.update(given)
-    parameters = inspect.signature(kind.__init__).parameters
-    for name, parameter in parameters.items():
-        if name in _PER_TASK:
-            arguments[name] = tasks
-        elif name != "self" and parameter.default is parameter.empty and name not in arguments:
-            raise SettingsError(
-                f"method {method} needs a value for {name}: give --option {name}=VALUE"
-            )
-    return {name: _tensor(name, value) for name, value in arguments.items()}
-
-
-def _tensor(name: str, value: Any) -> Any:
-    if not isinstance(value, (list, tuple)):
-        return value
-    with contextlib.suppress(TypeError, ValueError):
-        return torch.tensor(value, dtype=torch.float64 if name == "pref_vector" else torch.float32)
-    raise SettingsError(f"{name} = {value!r} cannot work: give a list of numbers")

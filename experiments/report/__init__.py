@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from experiments.report.collect import Group, Setup, setups
-from experiments.report.comparison import TABLES, build
+from experiments.report.comparison import build
 from experiments.report.latex import document, latex
 from experiments.report.markdown import markdown
+from experiments.report.plans import TABLES
 from experiments.report.run_time import run_time
 from experiments.report.table import Cell, Column, Row, Table
 from experiments.report.terminal import terminal

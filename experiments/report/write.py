@@ -10,9 +10,10 @@ from typing import Any, Final, Literal, get_args
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder, write_atomically
 from experiments.report.collect import Setup, setups
-from experiments.report.comparison import TABLES, build
+from experiments.report.comparison import build
 from experiments.report.latex import document
 from experiments.report.markdown import markdown
+from experiments.report.plans import TABLES
 from experiments.report.run_time import load, run_time
 from experiments.report.table import Table
 from experiments.runner import records
