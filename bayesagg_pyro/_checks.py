@@ -8,11 +8,22 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError, TaskError
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Posterior
 
-__all__ = ["check_estimators", "check_graph", "check_heads", "check_names", "per_head"]
+__all__ = [
+    "check_aggregation",
+    "check_estimators",
+    "check_graph",
+    "check_heads",
+    "check_names",
+    "check_settings",
+    "known",
+    "per_head",
+]
 
 _T = TypeVar("_T")
 
@@ -47,6 +58,55 @@ def check_heads(heads: Mapping[str, Head]) -> None:
     sizes = {name: head.in_features for name, head in heads.items()}
     if len(set(sizes.values())) > 1:
         raise SettingError(f"all heads share one feature vector, but in_features are {sizes}")
+
+
+def check_settings(
+    scale: str, warmup: bool, warmup_epochs: int | None, working_memory: int | None
+) -> None:
+    """Refuse settings of the engine outside their range.
+
+    Raises:
+        SettingError: naming the setting.
+    """
+    if scale not in ("mean", "sum"):
+        raise SettingError(f'scale must be "mean" or "sum", not {scale!r}')
+    if warmup_epochs is not None and (warmup_epochs < 1 or not warmup):
+        raise SettingError("warmup_epochs must be at least 1 and needs warmup=True")
+    if working_memory is not None and working_memory < 1:
+        raise SettingError(f"working_memory must be positive or None, not {working_memory}")
+
+
+def check_aggregation(aggregation: Aggregation, heads: Mapping[str, Head]) -> None:
+    """Refuse what is no aggregation, or one that is made for other heads.
+
+    Raises:
+        DtypeError: for another type.
+        TaskError, SettingError, ShapeError: what the aggregation has against the heads.
+    """
+    if not isinstance(aggregation, Aggregation):
+        raise DtypeError(
+            f"aggregation must be an object from bayesagg_pyro.aggregation, not {aggregation!r}"
+        )
+    aggregation.check_heads({name: head.tasks for name, head in heads.items()})
+
+
+def known(what: str, found: Mapping[str, Posterior | None]) -> dict[str, Posterior]:
+    """The distributions of all heads.
+
+    Args:
+        what: "prior" or "posterior", for the message.
+        found: {head: distribution or None}.
+
+    Raises:
+        StateError: naming the heads that have none yet.
+    """
+    lacking = [name for name, distribution in found.items() if distribution is None]
+    if lacking:
+        raise StateError(
+            f"there is no {what} yet for {lacking}: run an epoch of backward() in train mode "
+            "and call update_prior() first"
+        )
+    return {name: it for name, it in found.items() if it is not None}
 
 
 def check_names(given: Any, heads: Iterable[str]) -> None:

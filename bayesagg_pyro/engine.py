@@ -8,18 +8,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro._backbone import into_backbone, reported_dtype
 from bayesagg_pyro._checks import (
+    check_aggregation,
     check_estimators,
     check_graph,
     check_heads,
-    check_names,
+    check_settings,
+    known,
     per_head,
 )
 from bayesagg_pyro._guard import Guard, cleaned, reported_losses
 from bayesagg_pyro._pipeline import HeadStages, through_stages
 from bayesagg_pyro._refresh import Refresher, streams
+from bayesagg_pyro._state import load_states, states
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
-from bayesagg_pyro.errors import DtypeError, SettingError, StateError
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
@@ -95,21 +99,13 @@ class BayesAgg(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(heads)
-        if scale not in ("mean", "sum"):
-            raise SettingError(f'scale must be "mean" or "sum", not {scale!r}')
-        if warmup_epochs is not None and (warmup_epochs < 1 or not warmup):
-            raise SettingError("warmup_epochs must be at least 1 and needs warmup=True")
+        check_settings(scale, warmup, warmup_epochs, working_memory)
         for name, head in heads.items():
             if head.name is None:
                 head.name = name
         self.heads = nn.ModuleDict(heads)
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
-        if not isinstance(self.aggregation, Aggregation):
-            raise DtypeError(
-                "aggregation must be an object from bayesagg_pyro.aggregation, "
-                f"not {self.aggregation!r}"
-            )
-        self.aggregation.check_heads({name: head.tasks for name, head in heads.items()})
+        check_aggregation(self.aggregation, heads)
         self.schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
         self.estimators = check_estimators(estimator, heads)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
@@ -125,8 +121,6 @@ class BayesAgg(nn.Module):
         self._guard = Guard(validate)
         self.generator = generator
         self.keep_gradients = keep_gradients
-        if working_memory is not None and working_memory < 1:
-            raise SettingError(f"working_memory must be positive or None, not {working_memory}")
         self.working_memory = working_memory
         self.warmup = warmup
         self.warmup_epochs = warmup_epochs
@@ -234,7 +228,7 @@ class BayesAgg(nn.Module):
             ShapeError, DtypeError, DeviceError: for features that are no floating [B, d].
         """
         self._check_features(features)
-        dtype = _reported(features)
+        dtype = reported_dtype(features)
         return {
             name: head(features, self._point(name)).to(dtype)
             for name, head in self._heads().items()
@@ -261,14 +255,7 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet.
         """
-        found = {name: tracker.posterior for name, tracker in self._trackers.items()}
-        lacking = [name for name, posterior in found.items() if posterior is None]
-        if lacking:
-            raise StateError(
-                f"there is no posterior yet for {lacking}: run an epoch of backward() in train "
-                "mode and call update_prior() first"
-            )
-        return {name: posterior for name, posterior in found.items() if posterior is not None}
+        return known("posterior", {name: t.posterior for name, t in self._trackers.items()})
 
     def priors(self) -> dict[str, Posterior]:
         """The prior in force for each head: {name: distribution}.
@@ -276,14 +263,7 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet.
         """
-        found = {name: tracker.prior for name, tracker in self._trackers.items()}
-        lacking = [name for name, prior in found.items() if prior is None]
-        if lacking:
-            raise StateError(
-                f"there is no prior yet for {lacking}: run an epoch of backward() in train mode "
-                "and call update_prior() first"
-            )
-        return {name: prior for name, prior in found.items() if prior is not None}
+        return known("prior", {name: t.prior for name, t in self._trackers.items()})
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         """As `predict`."""
@@ -300,7 +280,7 @@ class BayesAgg(nn.Module):
         total = total if valid is None else torch.where(valid, total, 0.0)
         # The backbone first: where its graph is spent, no head has changed.
         (update,) = torch.autograd.grad(total, features, retain_graph=True)
-        _into_backbone(features, update)
+        into_backbone(features, update)
         learned = [weight for weight in self.heads.parameters() if weight.requires_grad]
         if learned:
             total.backward(inputs=learned)
@@ -313,7 +293,7 @@ class BayesAgg(nn.Module):
         self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
     ) -> dict[str, Tensor]:
         self.priors()
-        h = features.detach().to(_reported(features))  # moments need float32's range at least
+        h = features.detach().to(reported_dtype(features))  # moments need float32's range at least
         memory = None if self._keep else self.working_memory
         with torch.no_grad():
             outcome = through_stages(self._stages(), self.aggregation, h, observed, memory)
@@ -329,7 +309,7 @@ class BayesAgg(nn.Module):
         ]
         with torch.enable_grad():
             losses = self._losses(h, observed)
-            _into_backbone(features, update.to(features.dtype))
+            into_backbone(features, update.to(features.dtype))
             if learned:
                 total = torch.cat([losses[name] for name in learned]).sum()
                 (total if valid is None else torch.where(valid, total, 0.0)).backward()
@@ -348,7 +328,7 @@ class BayesAgg(nn.Module):
         for name, head in self._heads().items():
             target = observed[name]
             loss = head.losses(features, target, self._point(name))
-            losses[name] = target.mean(loss).to(_reported(features))
+            losses[name] = target.mean(loss).to(reported_dtype(features))
         return losses
 
     def _point(self, name: str) -> Tensor | None:
@@ -394,30 +374,12 @@ class BayesAgg(nn.Module):
             "warmup": self.warmup,
             "epochs": self._epochs,
             "generator": None if self.generator is None else self.generator.get_state(),
-            "trackers": {name: tracker.state_dict() for name, tracker in self._trackers.items()},
-            "held": {name: one.state_dict() for name, one in self._refreshers.items()},
+            **states({"trackers": self._trackers, "held": self._refreshers}),
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_extra_state` saved; part of `load_state_dict()`."""
-        check_names(state["trackers"], self._trackers)
-        parts: dict[str, Mapping[str, Any]] = {
-            "trackers": self._trackers,
-            "held": self._refreshers,
-        }
-        before = {
-            part: {name: owner.state_dict() for name, owner in owners.items()}
-            for part, owners in parts.items()
-        }
-        try:
-            for part, owners in parts.items():
-                for name, owner in owners.items():
-                    owner.load_state_dict(state[part][name])
-        except Exception:  # all or none
-            for part, owners in parts.items():
-                for name, owner in owners.items():
-                    owner.load_state_dict(before[part][name])
-            raise
+        load_states({"trackers": self._trackers, "held": self._refreshers}, state)
         self.warmup = state["warmup"]
         self._epochs = state["epochs"]
         if state["generator"] is not None and self.generator is not None:
@@ -430,27 +392,6 @@ class BayesAgg(nn.Module):
             self._trackers[name].to(head.weight.device)
             self._refreshers[name].to(head.weight.device)
         return self
-
-
-def _reported(features: Tensor) -> torch.dtype:
-    return torch.promote_types(features.dtype, torch.float32)
-
-
-def _into_backbone(features: Tensor, update: Tensor) -> None:
-    """Propagate the update of the features.
-
-    Raises:
-        StateError: if the features' graph has been used up by an earlier call.
-    """
-    try:
-        features.backward(update)
-    except RuntimeError as error:
-        if "second time" not in str(error):
-            raise
-        raise StateError(
-            "these features have been through backward() already, which frees their graph; "
-            "compute them anew for each call"
-        ) from error
 
 
 def _default_scheme(head: Head) -> Scheme:

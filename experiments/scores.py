@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from experiments.calibration import Calibration
+from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
 
 __all__ = [

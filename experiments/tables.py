@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from experiments.calibration import tells_calibration
+from experiments.classifier_calibration import tells_calibration
 
 __all__ = ["comparison", "number", "single"]
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.targets import Targets
 
 __all__ = ["Bernoulli"]
 
@@ -99,23 +98,14 @@ class Bernoulli(OnePredictor):
         weight = weight.to(slope.dtype)
         return slope * weight, curvature * weight
 
-    def check_values(self, targets: Targets) -> None:
-        """Refuse labels other than 0 and 1.
+    @property
+    def demand(self) -> str:
+        """What targets are."""
+        return "binary targets are 0 or 1"
 
-        Raises:
-            SettingError: naming the first one.
-        """
-        good = (targets.values == 0) | (targets.values == 1)
-        if not good.all():
-            example, task = (~good).nonzero()[0].tolist()
-            raise SettingError(
-                f"head {self.site!r}: target of task {task}, example {example}, is "
-                f"{targets.values[example, task].item()}; binary targets are 0 or 1"
-            )
-
-    def valid(self, targets: Targets) -> Tensor:
-        """Whether all targets are 0 or 1, as a boolean scalar on their device."""
-        return ((targets.values == 0) | (targets.values == 1)).all()
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are 0 or 1."""
+        return (values == 0) | (values == 1)
 
 
 def _sign(outputs: Tensor, targets: Tensor) -> Tensor:

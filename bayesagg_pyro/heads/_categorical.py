@@ -12,7 +12,6 @@ from torch import Tensor
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import TargetKind
-from bayesagg_pyro.targets import Targets
 
 __all__ = ["Categorical"]
 
@@ -96,24 +95,14 @@ class Categorical(Head):
         """The weight of the true class."""
         return None if self.class_weight is None else self.class_weight[targets]
 
-    def check_values(self, targets: Targets) -> None:
-        """Refuse labels outside 0 … C − 1.
+    @property
+    def demand(self) -> str:
+        """What targets are."""
+        return f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
 
-        Raises:
-            SettingError: naming the first one.
-        """
-        good = (targets.values >= 0) & (targets.values < self.classes)
-        if not good.all():
-            example, task = (~good).nonzero()[0].tolist()
-            raise SettingError(
-                f"head {self.site!r}: target of task {task}, example {example}, is "
-                f"{targets.values[example, task].item()}; classes are 0 to {self.classes - 1} "
-                "(give a mask where the label is missing)"
-            )
-
-    def valid(self, targets: Targets) -> Tensor:
-        """Whether all labels are in range, as a boolean scalar on their device."""
-        return ((targets.values >= 0) & (targets.values < self.classes)).all()
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are labels, 0 … C − 1."""
+        return (values >= 0) & (values < self.classes)
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

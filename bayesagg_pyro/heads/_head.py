@@ -20,6 +20,7 @@ from bayesagg_pyro.heads._input import (
 )
 from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.heads._pyro_model import sample_targets
+from bayesagg_pyro.heads._settings import refuse_targets
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["Head"]
@@ -104,13 +105,23 @@ class Head(LinearOutputs, ABC):
         """
         return None
 
+    @property
+    def demand(self) -> str:
+        """What a message says targets are where some are not; empty where all finite ones are."""
+        return ""
+
+    def supports(self, values: Tensor) -> Tensor:
+        """Which target values are in the likelihood's support, as booleans of their shape."""
+        return values.isfinite()
+
     def check_values(self, targets: Targets) -> None:
-        """Refuse target values outside the support of the likelihood; nothing to refuse here.
+        """Refuse target values outside the support of the likelihood.
 
         Raises:
-            ShapeError: naming the value and the remedy.
+            SettingError: naming the first one and what targets are.
         """
-        return
+        if self.demand:
+            refuse_targets(self, targets, self.supports(targets.values), self.demand)
 
     def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
         """`loss` at the point estimate or at given weights, [..., B, tasks].
@@ -200,7 +211,7 @@ class Head(LinearOutputs, ABC):
 
     def valid(self, targets: Targets) -> Tensor:
         """Whether all target values are usable, as a boolean scalar on their device."""
-        return targets.values.isfinite().all()
+        return self.supports(targets.values).all()
 
     def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Targets:
         """Bring targets to one form and refuse what is wrong with them.

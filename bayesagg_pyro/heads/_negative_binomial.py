@@ -11,9 +11,8 @@ from torch import Tensor
 
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import are_counts, positive_setting, refuse_targets
+from bayesagg_pyro.heads._settings import are_counts, positive_setting
 from bayesagg_pyro.quadrature import Transition
-from bayesagg_pyro.targets import Targets
 
 __all__ = ["NegativeBinomial"]
 
@@ -92,17 +91,14 @@ class NegativeBinomial(OnePredictor):
         """A logistic around exp(u) = r."""
         return Transition(-self.dispersion.log(), 1.0)
 
-    def check_values(self, targets: Targets) -> None:
-        """Refuse negative and fractional counts.
+    @property
+    def demand(self) -> str:
+        """What targets are."""
+        return "counts are 0, 1, 2, ..."
 
-        Raises:
-            SettingError: naming the first one.
-        """
-        refuse_targets(self, targets, are_counts(targets.values), "counts are 0, 1, 2, ...")
-
-    def valid(self, targets: Targets) -> Tensor:
-        """Whether all targets are counts, as a boolean scalar on their device."""
-        return are_counts(targets.values).all()
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are counts."""
+        return are_counts(values)
 
     def _count_and_logits(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """r, [] or [tasks], and u + log α."""

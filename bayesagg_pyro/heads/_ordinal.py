@@ -13,9 +13,7 @@ from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._cumulative import LINKS
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import refuse_targets
 from bayesagg_pyro.quadrature import Transition
-from bayesagg_pyro.targets import Targets
 
 __all__ = ["Ordinal"]
 
@@ -111,19 +109,14 @@ class Ordinal(OnePredictor):
         middle = torch.cat([theta[:, :1], (theta[:, 1:] + theta[:, :-1]) / 2, theta[:, -1:]], 1)
         return Transition(_pick(middle, targets.long()), 1.0)
 
-    def check_values(self, targets: Targets) -> None:
-        """Refuse labels outside 0 … C − 1.
+    @property
+    def demand(self) -> str:
+        """What targets are."""
+        return f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
 
-        Raises:
-            SettingError: naming the first one.
-        """
-        good = (targets.values >= 0) & (targets.values < self.classes)
-        demand = f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
-        refuse_targets(self, targets, good, demand)
-
-    def valid(self, targets: Targets) -> Tensor:
-        """Whether all labels are in range, as a boolean scalar on their device."""
-        return ((targets.values >= 0) & (targets.values < self.classes)).all()
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are labels, 0 … C − 1."""
+        return (values >= 0) & (values < self.classes)
 
     def _bounds(self, outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """θ_{y−1} − u, θ_y − u and their difference; far off where the class has no such bound.

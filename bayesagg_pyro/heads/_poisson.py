@@ -10,9 +10,8 @@ from torch import Tensor
 
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import are_counts, refuse_targets
+from bayesagg_pyro.heads._settings import are_counts
 from bayesagg_pyro.quadrature import EXPONENTIAL, Transition
-from bayesagg_pyro.targets import Targets
 
 __all__ = ["Poisson"]
 
@@ -78,14 +77,11 @@ class Poisson(OnePredictor):
         """An exponential bends nowhere."""
         return EXPONENTIAL
 
-    def check_values(self, targets: Targets) -> None:
-        """Refuse negative and fractional counts.
+    @property
+    def demand(self) -> str:
+        """What targets are."""
+        return "counts are 0, 1, 2, ..."
 
-        Raises:
-            SettingError: naming the first one.
-        """
-        refuse_targets(self, targets, are_counts(targets.values), "counts are 0, 1, 2, ...")
-
-    def valid(self, targets: Targets) -> Tensor:
-        """Whether all targets are counts, as a boolean scalar on their device."""
-        return are_counts(targets.values).all()
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are counts."""
+        return are_counts(values)

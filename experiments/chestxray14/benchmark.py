@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.calibration import Calibration
+from experiments.cache import default_folder
 from experiments.chestxray14.release import FINDINGS, Overlap, parts, read
+from experiments.classifier_calibration import Calibration
 from experiments.images.augment import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -28,7 +29,6 @@ from experiments.images.decode import Form, decoded
 from experiments.images.split import ImageSplit
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
-from experiments.qm9.cache import default_folder
 from experiments.scores import AreaUnderCurve, mixed
 from experiments.settings import Settings, require
 

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Figures, Task, Values
-from experiments.calibration import Calibration
+from experiments.cache import default_folder
 from experiments.cifar.sources import SIZE, LabelledImages, Source, class_names, load
+from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
 from experiments.images.augment import normalise
 from experiments.images.files import some
 from experiments.images.split import ImageSplit, Parts, subset
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
-from experiments.qm9.cache import default_folder
 from experiments.scores import BinaryAccuracy, Largest, mixed
 from experiments.settings import Settings, require
 from models.cifar import CifarNetwork

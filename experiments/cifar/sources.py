@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.cache import require_writable
 from experiments.errors import DataError
 from experiments.images.decode import Form, decoded
 from experiments.images.files import images_in, require_folder, some
-from experiments.qm9.cache import require_writable
 
 __all__ = ["SIZE", "LabelledImages", "Source", "class_names", "load"]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.calibration import Calibration
+from experiments.classifier_calibration import Calibration
 from experiments.digits.splits import Rows, read, split
 from experiments.images.targets import log_frequencies, log_odds
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed

@@ -26,9 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.cache import require_writable
 from experiments.errors import DataError
 from experiments.images.files import fingerprint, some
-from experiments.qm9.cache import require_writable
 
 __all__ = ["Form", "decode", "decoded"]
 

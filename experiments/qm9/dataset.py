@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from experiments import cache
 from experiments.errors import DataError, SettingsError
-from experiments.qm9 import cache, chemistry, pyg_source, qm9pack_source
+from experiments.qm9 import chemistry, pyg_source, qm9pack_source
 from experiments.qm9.molecules import Molecules
 
 __all__ = ["QM9", "WHOLE_SET", "Features", "Source", "load"]

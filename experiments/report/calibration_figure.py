@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from experiments.calibration import tells_calibration
+from experiments.classifier_calibration import tells_calibration
 from experiments.report.collect import Group, Setup, mean_std
 from experiments.weight_figure import typeset
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.calibration import Calibration
+from experiments.cache import default_folder
+from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
 from experiments.images.augment import (
     IMAGENET_MEAN,
@@ -29,7 +30,6 @@ from experiments.images.decode import Form, decoded
 from experiments.images.split import ImageSplit
 from experiments.images.store import Images
 from experiments.images.targets import log_frequencies, log_odds, stratified
-from experiments.qm9.cache import default_folder
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, mixed
 from experiments.settings import Settings, require
 from experiments.utkface.names import ETHNICITIES, Faces, read

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import qm9
+from experiments import cache, qm9
 from experiments.errors import DataError, SettingsError
-from experiments.qm9 import cache, qm9pack_source
+from experiments.qm9 import qm9pack_source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.calibration import BINS, Calibration, tells_calibration
+from experiments.classifier_calibration import BINS, Calibration, tells_calibration
 from experiments.digits.benchmark import Digits
 from experiments.errors import DataError
 from experiments.methods import MethodOptions
