@@ -2,7 +2,8 @@
 
 Features -> head -> posterior -> gradient distribution -> direction -> backbone: each arrow is a
 subpackage (`heads`, `priors`, `inference`, `gradients`, `aggregation`), and `BayesAgg` strings
-them together. `diagnostics` looks at every arrow.
+them together. `posteriors` and `predictive` are the distributions in between and at the end,
+`diagnostics` looks at every arrow, `errors` are what bad input raises.
 """
 
 from bayesagg_pyro import (
@@ -13,6 +14,7 @@ from bayesagg_pyro import (
     heads,
     inference,
     posteriors,
+    predictive,
     priors,
 )
 from bayesagg_pyro.engine import BayesAgg
@@ -31,5 +33,6 @@ __all__ = [
     "heads",
     "inference",
     "posteriors",
+    "predictive",
     "priors",
 ]

@@ -11,7 +11,6 @@ from experiments.chestxray14.benchmark import ChestXray14
 from experiments.chestxray14.release import Overlap
 from experiments.cli import image_options as i
 from experiments.cli import options as o
-from experiments.cli.launch import friendly, launch
 
 __all__ = ["EPILOG", "chestxray14"]
 
@@ -77,23 +76,13 @@ def chestxray14(
     Images are decoded once, which takes a while, and kept in grey at 224×224 (5.6 GB).
     """
     given = dict(locals())
-    with friendly(debug) as console:
-        run = i.describe(
-            ChestXray14(
-                data=str(data),
-                overlap=cast(Overlap, overlap),
-                split_seed=seed if split_seed is None else split_seed,
-                depth=depth,
-                weights=None if weights == "none" else weights,
-            ),
-            given,
-        )
-        launch(
-            run,
-            out,
-            resume=resume,
-            overwrite=overwrite,
-            draw=figures,
-            console=console,
-            record=record,
-        )
+    i.train(
+        lambda: ChestXray14(
+            data=str(data),
+            overlap=cast(Overlap, overlap),
+            split_seed=seed if split_seed is None else split_seed,
+            depth=depth,
+            weights=None if weights == "none" else weights,
+        ),
+        given,
+    )

@@ -11,7 +11,6 @@ from experiments.cifar.benchmark import Cifar
 from experiments.cifar.sources import Source
 from experiments.cli import image_options as i
 from experiments.cli import options as o
-from experiments.cli.launch import friendly, launch
 
 __all__ = ["EPILOG", "cifar_mtl"]
 
@@ -103,24 +102,14 @@ def cifar_mtl(
     the paper's settings: 45,000 training images of CIFAR-100, 50 epochs.
     """
     given = dict(locals())
-    with friendly(debug) as console:
-        run = i.describe(
-            Cifar(
-                source=cast(Source, source),
-                data=None if data is None else str(data),
-                training=training,
-                validation=validation,
-                split_seed=seed if split_seed is None else split_seed,
-                width=width,
-            ),
-            given,
-        )
-        launch(
-            run,
-            out,
-            resume=resume,
-            overwrite=overwrite,
-            draw=figures,
-            console=console,
-            record=record,
-        )
+    i.train(
+        lambda: Cifar(
+            source=cast(Source, source),
+            data=None if data is None else str(data),
+            training=training,
+            validation=validation,
+            split_seed=seed if split_seed is None else split_seed,
+            width=width,
+        ),
+        given,
+    )

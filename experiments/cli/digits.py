@@ -8,7 +8,6 @@ import typer
 
 from experiments.cli import image_options as i
 from experiments.cli import options as o
-from experiments.cli.launch import friendly, launch
 from experiments.digits.benchmark import TASKS, Digits
 
 __all__ = ["EPILOG", "digits"]
@@ -73,21 +72,11 @@ def digits(
     images come with scikit-learn.
     """
     given = dict(locals())
-    with friendly(debug) as console:
-        run = i.describe(
-            Digits(
-                only=only,
-                split_seed=seed if split_seed is None else split_seed,
-                width=width,
-            ),
-            given,
-        )
-        launch(
-            run,
-            out,
-            resume=resume,
-            overwrite=overwrite,
-            draw=figures,
-            console=console,
-            record=record,
-        )
+    i.train(
+        lambda: Digits(
+            only=only,
+            split_seed=seed if split_seed is None else split_seed,
+            width=width,
+        ),
+        given,
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
 from experiments import methods
 from experiments.benchmark import Benchmark
+from experiments.cli.launch import friendly, launch
 from experiments.cli.method_options import merged
 from experiments.errors import SettingsError
 from experiments.run import Run
@@ -30,6 +31,7 @@ __all__ = [
     "Weights",
     "describe",
     "power_of",
+    "train",
 ]
 
 DATA = "Data"
@@ -180,3 +182,22 @@ def describe(benchmark: Benchmark, given: Mapping[str, Any]) -> Run:
         options=methods.options(method, options, benchmark.method_options),
         settings=dataclasses.replace(benchmark.default_settings, **settings),
     )
+
+
+def train(make: Callable[[], Benchmark], given: Mapping[str, Any]) -> None:
+    """Describe the run and do it; what goes wrong is printed as one line.
+
+    Args:
+        make: Makes the benchmark, which may refuse its settings.
+        given: As for :func:`describe`.
+    """
+    with friendly(given["debug"]) as console:
+        launch(
+            describe(make(), given),
+            given["out"],
+            resume=given["resume"],
+            overwrite=given["overwrite"],
+            draw=given["figures"],
+            console=console,
+            record=given["record"],
+        )

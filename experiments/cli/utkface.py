@@ -9,7 +9,6 @@ import typer
 
 from experiments.cli import image_options as i
 from experiments.cli import options as o
-from experiments.cli.launch import friendly, launch
 from experiments.utkface.benchmark import UtkFace
 
 __all__ = ["EPILOG", "utkface"]
@@ -69,22 +68,12 @@ def utkface(
     are left out and listed in the results.
     """
     given = dict(locals())
-    with friendly(debug) as console:
-        run = i.describe(
-            UtkFace(
-                data=str(data),
-                split_seed=seed if split_seed is None else split_seed,
-                depth=depth,
-                weights=None if weights == "none" else weights,
-            ),
-            given,
-        )
-        launch(
-            run,
-            out,
-            resume=resume,
-            overwrite=overwrite,
-            draw=figures,
-            console=console,
-            record=record,
-        )
+    i.train(
+        lambda: UtkFace(
+            data=str(data),
+            split_seed=seed if split_seed is None else split_seed,
+            depth=depth,
+            weights=None if weights == "none" else weights,
+        ),
+        given,
+    )
