@@ -42,17 +42,29 @@ def test_there_are_docstring_examples() -> None:
     assert sum(len(t.examples) for m in modules for t in finder.find(m)) > 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's blocks run one after the other in one namespace, as a reader would type them."""
     text = page.read_text(encoding="utf-8")
     blocks = python_blocks(text)
-    if page.name == "README.md" and len(text.splitlines()) > 5:
+    if page == ROOT / "README.md" and len(text.splitlines()) > 5:
         assert blocks, "the README shows no code"
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__page__"}
     for line, code in blocks:
         exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_index_has_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md")
+    assert [name for name in pages if f"]({name})" not in index] == []
 
 
 def test_blocks_are_found_where_they_are() -> None:
