@@ -36,6 +36,12 @@ class Guard:
         self.mode = mode
         self._bad: Tensor | None = None  # set in place, so that replays of a captured step find it
 
+    def defers(self, features: Tensor) -> bool:
+        """Whether to leave values to the device, for these features."""
+        return self.mode == "deferred" or (
+            self.mode == "auto" and isinstance(features, Tensor) and features.device.type != "cpu"
+        )
+
     def parse(
         self, heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, RawTargets]
     ) -> tuple[dict[str, Targets], Tensor | None]:
@@ -45,9 +51,7 @@ class Guard:
             ShapeError, DtypeError, DeviceError, TaskError: always at once.
             NonFiniteError, SettingError: for bad values, unless deferred.
         """
-        deferred = self.mode == "deferred" or (
-            self.mode == "auto" and isinstance(features, Tensor) and features.device.type != "cpu"
-        )
+        deferred = self.defers(features)
         check_names(targets, heads)
         observed: dict[str, Targets] = {}
         for name, head in heads.items():

@@ -240,8 +240,9 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: before the first `update_prior()`.
             ShapeError, DtypeError, DeviceError: as for `predict`.
+            NonFiniteError: for NaN or infinite features, unless validation is deferred.
         """
-        self._check_features(features)
+        self._check_features(features, values=not self._guard.defers(features))
         known = self.posteriors()
         return {
             name: head.predictive(features, known[name]) for name, head in self._heads().items()
@@ -350,9 +351,9 @@ class BayesAgg(nn.Module):
             return 1.0
         return float(tasks) if self.scale == "sum" else 1 / tasks
 
-    def _check_features(self, features: Tensor) -> None:
+    def _check_features(self, features: Tensor, *, values: bool = False) -> None:
         for head in self._heads().values():
-            head.check_features(features, values=False)
+            head.check_features(features, values=values)
 
     def _stages(self) -> dict[str, HeadStages]:
         return {

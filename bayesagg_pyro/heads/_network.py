@@ -182,6 +182,7 @@ class Network(SharedWeights):
 
     def check_values(self, targets: Targets) -> None:
         """Refuse what the given likelihood refuses."""
+        self.observation.name = self.name  # its errors speak of this head
         self.observation.check_values(targets)
 
     def valid(self, targets: Targets) -> Tensor:

@@ -126,6 +126,7 @@ class EvidenceMaximised(Scheme):
         self.needs_point = scheme.needs_point  # type: ignore[misc]  # as the scheme inside
         self.refresh = scheme.refresh
 
+    @torch.no_grad()
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
     ) -> Posterior:
@@ -152,6 +153,7 @@ class EvidenceMaximised(Scheme):
             )
         return statistics
 
+    @torch.no_grad()
     def infer_from(
         self,
         head: Head,

@@ -174,7 +174,14 @@ def _package() -> Iterator[Any]:
 def _layer(head: Head, point: Tensor, features: Tensor) -> nn.Module:
     """The task as a network whose last layer is linear."""
     rows = point.reshape(head.outputs_per_task, -1)
-    linear = nn.Linear(head.in_features, len(rows), bias=head.bias).to(features)
+    linear: nn.Linear = nn.utils.skip_init(  # whose own initialisation draws from torch's generator
+        nn.Linear,
+        head.in_features,
+        len(rows),
+        bias=head.bias,
+        device=features.device,
+        dtype=features.dtype,
+    )
     with torch.no_grad():
         linear.weight.copy_(rows[:, : head.in_features])
         if head.bias:

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import fields, replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
@@ -86,6 +87,7 @@ class SecondOrder(Scheme):
         self.structure = structure
         self.separate_bias = separate_bias
 
+    @torch.no_grad()  # parameters of a likelihood (learned cut-points) are constants here
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
     ) -> GaussianFamily:
@@ -116,6 +118,7 @@ class SecondOrder(Scheme):
         check_structure(head, self.structure)
         return ExpansionSums(head, self) if keep.streaming else Examples(head, keep)
 
+    @torch.no_grad()
     def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> GaussianFamily:
         """Posterior given all collected examples, at the weights of this moment (or streamed)."""
         if isinstance(statistics, ExpansionSums):
@@ -127,6 +130,7 @@ class SecondOrder(Scheme):
 
         return self._infer(head, source, prior)
 
+    @torch.no_grad()
     def leave_out(
         self,
         head: Head,
@@ -191,6 +195,7 @@ class ExpansionSums(Statistics):
     def __bool__(self) -> bool:
         return self._curvature is not None
 
+    @torch.no_grad()
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's expansion at the head's present weights."""
         if valid is not None:

@@ -121,8 +121,8 @@ class DataTracker(Tracker):
         self._policy = policy
         self._base = policy.base_for(head)
         self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
-        self._statistics = self._empty()
         self._updating = self._updating_scheme()
+        self._statistics = self._empty()
         if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(
                 f"head {head.site!r}: {scheme!r} cannot leave a batch out of a prior; set "
@@ -130,7 +130,7 @@ class DataTracker(Tracker):
             )
 
     def _empty(self) -> Statistics:
-        return self._scheme.statistics(self._head, self._policy.keep)
+        return (self._updating or self._scheme).statistics(self._head, self._policy.keep)
 
     def _updating_scheme(self) -> EvidenceMaximised | None:
         """What chooses hyperparameters at an update; None where nothing is to choose."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import EvidenceMaximised, Keep, Scheme, Statistics
+from bayesagg_pyro.inference import EvidenceMaximised, Keep, Scheme
 from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
 from bayesagg_pyro.priors._policy import Tracker
 
@@ -78,6 +78,3 @@ class _EvidenceTracker(DataTracker):
             return self._scheme
         policy = self._policy
         return EvidenceMaximised(self._scheme, variance=policy.shared, bounds=policy.bounds)
-
-    def _empty(self) -> Statistics:
-        return (self._updating_scheme() or self._scheme).statistics(self._head, self._policy.keep)

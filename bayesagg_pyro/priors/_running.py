@@ -92,7 +92,7 @@ class _RunningTracker(DataTracker):
         super().__init__(head, scheme, policy)
 
     def _empty(self) -> Statistics:
-        statistics = self._scheme.statistics(self._head, self._policy.keep)
+        statistics = super()._empty()
         if not statistics.fades:
             raise SettingError(
                 f"head {self._head.site!r}: priors.Running needs sums that can fade, but "

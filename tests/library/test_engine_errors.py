@@ -221,6 +221,15 @@ def test_predictions_refuse_what_are_no_features(rng, wrong) -> None:
         toy.mtl.predictive(h)
 
 
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_predictive_refuses_values_that_predict_passes_on(rng, value) -> None:
+    toy = Toy(rng).bayes()
+    h = at(toy.backbone(toy.x).detach(), value)
+    with pytest.raises(errors.NonFiniteError, match="feature 1 of example 2"):
+        toy.mtl.predictive(h)
+    assert not toy.mtl.predict(h)["energy"][2].isfinite().all()
+
+
 @pytest.mark.parametrize("power", [{"energy": 0.5}, {"energy": 0.5, "othr": 0.5}, [0.5, 0.5]])
 def test_powers_that_do_not_fit_change_nothing(rng, power) -> None:
     toy = Toy(rng)

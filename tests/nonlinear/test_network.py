@@ -288,3 +288,10 @@ def test_errors_say_what_to_do() -> None:
     bernoulli = heads.Network(mlp(1), heads.Bernoulli(D))
     with pytest.raises(errors.SettingError, match="binary targets are 0 or 1"):
         bernoulli.parse_targets(torch.full((3,), 2.0), 3)
+
+
+def test_bad_targets_are_reported_under_the_name_in_use() -> None:
+    head = heads.Network(nn.Linear(D, 1), heads.Bernoulli(D))
+    head.name = "toxic"  # as the engine does
+    with pytest.raises(errors.SettingError, match="head 'toxic'"):
+        head.parse_targets(torch.full((N, 1), 2.0), N)

@@ -302,6 +302,14 @@ def test_refusals(rng) -> None:
     streaming = priors.Evidence(keep=inference.Keep(streaming=True))
     with pytest.raises(errors.SettingError, match="evidence needs the examples"):
         streaming.start(data.head, inference.TaylorGGN())
+    learned = heads.Gaussian(4, noise_scale="learned")
+    for policy, scheme in (
+        (priors.FullData(), inference.Delta()),
+        (priors.FullData(keep=inference.Keep(streaming=True)), inference.TaylorGGN()),
+        (priors.Running(half_life=30), inference.Laplace()),
+    ):
+        with pytest.raises(errors.SettingError, match="evidence needs the examples"):
+            policy.start(learned, scheme)
     draws = posteriors.Empirical(torch.ones(2, 3, 5).double())
     scheme = inference.EvidenceMaximised(inference.Laplace())
     with pytest.raises(errors.DtypeError, match="scales a Gaussian prior"):

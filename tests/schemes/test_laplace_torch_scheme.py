@@ -108,3 +108,12 @@ def test_without_the_package(rng, monkeypatch) -> None:
         inference.LaplaceTorch().infer(
             head, normal(rng, 3, 2), normal(rng, 3, 1), priors.isotropic(head, 1.0)
         )
+
+
+def test_global_generator_is_untouched(rng) -> None:
+    """Layers handed to the package are made without an initialisation of their own."""
+    head = heads.Gaussian(3, bias=True)
+    before = torch.get_rng_state()
+    h, y = normal(rng, 9, 3), normal(rng, 9, 1)
+    inference.LaplaceTorch().infer(head, h, y, priors.isotropic(head, 1.0))
+    assert torch.equal(torch.get_rng_state(), before)
