@@ -50,6 +50,9 @@ class Scheme(ABC):
             prior: batch shape [tasks]; any posterior serves.
         """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """An empty collection of training batches, from which `infer_from` makes a posterior.
 

@@ -155,7 +155,7 @@ def test_schemes_without_terms_refuse_at_once() -> None:
         def infer(self, head, features, targets, prior):
             return prior
 
-    with pytest.raises(errors.SettingError, match="'head': Mine cannot leave a batch out"):
+    with pytest.raises(errors.SettingError, match=r"'head': Mine\(\) cannot leave a batch out"):
         priors.FullData(leave_batch_out=True).start(heads.Bernoulli(3), Mine())
     with pytest.raises(errors.SettingError, match="every training batch"):
         priors.Fresh(10, leave_batch_out=True)

@@ -40,7 +40,14 @@ def test_the_others_go_on(tmp_path: Path) -> None:
 
 
 SEED = 1
-CHANGES = {"bayesagg.pretrain": "1", "width": "16"}
+CHANGES = {
+    "bayesagg.pretrain": "1",
+    "igbv2.act_after": "3",
+    "igbv2.learn_after": "2",
+    "ensemble-heads.members": "16",
+    "ensemble-networks.members": "2",
+    "width": "16",
+}
 COMMAND = [
     *("run", "digits", "--methods", "all", "--seeds", str(SEED), "--epochs", "4"),
     *("--jobs", "2", "--threads", "1", "--device", "cpu", "--no-estimate"),
