@@ -10,7 +10,7 @@ from typing import Literal, TypeGuard
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.errors import DtypeError, NumericalError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
@@ -184,8 +184,13 @@ class EvidenceMaximised(Scheme):
             values = []
             for point in log_variance:
                 rescaled = scaled(prior, point.exp())
-                found = self.scheme.infer_from(head, statistics, rescaled)
-                values.append(log_evidence(head, statistics.chunks(), rescaled, found))
+                try:
+                    found = self.scheme.infer_from(head, statistics, rescaled)
+                except NumericalError:  # a prior too vague to compute with is not the best one
+                    values.append(torch.full_like(point, -torch.inf))
+                    continue
+                value = log_evidence(head, statistics.chunks(), rescaled, found)
+                values.append(torch.where(value.isfinite(), value, -torch.inf))
             return torch.stack(values)
 
         def shared(log_variance: Tensor) -> Tensor:

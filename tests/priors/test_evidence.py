@@ -323,3 +323,25 @@ def test_refusals(rng) -> None:
         heads.Gaussian(4, 2).set_noise_scale([1.0, 2.0])
     with pytest.raises(errors.SettingError, match="positive and finite"):
         learns.set_noise_scale(-1.0)
+
+
+def test_variances_that_cannot_be_computed_are_not_chosen(rng) -> None:
+    class Fragile(inference.Laplace):
+        """Laplace, which gives up under priors wider than 10."""
+
+        def infer_from(self, head, statistics, prior):
+            if prior.variance.max() > 10:
+                raise errors.NumericalError("too vague")
+            return super().infer_from(head, statistics, prior)
+
+    head = heads.Bernoulli(2).double()
+    features = torch.randn(40, 2, generator=rng, dtype=torch.float64)
+    values = (torch.rand(40, 1, generator=rng) < torch.sigmoid(features[:, :1])).double()
+
+    def chosen(scheme) -> torch.Tensor:
+        evidence = inference.EvidenceMaximised(scheme)
+        return evidence.infer(
+            head, features, values, priors.isotropic(head, 1.0)
+        ).info.prior_variance
+
+    torch.testing.assert_close(chosen(Fragile()), chosen(inference.Laplace()), rtol=1e-2, atol=1e-2)
