@@ -14,7 +14,17 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import NumericalError
 
-__all__ = ["Factor", "cholesky", "gram", "head_dtype", "inverse_tril", "solve"]
+__all__ = [
+    "Factor",
+    "cholesky",
+    "gram",
+    "gram_rows",
+    "head_dtype",
+    "inverse_factor_rows",
+    "inverse_tril",
+    "solve",
+    "split_rows",
+]
 
 #: Relative jitters tried in turn, in units of the matrix' own diagonal and of sqrt(eps).
 _LADDER = (1e-2, 1.0, 1e2)
@@ -120,3 +130,59 @@ def gram(design: Tensor, weight: Tensor | None = None) -> Tensor:
     if weight is None:
         return (design.mT @ design)[None]
     return (design[None] * weight.mT[..., None]).mT @ design
+
+
+def split_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower triangle of symmetric matrices [T, D, D] by rows, in two contiguous blocks.
+
+    Returns:
+        [T, k, k] and [T, D - k, D], k being the larger half of D.
+    """
+    half = -(-matrix.shape[-1] // 2)
+    return matrix[:, :half, :half].contiguous(), matrix[:, half:].contiguous()
+
+
+def gram_rows(
+    design: Tensor, weight: Tensor, upper: Tensor, lower: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`gram(design, weight)` plus a matrix, both as `split_rows` gives them.
+
+    Args:
+        design: [B, D].
+        weight: [B, T].
+        upper: of the matrix that is added, [T, k, k].
+        lower: [T, D - k, D].
+    """
+    columns, weight = design.mT.contiguous(), weight.mT.contiguous()[:, None]
+    half = upper.shape[-1]
+
+    def block(rows: Tensor, others: Tensor, onto: Tensor) -> Tensor:
+        # One product over all tasks' rows: larger and so faster than one for each task.
+        product: Tensor = (rows * weight).flatten(0, 1) @ others
+        product = product.unflatten(0, (len(onto), -1))
+        return product.add_(onto)
+
+    return (
+        block(columns[:half], design[:, :half], upper),
+        block(columns[half:], design, lower),
+    )
+
+
+def inverse_factor_rows(upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor] | None:
+    """L⁻¹ of Λ = L Lᵀ by rows, for Λ by rows (`split_rows`); None if it is not positive definite.
+
+    Looks at the outcome, so on an accelerator it waits for the device.
+    """
+    half = upper.shape[-1]
+    first, failed = torch.linalg.cholesky_ex(upper)
+    first = inverse_tril(first)
+    corner = lower[..., :half]
+    # Minus the factor's lower left block.
+    coupling = torch.baddbmm(corner, corner, first.mT, beta=0, alpha=-1)
+    schur = torch.baddbmm(lower[..., half:], coupling, coupling.mT, alpha=-1)
+    second, failed_too = torch.linalg.cholesky_ex(schur)
+    if failed.any() or failed_too.any():
+        return None
+    second = inverse_tril(second)
+    corner = first.mT @ (second @ coupling).mT
+    return first, torch.cat([corner, second.mT], -2).mT  # columns are contiguous in either block

@@ -116,7 +116,7 @@ def _one_predictor(
         terms.cross,
         terms.mean,
         terms.variance.sqrt().mT,
-        lambda u: head.derivative(u, values.expand_as(u)),
+        lambda u: head.derivative(u, values),
         head.transition(values),
         terms.covariance,
     )
@@ -194,10 +194,11 @@ def _node_moments(
     f = derivative(torch.addcmul(mean, std, z))
     zf = z.mul_(f)
     pf = p * f
-    f0, square = pf.sum(0), pf.mul_(f).sum(0)
+    f0 = pf.sum(0)
     f1 = torch.mul(p, zf, out=pf).sum(0)
     # Variances are centred sums, so none is a difference of large numbers.
     f, zf = f - f0, zf.sub_(f1)
     var_f = torch.mul(p, f, out=pf).mul_(f).sum(0)
     pzf = p.mul_(zf)
-    return f0, f1, square, var_f, f.mul_(pzf).sum(0), pzf.mul_(zf).sum(0)
+    cov, var_zf = f.mul_(pzf).sum(0), pzf.mul_(zf).sum(0)
+    return f0, f1, f0.square() + var_f, var_f, cov, var_zf

@@ -85,7 +85,10 @@ class Bernoulli(OnePredictor):
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """sigmoid(u) − y, as −sigmoid(−u) for positives; weighted."""
-        return self.nll_derivatives(outputs, targets)[0]
+        sign = _sign(outputs, targets)
+        slope = torch.sigmoid(sign * outputs) * sign
+        weight = self.target_weight(targets)
+        return slope if weight is None else slope * weight.to(slope.dtype)
 
     def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """sigmoid(u) − y and sigmoid(u) sigmoid(−u), weighted."""

@@ -30,7 +30,13 @@ class OnePredictor(Head, ABC):
     """
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """dℓ/du of `loss`, elementwise, [..., B, tasks]."""
+        """dℓ/du of `loss`, elementwise, [..., B, tasks].
+
+        Args:
+            outputs: u, [..., B, tasks].
+            targets: [B, tasks]; they broadcast against the outputs.
+        """
+        targets = targets.expand_as(outputs)
         slope: Tensor = torch.func.grad(lambda u: self.loss(u, targets).sum())(outputs)
         return slope
 

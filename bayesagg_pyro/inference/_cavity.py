@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.inference._curvature import Curvature, Dense, Diagonal, Kronecker
+from bayesagg_pyro.inference._curvature import Dense, Diagonal, Kronecker, Summable
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     Gaussian,
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 
 def without(
-    terms: Curvature, shift: Tensor, prior: GaussianFamily, base: Posterior
+    terms: Summable, shift: Tensor, prior: GaussianFamily, base: Posterior
 ) -> GaussianFamily:
     """Λ = Λ_p − B, m = m_p − Λ⁻¹ shift, where that is at least half as tight as the base.
 

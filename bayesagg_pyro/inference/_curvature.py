@@ -14,15 +14,20 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.posteriors import (
+    BlockedGaussian,
     DiagonalGaussian,
     Gaussian,
     GaussianFamily,
     KroneckerGaussian,
 )
 
-__all__ = ["Curvature", "Dense", "Diagonal", "Kronecker", "Structure"]
+__all__ = ["Curvature", "Dense", "Diagonal", "Gram", "Kronecker", "Structure", "Summable", "formed"]
 
 Structure: TypeAlias = Literal["full", "kron", "diag"]
+
+#: Size from which blocks are worth their extra calls on a CPU; measured with 20 tasks on two cores,
+#: where they are as fast at 80 and 1.2 times as fast at 160.
+_BLOCKED = 96
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,44 @@ class Dense:
         total = prior.precision_matrix + self.matrix
         tril, jitter = linalg.cholesky(total, what=f"posterior precision of {owner}")
         return Gaussian(prior.mean, total, precision_tril=tril, jitter=jitter)
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Σ_b ω_bt h_b h_bᵀ of one batch as its parts; formed, as one matrix per task, it is `Dense`.
+
+    Attributes:
+        design: [B, P].
+        weight: ω, at least 0, [B, tasks].
+    """
+
+    design: Tensor
+    weight: Tensor
+
+    def formed(self) -> Dense:
+        """The matrices."""
+        return Dense(linalg.gram(self.design, self.weight))
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Applied to one vector per task, [tasks, P]."""
+        return ((self.design @ vectors.mT) * self.weight).mT @ self.design
+
+    def onto(self, prior: GaussianFamily, owner: str) -> Gaussian:
+        """The Gaussian of precision Λ_prior + Σ ω h hᵀ, still around the prior's mean.
+
+        Raises:
+            NumericalError: if it cannot be factored.
+        """
+        tasks, size = prior.mean.shape
+        device = self.design.device.type
+        if device == "cpu" and size >= _BLOCKED and isinstance(prior, Gaussian):
+            upper, lower = prior.rows
+            if len(upper) == tasks:
+                upper, lower = linalg.gram_rows(self.design, self.weight, upper, lower)
+                inverse = linalg.inverse_factor_rows(upper, lower)
+                if inverse is not None:
+                    return BlockedGaussian(prior.mean, upper, lower, *inverse)
+        return self.formed().onto(prior, owner)
 
 
 @dataclass(frozen=True)
@@ -135,4 +178,10 @@ class Kronecker:
         return KroneckerGaussian(prior.mean, self.outputs, self.inputs, self.count, isotropic)
 
 
-Curvature: TypeAlias = Dense | Diagonal | Kronecker
+Summable: TypeAlias = Dense | Diagonal | Kronecker
+Curvature: TypeAlias = Summable | Gram
+
+
+def formed(curvature: Curvature) -> Summable:
+    """The curvature as matrices, which add up over batches."""
+    return curvature.formed() if isinstance(curvature, Gram) else curvature

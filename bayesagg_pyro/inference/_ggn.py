@@ -16,7 +16,15 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Categorical, Head, Heteroscedastic, OnePredictor
-from bayesagg_pyro.inference._curvature import Curvature, Dense, Diagonal, Kronecker, Structure
+from bayesagg_pyro.inference._curvature import (
+    Curvature,
+    Dense,
+    Diagonal,
+    Gram,
+    Kronecker,
+    Structure,
+    formed,
+)
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Chunk", "Expansion", "check_structure", "expand", "value"]
@@ -49,7 +57,8 @@ class Expansion(NamedTuple):
 
     def __add__(self, other: tuple[object, ...]) -> Expansion:
         assert isinstance(other, Expansion)
-        curvature: Curvature = self.curvature + other.curvature  # type: ignore[operator]
+        mine, theirs = formed(self.curvature), formed(other.curvature)
+        curvature: Curvature = mine + theirs  # type: ignore[operator]
         return Expansion(self.value + other.value, self.gradient + other.gradient, curvature)
 
 
@@ -124,7 +133,11 @@ def _outputs(head: Head, design: Tensor, point: Tensor) -> Tensor:
 
 
 def _value(head: Head, chunk: Chunk, point: Tensor) -> Tensor:
-    outputs = _outputs(head, chunk.design, point)
+    return _nll(head, chunk, _outputs(head, chunk.design, point))
+
+
+def _nll(head: Head, chunk: Chunk, outputs: Tensor) -> Tensor:
+    """Σ −log p over the examples for outputs as `_outputs` gives them, [tasks]."""
     if isinstance(head, Categorical) and head.tasks == 1:
         outputs = outputs[:, 0]
     values = chunk.targets.values
@@ -145,11 +158,9 @@ def _expand_predictor(
     if factor is not None:
         slope, curvature = slope * factor, curvature * factor
     matrix: Curvature = (
-        Dense(linalg.gram(design, curvature))
-        if structure == "full"
-        else Diagonal(curvature.mT @ design.square())
+        Gram(design, curvature) if structure == "full" else Diagonal(curvature.mT @ design.square())
     )
-    return Expansion(_value(head, chunk, point), slope.mT @ design, matrix)
+    return Expansion(_nll(head, chunk, outputs), slope.mT @ design, matrix)
 
 
 def _expand_heteroscedastic(
@@ -163,15 +174,16 @@ def _expand_heteroscedastic(
     if factor is not None:
         slope, fisher = slope * factor[..., None], fisher * factor[..., None]
     gradient = torch.einsum("btc,bd->tcd", slope, design).flatten(1)
+    value = _nll(head, chunk, outputs)
     if structure == "diag":
         diagonal = torch.einsum("btc,bd->tcd", fisher, design.square()).flatten(1)
-        return Expansion(_value(head, chunk, point), gradient, Diagonal(diagonal))
+        return Expansion(value, gradient, Diagonal(diagonal))
     tasks, size = head.tasks, design.shape[-1]
     matrix = design.new_zeros(tasks, 2, size, 2, size)
     blocks = linalg.gram(design, fisher.flatten(1)).unflatten(0, (tasks, 2))
     matrix.diagonal(dim1=1, dim2=3).copy_(blocks.permute(0, 2, 3, 1))
     dense = Dense(matrix.reshape(tasks, 2 * size, 2 * size))
-    return Expansion(_value(head, chunk, point), gradient, dense)
+    return Expansion(value, gradient, dense)
 
 
 def _expand_categorical(

@@ -14,11 +14,12 @@ from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._cavity import without
 from bayesagg_pyro.inference._curvature import (
-    Curvature,
     Dense,
     Diagonal,
     Kronecker,
     Structure,
+    Summable,
+    formed,
 )
 from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._expansion import check_structure, expand, value
@@ -41,12 +42,14 @@ class NewtonStep(NamedTuple):
         posterior: precision of the quadratic, around the prior's mean still.
         step: −Λ⁻¹ a, [tasks, P].
         decrement: sqrt(aᵀ Λ⁻¹ a), [tasks].
+        pull: the prior's part of the gradient, Λ_p (w − m_p), [tasks, P].
         value: negative log-posterior at the point up to a constant, [tasks].
     """
 
     posterior: GaussianFamily
     step: Tensor
     decrement: Tensor
+    pull: Tensor
     value: Tensor
 
 
@@ -58,7 +61,7 @@ def newton_step(head: Head, prior: GaussianFamily, point: Tensor, at: Expansion)
     step = -posterior.solve(gradient)
     decrement = -(gradient * step).sum(-1)
     potential = at.value + 0.5 * (pull * (point - prior.mean)).sum(-1)
-    return NewtonStep(posterior, step, decrement.clamp(min=0).sqrt(), potential)
+    return NewtonStep(posterior, step, decrement.clamp(min=0).sqrt(), pull, potential)
 
 
 def potential(head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, w: Tensor) -> Tensor:
@@ -150,7 +153,7 @@ class SecondOrder(Scheme):
         prior = prior.to(chunk.design.device, chunk.design.dtype)
         point = head.point().detach().to(chunk.design.dtype)
         at = self.expand(head, [chunk], point)
-        curvature: Curvature = at.curvature.scaled(point.new_full((), weight))
+        curvature = formed(at.curvature).scaled(point.new_full((), weight))
         # The quadratic's slope in the weights, taken at the prior's mean.
         shift = curvature.times(point - prior.mean) - weight * at.gradient
         return without(curvature, shift, prior, base)
@@ -188,7 +191,7 @@ class ExpansionSums(Statistics):
     def __init__(self, head: Head, scheme: SecondOrder) -> None:
         self._head = head
         self._scheme = scheme
-        self._curvature: Curvature | None = None
+        self._curvature: Summable | None = None
         self._shift: Tensor | None = None
         self._origin: Tensor | None = None
 
@@ -207,7 +210,7 @@ class ExpansionSums(Statistics):
         design = self._head.exact(features)
         point = self._head.point().detach().to(design.dtype)
         at = self._scheme.expand(self._head, [Chunk(design, targets)], point)
-        curvature: Curvature = at.curvature
+        curvature = formed(at.curvature)
         if self._origin is None:
             self._origin = point.clone()
         shift = curvature.times(point - self._origin) - at.gradient

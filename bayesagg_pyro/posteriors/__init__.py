@@ -4,6 +4,7 @@ All are Pyro distributions with batch shape [tasks] and event shape [P], P being
 weights of one task (P = in_features + bias; times the classes for a Categorical head).
 """
 
+from bayesagg_pyro.posteriors._blocked import BlockedGaussian
 from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian
 from bayesagg_pyro.posteriors._empirical import Empirical
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
@@ -16,6 +17,7 @@ from bayesagg_pyro.posteriors._point import Point
 from bayesagg_pyro.posteriors._posterior import Info, Posterior
 
 __all__ = [
+    "BlockedGaussian",
     "DiagonalGaussian",
     "Empirical",
     "Gaussian",

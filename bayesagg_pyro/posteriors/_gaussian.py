@@ -64,6 +64,11 @@ class Gaussian(GaussianFamily):
         return self._precision_matrix
 
     @cached_property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Λ's lower triangle in two blocks of rows, see `linalg.split_rows`."""
+        return linalg.split_rows(self.precision_matrix)
+
+    @cached_property
     def inverse_tril(self) -> Tensor:
         """L⁻¹ for Λ = L Lᵀ, [tasks or 1, P, P]: S = L⁻ᵀ L⁻¹, and hᵀ S h = |L⁻¹ h|²."""
         return linalg.inverse_tril(self.precision_tril)

@@ -1,0 +1,147 @@
+"""A dense Gaussian kept in two by two blocks: what a step over many tasks of one block each takes.
+
+LAPACK factors one matrix at a time, and the batch is copied before and its triangles cleared after,
+which at P = 161 is most of the time. At half the size most of the work is in matrix products, a
+quarter of it (the zeros above the diagonal) is never done, and the pieces stay in the cache.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import NumericalError
+from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
+from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._posterior import Info
+
+__all__ = ["BlockedGaussian"]
+
+
+class BlockedGaussian(Gaussian):
+    """N(m, Λ⁻¹) for each task, held as the rows of the lower triangles of Λ and of L⁻¹ (Λ = L Lᵀ).
+
+    A `Gaussian` in all that it offers; whole matrices are put together when somebody asks for one.
+    With k the larger half of P, rows 0 … k have k columns and the others P.
+
+    Args:
+        mean: [tasks, P].
+        upper: Λ's first k rows and columns, [tasks, k, k].
+        lower: Λ's other rows, [tasks, P - k, P].
+        upper_inverse: of L⁻¹ likewise, if the caller has it already; [tasks, k, k] ...
+        lower_inverse: ... and [tasks, P - k, P].
+
+    Raises:
+        NumericalError: if the precision cannot be factored as it is, without jitter.
+    """
+
+    def __init__(
+        self,
+        mean: Tensor,
+        upper: Tensor,
+        lower: Tensor,
+        upper_inverse: Tensor | None = None,
+        lower_inverse: Tensor | None = None,
+    ) -> None:
+        GaussianFamily.__init__(self, *mean.shape)
+        if upper_inverse is None or lower_inverse is None:
+            found = linalg.inverse_factor_rows(upper, lower)
+            if found is None:
+                raise NumericalError(
+                    "a precision in blocks is not positive definite; make a posteriors.Gaussian, "
+                    "which adds jitter where it helps"
+                )
+            upper_inverse, lower_inverse = found
+        self._mean = mean
+        self.upper, self.lower = upper, lower
+        self.upper_inverse, self.lower_inverse = upper_inverse, lower_inverse
+        size = upper.shape[-1]
+        diagonal = torch.cat(
+            [
+                upper_inverse.diagonal(dim1=-2, dim2=-1),
+                lower_inverse[..., size:].diagonal(dim1=-2, dim2=-1),
+            ],
+            -1,
+        )
+        jitter = diagonal.new_zeros(len(diagonal))
+        self.info: Info = Info(jitter, (diagonal.amax(-1) / diagonal.amin(-1)) ** 2)
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Λ's lower triangle in two blocks of rows."""
+        return self.upper, self.lower
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        """Λ, [tasks, P, P]; put together at each call."""
+        size = self.upper.shape[-1]
+        top = torch.cat([self.upper, self.lower[..., :size].mT], -1)
+        return torch.cat([top, self.lower], -2)
+
+    @cached_property
+    def precision_tril(self) -> Tensor:  # type: ignore[override]
+        """L, [tasks, P, P]."""
+        return linalg.cholesky(self.precision_matrix).tril
+
+    @cached_property
+    def inverse_tril(self) -> Tensor:
+        """L⁻¹, [tasks, P, P]."""
+        right = self.lower.shape[-2]
+        return torch.cat(
+            [torch.nn.functional.pad(self.upper_inverse, (0, right)), self.lower_inverse], -2
+        )
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances S_pp, [tasks, P]: sums of squares over the columns of L⁻¹."""
+        size = self.upper.shape[-1]
+        variance: Tensor = torch.linalg.vector_norm(self.lower_inverse, dim=-2).square_()
+        variance[:, :size] += torch.linalg.vector_norm(self.upper_inverse, dim=-2).square_()
+        return variance
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
+        size = self.upper.shape[-1]
+        column = vectors[..., None]
+        first = self.upper_inverse.mT @ (self.upper_inverse @ column[:, :size])
+        solution: Tensor = self.lower_inverse.mT @ (self.lower_inverse @ column)
+        solution[:, :size] += first
+        return solution.squeeze(-1)
+
+    def with_mean(self, mean: Tensor) -> BlockedGaussian:
+        """The same precision around another mean, [tasks, P]."""
+        return BlockedGaussian(**{**self.tensors(), "mean": mean})
+
+    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
+        """Moments of hᵀ w; the variance is a sum of squares."""
+        size = self.upper.shape[-1]
+        design = design.expand(self.tasks, -1, -1)
+        first = design[..., :size] @ self.upper_inverse.mT
+        second = design @ self.lower_inverse.mT
+        norms = [torch.linalg.vector_norm(part, dim=-1).square() for part in (first, second)]
+        cross = second.to(dtype) @ self.lower_inverse.to(dtype)
+        cross[..., :size] += first.to(dtype) @ self.upper_inverse.to(dtype)
+        return Projection(cross, norms[0] + norms[1])
+
+    def to_gaussian(self) -> Gaussian:
+        """The same distribution with whole matrices."""
+        dense = Gaussian(
+            self._mean,
+            self.precision_matrix,
+            precision_tril=self.precision_tril,
+            jitter=self.info.jitter,
+        )
+        return dense.for_outputs(self.outputs_per_task)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Mean, and both triangles by rows."""
+        return {
+            "mean": self._mean,
+            "upper": self.upper,
+            "lower": self.lower,
+            "upper_inverse": self.upper_inverse,
+            "lower_inverse": self.lower_inverse,
+        }
