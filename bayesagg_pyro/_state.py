@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bayesagg_pyro._checks import check_names
+from bayesagg_pyro.errors import StateError
 
 __all__ = ["Stateful", "load_states", "states"]
 
 
 class Stateful(Protocol):
-    """What holds a state for one head."""
+    """What holds a state: for one head, or for all."""
 
     def state_dict(self) -> Any:
         """The state as plain values."""
@@ -39,8 +40,14 @@ def load_states(
 
     Raises:
         TaskError: if the state is of other heads.
+        StateError: if a part is missing.
     """
     for part, owners in parts.items():
+        if part not in state:
+            raise StateError(
+                f"the saved state has no {part!r}: it was made by an earlier version of this "
+                "package; load it with that one"
+            )
         check_names(state[part], owners)
     before = states(parts)
     try:

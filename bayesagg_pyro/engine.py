@@ -21,7 +21,7 @@ from bayesagg_pyro._checks import (
 from bayesagg_pyro._guard import Guard, cleaned, reported_losses
 from bayesagg_pyro._pipeline import HeadStages, through_stages
 from bayesagg_pyro._refresh import Refresher, streams
-from bayesagg_pyro._state import load_states, states
+from bayesagg_pyro._state import Stateful, load_states, states
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import Estimator
@@ -375,17 +375,24 @@ class BayesAgg(nn.Module):
             "warmup": self.warmup,
             "epochs": self._epochs,
             "generator": None if self.generator is None else self.generator.get_state(),
-            **states({"trackers": self._trackers, "held": self._refreshers}),
+            **states(self._stateful()),
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take over what `get_extra_state` saved; part of `load_state_dict()`."""
-        load_states({"trackers": self._trackers, "held": self._refreshers}, state)
+        load_states(self._stateful(), state)
         self.warmup = state["warmup"]
         self._epochs = state["epochs"]
         if state["generator"] is not None and self.generator is not None:
             self.generator.set_state(state["generator"])
         self._guard.forget()
+
+    def _stateful(self) -> dict[str, Mapping[str, Stateful]]:
+        return {
+            "trackers": self._trackers,
+            "held": self._refreshers,
+            "aggregation": {"": self.aggregation},
+        }
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
         super()._apply(fn, recurse)

@@ -1,13 +1,15 @@
 """Interleaved timings: ratios that survive a busy machine.
 
 Absolute times drift with whatever else runs. Here every round times each candidate once, in an
-order that rotates, and a ratio is formed within its round; the result is the median over rounds
-with a bootstrap interval.
+order of its own, so that none always follows the same other one (whose traces in caches and heap
+it would pay for), and a ratio is formed within its round; the result is the median over rounds with
+a bootstrap interval.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -109,8 +111,7 @@ def interleave(
     gc.disable()
     try:
         for k in range(rounds):
-            shift = k % len(names)
-            for name in names[shift:] + names[:shift]:
+            for name in random.Random(k).sample(names, len(names)):
                 synchronize()
                 start = time.perf_counter()
                 candidates[name]()

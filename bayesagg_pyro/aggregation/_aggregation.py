@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["Aggregated", "Aggregation", "effective_tasks"]
@@ -39,7 +40,8 @@ class Aggregated:
 class Aggregation(ABC):
     """Maps a gradient distribution [tasks, B, d] to a direction [B, d].
 
-    Subclasses give `aggregate`; they hold settings only.
+    Subclasses give `aggregate`. One that remembers something between steps gives `state_dict` and
+    `load_state_dict` too.
     """
 
     #: Whether the weights of the tasks sum to one ("mean") or to the number of tasks ("sum").
@@ -64,6 +66,26 @@ class Aggregation(ABC):
             TaskError: naming what does not fit.
         """
         return
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers from step to step, as plain values; {} where that is nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; the engine saves and restores it with its own state.
+
+        Raises:
+            StateError: if the state is of another kind of aggregation.
+        """
+        self._check_state(state, ())
+
+    def _check_state(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
+        if set(state) != set(names):
+            raise StateError(
+                f"the saved state of an aggregation holds {sorted(state)}, {self!r} needs "
+                f"{sorted(names)}: make the engine with the aggregation as saved, and set its "
+                "`aggregation` to another one afterwards"
+            )
 
     def __call__(self, grad: GradientDistribution) -> Tensor:
         """The direction alone, [B, d]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,6 +50,15 @@ class TorchJD(Aggregation):
         if weights is not None:
             weights = observed_weights(weights.to(mean.dtype)[:, None, None], grad)
         return Aggregated(direction.reshape(mean.shape[1:]) * batch, weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the aggregator remembers, and its generator."""
+        return {"rows": self.rows.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self._check_state(state, ("rows",))
+        self.rows.load_state_dict(state["rows"])
 
     def __repr__(self) -> str:
         return f"TorchJD({self.rows.aggregator!r})"
@@ -106,6 +116,22 @@ class PerSample(Aggregation):
                     weights = share if weights is None else weights + share
             left -= count
         return Aggregated(direction, weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the aggregator inside remembers, and the generator of the draws once it is in use."""
+        generator = None if self.generator is None else self.generator.get_state()
+        return {"aggregator": self.aggregator.state_dict(), "generator": generator}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self._check_state(state, ("aggregator", "generator"))
+        self.aggregator.load_state_dict(state["aggregator"])
+        if state["generator"] is None:
+            return
+        if self.generator is None:  # a CUDA generator's state is 16 bytes long, a CPU one's 5,056
+            device = "cpu" if state["generator"].numel() > 16 else "cuda"
+            self.generator = torch.Generator(device)
+        self.generator.set_state(state["generator"])
 
     def __repr__(self) -> str:
         return f"PerSample({self.aggregator!r}, samples={self.samples})"

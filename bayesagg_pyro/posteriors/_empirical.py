@@ -52,6 +52,13 @@ class Empirical(Posterior):
         return self.samples.var(0)
 
     @property
+    def covariance_matrix(self) -> Tensor:
+        """Unbiased sample covariance, [tasks, P, P]; of rank S - 1 at most."""
+        centred = (self.samples - self.mean).transpose(0, 1)
+        covariance: Tensor = centred.mT @ centred / (len(self.samples) - 1)
+        return covariance
+
+    @property
     def by_chain(self) -> Tensor:
         """The samples chain by chain, [chains, draws, tasks, P]."""
         chains: Tensor = self.samples.unflatten(0, (self.chains, -1))

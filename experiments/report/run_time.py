@@ -93,7 +93,8 @@ def _notes(timings: Mapping[str, Any] | None, source: str) -> list[str]:
     else:
         notes.append(
             f"Ours: {timings['machine']}, torch {timings['torch']}; medians of "
-            f"{timings['rounds']} interleaved rounds, forward, backward and Adam on the "
-            "benchmark's network and batch; ratios are medians within rounds."
+            f"{timings['rounds']} interleaved rounds (a quarter for gradients of shared "
+            "parameters), forward, backward and Adam on the benchmark's network and batch; ratios "
+            "are medians within rounds."
         )
     return notes

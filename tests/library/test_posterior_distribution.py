@@ -108,6 +108,8 @@ def test_empirical_moments_and_draws(rng) -> None:
     p = posteriors.Empirical(draws)
     close(p.mean, draws.mean(0))
     close(p.variance, draws.var(0, unbiased=True))
+    for task in range(2):
+        close(p.covariance_matrix[task], draws[:, task].mT.cov())
     assert p.tasks == 2
     for weights in p.sample((20,), generator=rng):
         assert (draws == weights).all((1, 2)).any()  # a stored draw, its tasks together

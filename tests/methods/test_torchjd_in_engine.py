@@ -103,3 +103,51 @@ def test_errors() -> None:
     bad.mean[1, 0, 0] = torch.nan
     with pytest.raises(NonFiniteError, match=r"task levels\[1\]"):
         aggregation.TorchJD(agg.UPGrad())(bad)
+
+
+def make_engine(kind: str) -> ba.BayesAgg:
+    torch.manual_seed(0)
+    made = {
+        "memory": lambda: aggregation.TorchJD(agg.NashMTL(n_tasks=3, update_weights_every=3)),
+        "random": lambda: aggregation.TorchJD(agg.GradDrop()),
+        "draws": lambda: aggregation.PerSample(agg.PCGrad(), samples=2),
+        "ours": aggregation.PrecisionWeighted,
+    }[kind]()
+    return ba.BayesAgg({"levels": heads.Gaussian(4, tasks=3)}, made, warmup_epochs=1)
+
+
+def steps(mtl: ba.BayesAgg, count: int, seed: int) -> list[Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(count):
+        leaf = torch.randn(6, 4, generator=g).requires_grad_()
+        mtl.backward(leaf, {"levels": torch.randn(6, 3, generator=g)})
+        assert leaf.grad is not None
+        found.append(leaf.grad)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*NashMTL:UserWarning")
+@pytest.mark.parametrize("kind", ["memory", "random", "draws", "ours"])
+def test_an_aggregator_goes_on_where_it_was(kind: str) -> None:
+    if kind == "memory":
+        pytest.importorskip("cvxpy")
+    first, second = make_engine(kind), make_engine(kind)
+    steps(first, 2, seed=1)
+    first.update_prior()
+    steps(first, 2, seed=2)
+    second.load_state_dict(first.state_dict())
+    for one, two in zip(steps(first, 3, seed=3), steps(second, 3, seed=3), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(("saved", "made"), [("random", "ours"), ("ours", "random")])
+def test_the_state_of_another_aggregation_is_refused(saved: str, made: str) -> None:
+    first, second = make_engine(saved), make_engine(made)
+    steps(first, 2, seed=1)
+    first.update_prior()
+    with pytest.raises(StateError, match="make the engine with the aggregation as saved"):
+        second.load_state_dict(first.state_dict())
+    assert second.warmup  # nothing was taken over
+    with pytest.raises(StateError, match="no prior"):
+        second.start_bayes()

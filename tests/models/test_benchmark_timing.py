@@ -25,13 +25,18 @@ def test_ratio_is_the_median_over_rounds_with_an_interval_around_it() -> None:
         timings.ratio("a", "c")
 
 
-def test_calls_take_turns_in_a_rotating_order() -> None:
+def test_calls_take_turns_in_an_order_that_changes() -> None:
     calls: list[str] = []
-    timings = interleave(
-        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3, warmup=1
-    )
-    assert "".join(calls) == "ab" + "ab" + "ba" + "ab"
-    assert [len(v) for v in timings.seconds.values()] == [3, 3]
+    names = "abcd"
+    candidates = {name: lambda name=name: calls.append(name) for name in names}
+    timings = interleave(candidates, rounds=12, warmup=1)
+    assert "".join(calls[:4]) == names
+    rounds = ["".join(calls[k : k + 4]) for k in range(4, len(calls), 4)]
+    assert all(sorted(order) == list(names) for order in rounds)
+    # Each comes after each other one at some time, so none always pays for the same one.
+    pairs = {order[k : k + 2] for order in rounds for k in range(3)}
+    assert len(pairs) == 12
+    assert [len(v) for v in timings.seconds.values()] == [12] * 4
 
 
 def test_times_are_those_of_the_calls() -> None:
