@@ -6,7 +6,7 @@ turns the update of a bad batch into zeros, and raises when the engine synchroni
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -68,15 +68,29 @@ class Guard:
         self._note(valid)
         return observed, valid
 
-    def check_finite(self, what: str, value: Tensor, valid: Tensor | None) -> Tensor | None:
-        """Good input may still overflow: raise, or note it for deferred validation."""
+    def check_finite(
+        self,
+        what: str,
+        value: Tensor,
+        valid: Tensor | None,
+        suspects: Callable[[], list[str]] = list,
+    ) -> Tensor | None:
+        """Good input may still overflow: raise, or note it for deferred validation.
+
+        Args:
+            what: how an error names the value.
+            value: what must be finite.
+            valid: the flag of deferred validation, None for "now".
+            suspects: names the heads that it comes from; called for an error alone.
+        """
         finite = value.isfinite().all()
         if valid is not None:
             valid = valid & finite
             self._note(valid)
         elif not finite:
+            heads = "".join(f" of head {name!r}" for name in suspects()[:1])
             raise NonFiniteError(
-                f"{what} overflows {value.dtype}, although features and targets are finite; "
+                f"{what}{heads} overflows {value.dtype}, although features and targets are finite; "
                 "standardise the targets, or look for a backbone that diverges"
             )
         return valid

@@ -55,6 +55,18 @@ class Outcome:
     gradient: GradientDistribution | None
     chunked: frozenset[str]
 
+    def not_finite(self) -> list[str]:
+        """Names of heads whose posterior mean or gradient moments are not finite."""
+        found = [name for name, one in self.held.items() if not one.posterior.mean.isfinite().all()]
+        if self.gradient is not None:
+            moments = self.gradient.mean, self.gradient.variance
+            found += [
+                name
+                for name, rows in self.gradient.groups.items()
+                if name not in found and not all(m[rows].isfinite().all() for m in moments)
+            ]
+        return found
+
 
 def through_stages(
     stages: Mapping[str, HeadStages],

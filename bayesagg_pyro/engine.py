@@ -277,7 +277,12 @@ class BayesAgg(nn.Module):
     ) -> dict[str, Tensor]:
         losses = self._losses(features, observed)
         total = torch.cat(list(losses.values())).sum()
-        valid = self._guard.check_finite("the loss", total, valid)
+        valid = self._guard.check_finite(
+            "the loss",
+            total,
+            valid,
+            lambda: [n for n, x in losses.items() if not x.isfinite().all()],
+        )
         total = total if valid is None else torch.where(valid, total, 0.0)
         # The backbone first: where its graph is spent, no head has changed.
         (update,) = torch.autograd.grad(total, features, retain_graph=True)
@@ -300,7 +305,7 @@ class BayesAgg(nn.Module):
             outcome = through_stages(self._stages(), self.aggregation, h, observed, memory)
             scale = self._scale(sum(head.tasks for head in self._heads().values()))
             update = outcome.summary.direction * (scale / len(h))
-            valid = self._guard.check_finite("the update", update, valid)
+            valid = self._guard.check_finite("the update", update, valid, outcome.not_finite)
             if valid is not None:
                 update = torch.where(valid, update, 0.0)
         learned = [

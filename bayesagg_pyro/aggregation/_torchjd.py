@@ -118,7 +118,7 @@ class PerSample(Aggregation):
         return Aggregated(direction, weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the aggregator inside remembers, and the generator of the draws once it is in use."""
+        """What the aggregator inside remembers, and the state of the draws once there were any."""
         generator = None if self.generator is None else self.generator.get_state()
         return {"aggregator": self.aggregator.state_dict(), "generator": generator}
 
