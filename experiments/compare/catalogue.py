@@ -30,6 +30,7 @@ _ABLATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("scale", "weights that sum to 1", {"scale": "mean"}),
     ("resolution", "weights per example", {"resolution": "example"}),
     ("task-resolution", "weights per task", {"resolution": "task"}),
+    ("fresh-share", "fresh features of a quarter of the molecules", {"fresh_share": 0.25}),
     ("full-data", "prior of the last epoch's features", {"prior": "full-data"}),
     ("running", "prior with forgetting", {"prior": "running", "half_life": 4200.0}),
     ("evidence", "prior variance from the evidence", {"prior": "evidence"}),

@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 from experiments import results
-from experiments.runner import Ending, Local, Place, Request, State, choose, execute, plan
+from experiments.runner import (
+    Ending,
+    Local,
+    Place,
+    Request,
+    State,
+    Submitit,
+    choose,
+    execute,
+    plan,
+)
 from experiments.training import Trainer
 from tests.experiments.toy import without_times
 from tests.runner.jobs import job
@@ -37,6 +47,19 @@ def test_the_others_go_on(tmp_path: Path) -> None:
     assert Place(jobs[1].folder).failure()["type"] == "DataError"
     assert seen[0] == 0
     assert seen[-1] == 4
+
+
+@pytest.mark.slow
+def test_jobs_of_a_queue(tmp_path: Path) -> None:
+    """The engine for clusters, with submitit's queue on this machine."""
+    pytest.importorskip("submitit")
+    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["error", ""])]
+    outcomes = execute(
+        jobs, lambda n: Submitit(tmp_path / "queue", n, cluster="local", minutes=4), 2
+    )
+    assert [outcomes[one].ending for one in jobs] == [Ending.FAILED, Ending.DONE]
+    assert Place(jobs[0].folder).failure()["type"] == "DataError"
+    assert Place(jobs[1].folder).state() is State.DONE
 
 
 SEED = 1
