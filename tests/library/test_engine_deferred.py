@@ -131,7 +131,7 @@ def test_an_update_that_overflows_is_found(rng, bayes, mode) -> None:
     x, y = toy.batch(slice(0, 16))
     y = {name: t.clamp(-1, 1) * 1e38 for name, t in y.items()}
     if mode == "now":
-        with pytest.raises(errors.NonFiniteError, match="of head 'energy' overflows.*standardise"):
+        with pytest.raises(errors.NonFiniteError, match=r"of head 'energy' overflows.*standardise"):
             toy.mtl.backward(toy.backbone(x), y)
         assert toy.grads() == []
         with pytest.raises(errors.StateError):  # and nothing was collected
