@@ -62,7 +62,11 @@ class GaussianGuide(PyroModule):
 
 
 class FullGuide(GaussianGuide):
-    """N(loc, C Cᵀ) with one lower triangular C per task."""
+    """N(loc, C Cᵀ) with one lower triangular C per task.
+
+    The entries below the diagonal are the parameters over sqrt(P): an optimiser's noise in P²/2
+    entries of one size is a perturbation of C that grows with sqrt(P), and so stays the same.
+    """
 
     def __init__(self, site: str, plate: str, like: Tensor) -> None:
         super().__init__(site, plate, like)
@@ -70,7 +74,8 @@ class FullGuide(GaussianGuide):
 
     def scale_tril(self) -> Tensor:
         """C, [tasks, P, P]."""
-        tril: Tensor = self.lower.tril(-1) + torch.diag_embed(self.log_scale.exp())
+        below = self.lower.tril(-1) / self.loc.shape[-1] ** 0.5
+        tril: Tensor = below + torch.diag_embed(self.log_scale.exp())
         return tril
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -116,13 +121,20 @@ class DiagonalGuide(GaussianGuide):
 class LowRankGuide(GaussianGuide):
     """N(loc, diag(scale²) + F Fᵀ) with F of so many columns.
 
-    F begins small and random: at 0 its gradient would vanish.
+    F begins small and random: at 0 its gradient would vanish. It is its parameter over sqrt(P), for
+    the reason that `FullGuide` has.
     """
 
     def __init__(self, site: str, plate: str, like: Tensor, rank: int) -> None:
         super().__init__(site, plate, like)
         start = torch.randn(*like.shape, rank, dtype=like.dtype, device=like.device)
-        self.factor = nn.Parameter(0.1 * start / like.shape[-1] ** 0.5)
+        self.directions = nn.Parameter(0.1 * start)
+
+    @property
+    def factor(self) -> Tensor:
+        """F, [tasks, P, rank]."""
+        factor: Tensor = self.directions / self.loc.shape[-1] ** 0.5
+        return factor
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Loc + scale ε + F ε'."""

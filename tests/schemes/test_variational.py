@@ -167,3 +167,22 @@ def test_a_guide_with_global_parameters_is_refused(rng) -> None:
         inference.Variational(bare).infer(*p.arguments)
     with pytest.raises(errors.NumericalError, match="learning rate"):
         inference.Variational(steps=30, learning_rate=1e6).infer(*p.arguments)
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_many_weights_do_not_drown_in_the_optimisers_noise(rng, draws) -> None:
+    """Against the exact posterior of 80 weights: no direction collapses."""
+    d = 80
+    features = torch.randn(200, d, generator=rng)
+    head = heads.Gaussian(d, 1, bias=False)
+    targets = features[:, :1] + torch.randn(200, 1, generator=rng)
+    prior = priors.isotropic(head, 1.0)
+    exact = inference.Conjugate().infer(head, features, targets, prior)
+    start = posteriors.Gaussian(exact.mean + 0.3 * exact.variance.sqrt(), exact.precision_matrix)
+    scheme = inference.Variational(generator=torch.Generator().manual_seed(draws))
+    found = scheme.infer(head, features, targets, prior, start=start)
+    # Variances along the exact posterior's own axes, in its units: all 1 where the two agree.
+    tril = exact.precision_tril[0].double()
+    spread = torch.linalg.eigvalsh(tril.mT @ found.covariance_matrix[0].double() @ tril)
+    assert spread[0] > 0.95
+    assert spread[-1] < 1.05
