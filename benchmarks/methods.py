@@ -73,6 +73,7 @@ def run(
         ``rows`` with, for each case, ``seconds`` (median) and ``over_ls`` (median, low, high).
     """
     rows: list[dict[str, Any]] = [{"method": name, "level": level} for name, level in places]
+    few = max(3, rounds // 4)
     for case in cases:
         steps = {
             f"{name}@{level}": _step(case, name, level, seed, device) for name, level in places
@@ -80,7 +81,6 @@ def run(
         slow = {name: step for name, step in steps.items() if name.endswith(_SLOW)}
         fast = {name: step for name, step in steps.items() if name not in slow}
         timings = interleave(fast, rounds=rounds, warmup=warmup)
-        few = max(3, rounds // 4)
         slowly = interleave({_LS: steps[_LS], **slow}, rounds=few, warmup=warmup)
         for row in rows:
             label = f"{row['method']}@{row['level']}"
@@ -91,6 +91,7 @@ def run(
         "machine": f"{place}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "rounds": rounds,
+        "rounds_of_parameters": few,
         "rows": rows,
     }
 

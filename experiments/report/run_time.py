@@ -86,6 +86,11 @@ def run_time(timings: Mapping[str, Any] | None) -> Table:
     )
 
 
+def _slow(timings: Mapping[str, Any]) -> str:
+    rounds = timings.get("rounds_of_parameters", timings["rounds"])
+    return "" if rounds == timings["rounds"] else f" ({rounds} for gradients of shared parameters)"
+
+
 def _notes(timings: Mapping[str, Any] | None, source: str) -> list[str]:
     notes = [f"Paper: {source}."]
     if timings is None:
@@ -93,8 +98,7 @@ def _notes(timings: Mapping[str, Any] | None, source: str) -> list[str]:
     else:
         notes.append(
             f"Ours: {timings['machine']}, torch {timings['torch']}; medians of "
-            f"{timings['rounds']} interleaved rounds (a quarter for gradients of shared "
-            "parameters), forward, backward and Adam on the benchmark's network and batch; ratios "
-            "are medians within rounds."
+            f"{timings['rounds']} interleaved rounds{_slow(timings)}, forward, backward and Adam "
+            "on the benchmark's network and batch; ratios are medians within rounds."
         )
     return notes

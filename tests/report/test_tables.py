@@ -119,7 +119,8 @@ def test_run_time(tmp_path: Path) -> None:
     timings = {
         "machine": "2 CPU cores",
         "torch": "2",
-        "rounds": 8,
+        "rounds": 12,
+        "rounds_of_parameters": 3,
         "rows": [
             {"method": "ls", "level": "losses", "qm9": {"seconds": 0.05, "over_ls": [1, 1, 1]}},
             {
@@ -139,6 +140,7 @@ def test_run_time(tmp_path: Path) -> None:
     ]
     assert by_label["MGDA"].cells[0].text == "not run"
     assert by_label["BayesAgg"].cells[5].parts() == ("1.06",)
+    assert "12 interleaved rounds (3 for gradients of shared parameters)" in " ".join(table.notes)
 
 
 def test_text_in_latex() -> None:
