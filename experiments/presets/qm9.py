@@ -35,8 +35,8 @@ PAPER: Final = Preset(
 
 RECOMMENDED: Final = Preset(
     "recommended",
-    "the best found: a short pre-training whose step is kept, γ = 1, variances averaged over the "
-    "batch, prior of fresh features, cosine schedule",
+    "the best found: a short pre-training whose step is kept, γ = 1, one weight per task, prior of "
+    "fresh features, cosine schedule",
     settings={
         "epochs": 300,
         "batch_size": 120,
@@ -50,7 +50,7 @@ RECOMMENDED: Final = Preset(
         "power": 0.8,
         "prior": "fresh",
         "prior_variance": 1.0,
-        "resolution": "dimension",
+        "resolution": "task",
         "scale": "sum",
     },
 )
