@@ -138,8 +138,8 @@ def _all() -> dict[str, Comparison]:
         ),
         Comparison(
             "qm9-ablations",
-            "one thing changed at a time, from weights per dimension where the recommended preset has "
-            "one per task; 40 epochs, two to three minutes a run on one core",
+            "one thing changed at a time, from weights per dimension (the recommended preset has "
+            "one per task); 40 epochs, two to three minutes a run on one core",
             _SMALL,
             [*_ablations(_SHORT_SETTINGS, _SHORT_BASE), silu],
             seeds=(0,),
