@@ -119,19 +119,21 @@ class PerSample(Aggregation):
 
     def state_dict(self) -> dict[str, Any]:
         """What the aggregator inside remembers, and the state of the draws once there were any."""
-        generator = None if self.generator is None else self.generator.get_state()
-        return {"aggregator": self.aggregator.state_dict(), "generator": generator}
+        draws = None
+        if self.generator is not None:
+            draws = {"device": str(self.generator.device), "state": self.generator.get_state()}
+        return {"aggregator": self.aggregator.state_dict(), "generator": draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         self._check_state(state, ("aggregator", "generator"))
         self.aggregator.load_state_dict(state["aggregator"])
-        if state["generator"] is None:
+        draws = state["generator"]
+        if draws is None:
             return
-        if self.generator is None:  # a CUDA generator's state is 16 bytes long, a CPU one's 5,056
-            device = "cpu" if state["generator"].numel() > 16 else "cuda"
-            self.generator = torch.Generator(device)
-        self.generator.set_state(state["generator"])
+        if self.generator is None:
+            self.generator = torch.Generator(draws["device"])
+        self.generator.set_state(draws["state"])
 
     def __repr__(self) -> str:
         return f"PerSample({self.aggregator!r}, samples={self.samples})"

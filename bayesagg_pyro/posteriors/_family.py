@@ -118,9 +118,10 @@ class GaussianFamily(Posterior):
             )
         for name, tensor in mine.items():
             tensor.copy_(theirs[name])
-        for name, value in vars(type(self)).items():
-            if isinstance(value, cached_property):
-                self.__dict__.pop(name, None)
+        for kind in type(self).__mro__:  # a subclass caches what its base derives as well
+            for name, value in vars(kind).items():
+                if isinstance(value, cached_property):
+                    self.__dict__.pop(name, None)
         if "info" in vars(other):
             self.info = other.info
             if "jitter" in mine and other.info is not None:

@@ -72,7 +72,9 @@ def test_it_is_kept_moved_and_cut_like_any_posterior(rng) -> None:
     assert type(plain) is Gaussian
     torch.testing.assert_close(plain.precision_matrix, dense.precision_matrix)
     other, _ = pair(rng, 7)
+    assert not torch.equal(blocked.covariance_matrix, other.covariance_matrix)
     blocked.copy_(other)
+    assert torch.equal(blocked.covariance_matrix, other.covariance_matrix)
     assert torch.equal(blocked.solve(blocked.mean), other.solve(other.mean))
     moved = blocked.with_mean(torch.zeros_like(blocked.mean))
     assert (moved.mean == 0).all()
