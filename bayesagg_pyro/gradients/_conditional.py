@@ -1,7 +1,7 @@
 """Moments for softmax heads, sampling only the logits (Rao-Blackwell).
 
-Given the C logits f = W h of one example, W is Gaussian with a mean linear in f. With f = E f + L z
-and G_k = Cov(W, f) L⁻ᵀ e_k, L Lᵀ = Cov(f), and δ(z) = softmax(f) − e_y,
+Given the C logits f = W h of one example, W is Gaussian with a mean linear in f. With f = E f + R z
+and G_k = Cov(W, f) R⁻¹ e_k, R the symmetric root of Cov(f), and δ(z) = softmax(f) − e_y,
 
     E[g | z]   = Σ_c δ_c (M_c + Σ_k z_k G_kc),     Var[g | z]_d = Σ_ce δ_c δ_e V_ced,
     V_ced      = Cov(W_cd, W_ed) − Σ_k G_kcd G_ked.
@@ -9,6 +9,11 @@ and G_k = Cov(W, f) L⁻ᵀ e_k, L Lᵀ = Cov(f), and δ(z) = softmax(f) − e_y
 So only z ∈ R^C is drawn, from a generator or a scrambled Sobol sequence, and the same for all
 examples. E[g | z] is linear in φ = (δ_c, δ_c z_k): the mean and covariance of φ are all that is
 needed of the samples, and d never meets the sample axis unless that is cheaper.
+
+Of all roots the symmetric one keeps z_c nearest to the logit of class c: softmax is then closest to
+a sum of functions of one coordinate each, which is what Sobol points integrate best. (20 classes,
+wide posteriors: their error in the variance, over that of plain draws, is 0.26 to 0.5; in the basis
+of eigenvectors it was 0.37 to 0.8.)
 
 Posteriors without covariance between outputs in some basis (diagonal; Kronecker in its eigenbasis)
 have G_kc = 0 for k ≠ c there, which leaves 2 C features φ in place of C + C².
@@ -160,7 +165,7 @@ class _DenseLaw(NamedTuple):
     """Logits with a full covariance; a = (M, G) holds the coefficients of φ."""
 
     mean: Tensor  #: E f, [tasks, b, C]
-    scale: Tensor  #: L with Cov(f) = L Lᵀ, [tasks, b, C, C]
+    scale: Tensor  #: R with Cov(f) = R Rᵀ, [tasks, b, C, C]
     weight_mean: Tensor  #: M, [tasks, C, d]
     gain: Tensor  #: G_kcd, [tasks, b, C (k), C (c), d]
     blocks: Tensor  #: Cov(W_cd, W_ed), [tasks, C, C, d]
@@ -193,18 +198,21 @@ class _IndependentLaw(NamedTuple):
     variance: Tensor  #: variances of the weights in that basis, [tasks, C, d]
 
     def logits(self, z: Tensor) -> Tensor:
-        f = self.mean[..., None, :] + self.std[..., None, :] * z
+        f = self.mean[..., None, :] + self.std[..., None, :] * self._turned(z)
         return f if self.basis is None else f @ self.basis.mT[:, None]
 
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-        if self.basis is not None:
-            delta = delta @ self.basis[:, None]
+        delta, z = self._turned(delta), self._turned(z)
         phi = torch.cat([delta, delta * z], -1)
         own = self.weight_mean[:, None].expand_as(self.gain)
         mean, variance = _linear_moments(phi, torch.cat([own, self.gain], 2), degrees)
         square = delta.square().mean(2)  # [tasks, b, C]
         left = (self.variance[:, None] - self.gain.square()).clamp_(min=0)
         return mean, variance + torch.einsum("tbc,tbcd->tbd", square, left)
+
+    def _turned(self, values: Tensor) -> Tensor:
+        """From classes to the basis, along the last axis: z itself is near the classes' logits."""
+        return values if self.basis is None else values @ self.basis[:, None]
 
 
 def _linear_moments(phi: Tensor, a: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
@@ -238,11 +246,16 @@ def _dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> 
     # without a bias) drop out of the term in z.
     values, vectors = torch.linalg.eigh(0.5 * (covariance + covariance.mT))
     certain = values <= values[..., -1:] * classes * torch.finfo(values.dtype).eps
-    scale = vectors * torch.where(certain, 0.0, values).sqrt()[..., None, :]
-    inverse = vectors * torch.where(certain, 0.0, values.rsqrt())[..., None, :]
+    scale = (vectors * torch.where(certain, 0.0, values).sqrt()[..., None, :]) @ vectors.mT
+    inverse = (vectors * torch.where(certain, 0.0, values.rsqrt())[..., None, :]) @ vectors.mT
+    mean = torch.einsum("bd,tcd->tbc", design, weight_mean)
+    # The first coordinates of Sobol points are the most even: they go to the likeliest classes.
+    order = mean + covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    order = order.argsort(-1, descending=True)[..., None, :].expand_as(scale)
+    scale, inverse = scale.gather(-1, order), inverse.gather(-1, order)
     gain = torch.einsum("tbkl,tbkcd->tblcd", inverse, cross[..., :d])
     return _DenseLaw(
-        torch.einsum("bd,tcd->tbc", design, weight_mean),
+        mean,
         scale,
         weight_mean[..., :d],
         gain,

@@ -55,21 +55,31 @@ def test_a_posterior_that_stays_wide(rng) -> None:
     assert max(sobol) <= 0.5
 
 
-def test_sobol_in_twenty_dimensions(rng) -> None:
-    """Half the error holds for the mean; of the variance 0.4 to 0.7 of the error remains.
+@pytest.mark.parametrize(
+    ("structure", "d", "examples", "variance"),
+    [
+        ("kron", 16, 40, 1.0),
+        ("diag", 16, 40, 1.0),
+        ("full", 16, 40, 10.0),
+        ("full", 16, 400, 1.0),
+    ],
+    ids=str,
+)
+def test_sobol_in_twenty_dimensions(rng, structure, d, examples, variance) -> None:
+    """1,024 points are few for the products of 20 coordinates that a variance is made of.
 
-    1,024 points are few for the products of 20 coordinates that a variance is made of. Measured
-    for C = 20: mean 0.24 to 0.45, variance 0.43 to 0.69 over posteriors from tight to wide.
+    Measured over three worlds: mean 0.11 to 0.23, variance 0.26 to 0.39, and 0.54 at most where
+    4 examples of 20 classes leave the prior as it was. With coordinates along the eigenvectors of
+    the logits' covariance, which are less like single classes, the variance's were up to 0.69.
     """
-    conditional, sobol = ratios(world(rng, "kron", 20, 16, 40, batch=1))
-    assert max(conditional) <= 0.6
-    assert sobol[0] <= 0.5
-    assert sobol[1] <= 0.75
+    conditional, sobol = ratios(world(rng, structure, 20, d, examples, batch=3, variance=variance))
+    assert max(conditional) <= (0.6 if examples <= 40 else 1.05)
+    assert max(sobol) <= 0.5
 
 
 def test_it_is_never_worse_where_the_logits_are_all_there_is(rng) -> None:
     """One feature, no bias: logits and weights are the same C numbers, and so are the errors."""
-    conditional, sobol = ratios(world(rng, "full", 3, 1, 300, batch=6, bias=False), seeds=120)
+    conditional, sobol = ratios(world(rng, "full", 3, 1, 300, batch=6, bias=False), seeds=400)
     assert max(conditional) <= 1.05
     assert min(conditional) >= 0.9
     assert max(sobol) <= 0.5
