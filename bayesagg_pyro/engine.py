@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro._backbone import into_backbone, reported_dtype
+from bayesagg_pyro._backbone import reported_dtype
 from bayesagg_pyro._checks import (
     check_aggregation,
     check_estimators,
@@ -18,10 +18,11 @@ from bayesagg_pyro._checks import (
     known,
     per_head,
 )
-from bayesagg_pyro._guard import Guard, cleaned, reported_losses
-from bayesagg_pyro._pipeline import HeadStages, through_stages
+from bayesagg_pyro._guard import Guard, cleaned
+from bayesagg_pyro._pipeline import HeadStages
 from bayesagg_pyro._refresh import Refresher, streams
 from bayesagg_pyro._state import Stateful, load_states, states
+from bayesagg_pyro._steps import Batch, bayes_step, point, warmup_step
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import Estimator
@@ -29,7 +30,7 @@ from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import Batches, FullData, Policy, Tracker, show
-from bayesagg_pyro.step import Observer, Stages, StepInfo, describe
+from bayesagg_pyro.step import Observer, StepInfo
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["BayesAgg"]
@@ -127,7 +128,6 @@ class BayesAgg(nn.Module):
         self._epochs = 0
         self.info: StepInfo | None = None
         self.observer: Observer | None = None
-        self._keep = keep_gradients
 
     # -- training --------------------------------------------------------------------------------
 
@@ -151,17 +151,18 @@ class BayesAgg(nn.Module):
         observed, valid = self._guard.parse(self._heads(), features, targets)
         if valid is not None:
             features, observed = cleaned(features, observed, valid)
+        batch = Batch(features, observed, valid)
         observer = self.observer if self.training else None
-        self._keep = self.keep_gradients or (observer is not None and observer.wants())
-        step = self._backward_warmup if self.warmup else self._backward_bayes
+        keep = self.keep_gradients or (observer is not None and observer.wants())
         with torch.autocast(features.device.type, enabled=False):  # heads and backward stay exact
-            losses = step(features, observed, valid)
+            info = self._step(batch, keep)
+            self.info = info
             if self.training:
                 self._collect(features, observed, valid)
-        if observer is not None and self.info is not None:
-            observer.passed(self.info)
-            self.info = self.info if self.keep_gradients else self.info.light()
-        return losses
+        if observer is not None:
+            observer.passed(info)
+            self.info = info if self.keep_gradients else info.light()
+        return info.losses
 
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
@@ -230,8 +231,8 @@ class BayesAgg(nn.Module):
         self._check_features(features)
         dtype = reported_dtype(features)
         return {
-            name: head(features, self._point(name)).to(dtype)
-            for name, head in self._heads().items()
+            name: own.head(features, point(own, warmup=self.warmup)).to(dtype)
+            for name, own in self._stages().items()
         }
 
     def predictive(self, features: Tensor) -> dict[str, Any]:
@@ -270,79 +271,21 @@ class BayesAgg(nn.Module):
         """As `predict`."""
         return self.predict(features)
 
-    # -- steps -----------------------------------------------------------------------------------
+    # -- parts -----------------------------------------------------------------------------------
 
-    def _backward_warmup(
-        self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
-    ) -> dict[str, Tensor]:
-        losses = self._losses(features, observed)
-        total = torch.cat(list(losses.values())).sum()
-        valid = self._guard.check_finite(
-            "the loss",
-            total,
-            valid,
-            lambda: [n for n, x in losses.items() if not x.isfinite().all()],
-        )
-        total = total if valid is None else torch.where(valid, total, 0.0)
-        # The backbone first: where its graph is spent, no head has changed.
-        (update,) = torch.autograd.grad(total, features, retain_graph=True)
-        into_backbone(features, update)
-        learned = [weight for weight in self.heads.parameters() if weight.requires_grad]
-        if learned:
-            total.backward(inputs=learned)
-        losses = reported_losses(losses, valid)
-        stages = Stages(features.detach(), observed) if self._keep else None
-        self.info = StepInfo(bayesian=False, losses=losses, stages=stages)
-        return losses
-
-    def _backward_bayes(
-        self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
-    ) -> dict[str, Tensor]:
+    def _step(self, batch: Batch, keep: bool) -> StepInfo:
+        if self.warmup:
+            return warmup_step(self._stages(), self._guard, batch, keep=keep)
         self.priors()
-        h = features.detach().to(reported_dtype(features))  # moments need float32's range at least
-        memory = None if self._keep else self.working_memory
-        with torch.no_grad():
-            outcome = through_stages(self._stages(), self.aggregation, h, observed, memory)
-            scale = self._scale(sum(head.tasks for head in self._heads().values()))
-            update = outcome.summary.direction * (scale / len(h))
-            valid = self._guard.check_finite("the update", update, valid, outcome.not_finite)
-            if valid is not None:
-                update = torch.where(valid, update, 0.0)
-        learned = [
-            name
-            for name, head in self._heads().items()
-            if self._refreshers[name].learns or head.has_own_parameters
-        ]
-        with torch.enable_grad():
-            losses = self._losses(h, observed)
-            into_backbone(features, update.to(features.dtype))
-            if learned:
-                total = torch.cat([losses[name] for name in learned]).sum()
-                (total if valid is None else torch.where(valid, total, 0.0)).backward()
-        for name in self._refreshers.keys() - outcome.chunked:
-            self._refreshers[name].accept(outcome.held[name])
-        losses = reported_losses(losses, valid)
-        kept = None
-        if self._keep:
-            posteriors = {name: one.posterior for name, one in outcome.held.items()}
-            kept = (outcome.gradient, Stages(h, observed, outcome.priors, posteriors))
-        self.info = describe(losses, outcome.priors, outcome.held, outcome.summary, scale, kept)
-        return losses
-
-    def _losses(self, features: Tensor, observed: dict[str, Targets]) -> dict[str, Tensor]:
-        losses = {}
-        for name, head in self._heads().items():
-            target = observed[name]
-            loss = head.losses(features, target, self._point(name))
-            losses[name] = target.mean(loss).to(reported_dtype(features))
-        return losses
-
-    def _point(self, name: str) -> Tensor | None:
-        """Weights that predict; None stands for the head's own parameter."""
-        if self.warmup or self._refreshers[name].learns:
-            return None
-        posterior = self._trackers[name].posterior
-        return None if posterior is None else posterior.mean
+        return bayes_step(
+            self._stages(),
+            self.aggregation,
+            self._guard,
+            batch,
+            scale=self._scale(sum(head.tasks for head in self._heads().values())),
+            memory=None if keep else self.working_memory,
+            keep=keep,
+        )
 
     def _collect(
         self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
