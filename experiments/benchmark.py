@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.heads import Head
-from experiments.errors import DataError
+from experiments.errors import DataError, SettingsError
 from experiments.metrics import delta_m
 from experiments.settings import Settings
 
@@ -194,6 +194,18 @@ class Benchmark(ABC):
     def options(self) -> dict[str, Any]:
         """The options as plain values, for a results file."""
         return dataclasses.asdict(self)
+
+    def at(self, data: str) -> Benchmark:
+        """The same with its data from another place.
+
+        Raises:
+            SettingsError: The benchmark reads no data from a place of the user's.
+        """
+        if "data" not in self.options():
+            raise SettingsError(
+                f"data = {data!r} cannot work: {self.title} reads none; leave it out"
+            )
+        return dataclasses.replace(self, data=data)  # type: ignore[call-arg]
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the numbers; a subclass leaves out those that only say where."""

@@ -78,7 +78,7 @@ class ChestXray14(Benchmark):
         epochs=100, batch_size=256, learning_rate=1e-3, schedule="steps", head_bias=True
     )
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "bayesagg": {"pretrain": 3, "power": 5e-4, "prior_variance": 5e-4}
+        "bayesagg": {"pretrain": 3, "power": 5e-4, "prior_variance": 1.0}
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"power": (5e-2, 5e-3, 5e-4), "pretrain": (1, 3)}
 

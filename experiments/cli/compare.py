@@ -24,6 +24,9 @@ python -m experiments compare qm9-small --jobs 2 --minutes 30
 The published protocol on a GPU, two runs side by side:
 python -m experiments compare qm9-paper --jobs 2 --minutes 60 --data qm9.npz
 
+Ten binary tasks of images, LS and BayesAgg with one thing changed at a time:
+python -m experiments compare cifar-small --jobs 2 --data FOLDER
+
 The table alone, of what is there:
 python -m experiments compare qm9-small --table-only
 """
@@ -56,7 +59,11 @@ def compare(
     ] = "auto",
     data: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="The built data file.", show_default="built once"),
+        typer.Option(
+            metavar="PATH",
+            help="Of QM9 the built file; of CIFAR-10 a folder, as for cifar-mtl.",
+            show_default="built or downloaded once",
+        ),
     ] = None,
     epochs: Annotated[
         int | None,

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--device")
     parser.add_argument("--graph")
-    parser.add_argument("--data", help="the built data file")
+    parser.add_argument("--data", help="where the data is")
     parser.add_argument("--epochs", type=int, help="fewer epochs, to try things out")
     parser.add_argument("--record", type=int, help="diagnostics of one step in so many")
     given = parser.parse_args(arguments)
@@ -38,8 +38,7 @@ def main(arguments: list[str]) -> int:
         (job,) = find(given.comparison).jobs([given.label], [given.seed], **everywhere)
         run = job.run
         if given.data is not None:
-            benchmark = dataclasses.replace(run.benchmark, data=given.data)  # type: ignore[call-arg]
-            run = dataclasses.replace(run, benchmark=benchmark)
+            run = dataclasses.replace(run, benchmark=run.benchmark.at(given.data))
         folder = given.out / job.folder
         Trainer(
             run,

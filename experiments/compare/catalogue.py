@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from experiments import methods
+from experiments.compare.cifar import CIFAR_SMALL
 from experiments.compare.comparison import Comparison, Entry
 from experiments.errors import SettingsError
 from experiments.methods import MethodOptions
@@ -151,6 +152,7 @@ def _all() -> dict[str, Comparison]:
             Qm9(),
             _paper(),
         ),
+        CIFAR_SMALL,
     )
     return {comparison.name: comparison for comparison in found}
 

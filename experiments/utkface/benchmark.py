@@ -76,7 +76,7 @@ class UtkFace(Benchmark):
         "bayesagg": {
             "pretrain": 10,
             "power": {"age": 0.5, "gender": 0.05, "ethnicity": 0.05},
-            "prior_variance": 1e-3,
+            "prior_variance": 1.0,
         }
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {

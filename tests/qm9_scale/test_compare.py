@@ -33,6 +33,16 @@ def comparison() -> Comparison:
     return Comparison("toys", "a toy", Toy(), entries, seeds=(0, 1))
 
 
+def test_data_from_another_place(tmp_path: Path) -> None:
+    cifar, qm9 = (package.find(name).benchmark for name in ("cifar-small", "qm9-small"))
+    assert qm9.at("built.npz").options()["data"] == "built.npz"
+    assert cifar.at(str(tmp_path)).options()["source"] == "cifar10"
+    (tmp_path / "train").mkdir()
+    assert cifar.at(str(tmp_path)).options()["source"] == "folder"
+    with pytest.raises(SettingsError, match=r"Toy .* leave it out|reads none; leave it out"):
+        Toy().at("somewhere")
+
+
 def test_order_and_overrides() -> None:
     jobs = comparison().jobs()
     assert [(job.label, job.seed) for job in jobs] == [("ls", 0), ("ba", 0), ("ls", 1), ("ba", 1)]
