@@ -32,6 +32,17 @@ class Embedding(nn.Module, ABC):
     def forward(self, features: Tensor) -> Tensor:
         """φ(h), [..., B, k], in the features' precision (float32 at least)."""
 
+    def check_ready(self, owner: str) -> None:
+        """Refuse to embed before that is possible.
+
+        Args:
+            owner: who speaks in the error.
+
+        Raises:
+            StateError: with what is missing.
+        """
+        return
+
     def residual(self, features: Tensor) -> Tensor | None:
         """Prior variance of f that φ cannot express, [B]; None for none."""
         return None

@@ -204,10 +204,13 @@ class Head(LinearOutputs, ABC):
 
         Raises:
             ShapeError, DtypeError, NonFiniteError, DeviceError: naming the head and the remedy.
+            StateError: if the head embeds by inducing points that have no place yet.
         """
         owner = f"head {self.site!r}"
         check_device(owner, "features", features, self.weight.device)
         check_features(owner, features, self.in_features, values=values)
+        if self.embedding is not None:
+            self.embedding.check_ready(owner)
 
     def valid(self, targets: Targets) -> Tensor:
         """Whether all target values are usable, as a boolean scalar on their device."""

@@ -131,12 +131,20 @@ class InducingPoints(Embedding):
         rest: Tensor = _dense(prior) - self(features).square().sum(-1)
         return rest.clamp(min=0)
 
-    def _inputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def check_ready(self, owner: str) -> None:
+        """Points need a place.
+
+        Raises:
+            StateError: if they have none.
+        """
         if not self.placed:
             raise StateError(
-                "the inducing points have no place yet: call place(features) with features of "
-                "the backbone first, or give the points themselves"
+                f"{owner}: the inducing points have no place yet: call place(features) with "
+                "features of the backbone first, or give the points themselves"
             )
+
+    def _inputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        self.check_ready(type(self).__name__)
         dtype = linalg.head_dtype(features.device)
         inputs, points = features.to(dtype), self.points.to(dtype)
         if self.deep is None:

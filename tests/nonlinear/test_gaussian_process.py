@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
 
 D = 3
@@ -190,6 +191,9 @@ def test_points_are_placed_among_the_features(rng: torch.Generator) -> None:
     head = heads.GaussianProcess(D, inducing=3).double()
     with pytest.raises(errors.StateError, match="place"):
         head(h)
+    mtl = ba.BayesAgg({"energy": head})
+    with pytest.raises(errors.StateError, match=r"head 'energy': .* no place yet: call place"):
+        mtl.collect(h, {"energy": h[:, 0]})
     for seed in range(20):  # k-means finds the clusters from most starts
         head.place(h, generator=torch.Generator().manual_seed(seed))
         if (torch.cdist(head.inducing.points, centres).amin(0) < 0.2).all():
