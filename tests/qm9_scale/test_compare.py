@@ -154,7 +154,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert found.exit_code == 0, found.output
     assert "Δm" in found.output
-    assert "0/120" in found.output
+    assert "0/200" in found.output
     wrong = CliRunner().invoke(app, ["compare", "nothing"])
     assert wrong.exit_code == 2
     assert "give one of qm9-small" in wrong.stderr
