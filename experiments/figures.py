@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from experiments.files import prepare_folder, write_atomically
 from experiments.weight_figure import typeset, weights
 
-__all__ = ["COLOURS", "STYLE", "delta_m", "draw", "errors", "write_figure"]
+__all__ = ["COLOURS", "STYLE", "delta_m", "draw", "errors", "log_axis", "write_figure"]
 
 Record = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ def delta_m(records: Sequence[Record]) -> Figure:
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"validation {records[0]['score_name']} (%), lower is better")
     if min(map(min, curves)) > 0:
-        _log(axes)
+        log_axis(axes)
     axes.legend()
     return figure
 
@@ -84,7 +84,7 @@ def errors(records: Sequence[Record]) -> Figure:
     _curves(grid[0], records, curves, labels=True)
     grid[0].set_title(f"{records[0]['score_name']} (%)", fontweight="bold")
     if min(map(min, curves)) > 0:
-        _log(grid[0])
+        log_axis(grid[0])
     for axes, task in zip(grid[1:], tasks, strict=False):
         name = task["name"]
         curves = [
@@ -97,7 +97,7 @@ def errors(records: Sequence[Record]) -> Figure:
         unit = f" ({typeset(task['unit'])})" if task["unit"] else ""
         axes.set_title(typeset(task["symbol"]) + unit)
         if not task["higher_is_better"]:
-            _log(axes)
+            log_axis(axes)
     for axes in grid[len(tasks) + 1 :]:
         axes.set_axis_off()
     for axes in grid[max(0, len(tasks) + 1 - columns) : len(tasks) + 1]:
@@ -148,7 +148,7 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _log(axes: Axes) -> None:
+def log_axis(axes: Axes) -> None:
     """A logarithmic axis that is labelled with plain numbers even within one decade."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()

@@ -16,10 +16,12 @@ from bayesagg_pyro import diagnostics
 from experiments import checkpoints, results
 from experiments.compare.comparison import Comparison, Job
 from experiments.errors import CheckpointError
-from experiments.figures import COLOURS, STYLE, write_figure
+from experiments.figures import COLOURS, STYLE, log_axis, write_figure
 from experiments.training import CHECKPOINT, RECORD, RESULTS
 
 __all__ = ["curves", "draw", "recorded"]
+
+_DASHES: Final = ("-", "--", ":", "-.")
 
 History = list[dict[str, Any]]
 
@@ -53,7 +55,7 @@ def draw(comparison: Comparison, jobs: Sequence[Job], out: Path, stem: Path) -> 
 def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
     """Score and training loss by epoch: means over seeds, with each seed as a thin line."""
     with matplotlib.rc_context(cast(Any, STYLE)):
-        figure = Figure(figsize=(7.0, 3.0), layout="constrained")
+        figure = Figure(figsize=(7.0, 3.6), layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2)
         for index, entry in enumerate(comparison.entries):
@@ -61,15 +63,15 @@ def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
                 found for job in jobs if job.label == entry.label and (found := _history(job, out))
             ]
             if histories:
-                colour = COLOURS[index % len(COLOURS)]
                 seeds = f"{len(histories)} seed" + ("s" if len(histories) > 1 else "")
                 label = f"{entry.title} ({seeds})"
-                _lines(left, [_column(h, "score") for h in histories], colour, label)
-                _lines(right, [_loss(h) for h in histories], colour, label)
+                _lines(left, [_column(h, "score") for h in histories], _look(index), label)
+                _lines(right, [_loss(h) for h in histories], _look(index), label)
         score = comparison.benchmark.score_name
         for axes, name in ((left, f"validation {score} (%)"), (right, "training loss")):
-            axes.set(yscale="log", xlabel="epoch", ylabel=name)
-        left.legend()
+            axes.set(xlabel="epoch", ylabel=name)
+            log_axis(axes)
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -84,12 +86,11 @@ def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
             file = next((file for file in files if file.is_file()), None)
             if file is not None:
                 rows = diagnostics.read(file)
-                colour = COLOURS[index % len(COLOURS)]
                 for axes, (_, column, summary) in zip(panels, _PANELS, strict=True):
                     points = [(row["epoch"], found) for row in rows if (found := _of(row, column))]
                     epochs = [epoch for epoch, _ in points]
                     values = [summary(found) for _, found in points]
-                    axes.plot(epochs, values, color=colour, linewidth=1.0, label=entry.title)
+                    axes.plot(epochs, values, **_look(index), linewidth=1.0, label=entry.title)
         for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
             axes.set(title=title, xlabel="epoch")
             if column not in ("live_units", "effective_tasks"):
@@ -104,12 +105,18 @@ def _of(row: Mapping[str, Any], column: str) -> list[float]:
     return [float(row[name]) for name in names if row[name] is not None]
 
 
-def _lines(axes: Axes, runs: list[list[float]], colour: str, label: str) -> None:
-    for run in runs:
-        axes.plot(range(1, len(run) + 1), run, color=colour, linewidth=0.4, alpha=0.5)
+def _look(index: int) -> dict[str, str]:
+    """Colour and dashes of the so many-th entry."""
+    rounds, colour = divmod(index, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": _DASHES[rounds % len(_DASHES)]}
+
+
+def _lines(axes: Axes, runs: list[list[float]], look: dict[str, str], label: str) -> None:
+    for run in runs if len(runs) > 1 else ():
+        axes.plot(range(1, len(run) + 1), run, color=look["color"], linewidth=0.4, alpha=0.5)
     shortest = min(map(len, runs))
     mean = [statistics.fmean(run[k] for run in runs) for k in range(shortest)]
-    axes.plot(range(1, shortest + 1), mean, color=colour, linewidth=1.2, label=label)
+    axes.plot(range(1, shortest + 1), mean, **look, linewidth=1.2, label=label)
 
 
 def _history(job: Job, out: Path) -> History:
