@@ -105,13 +105,13 @@ def _of(row: Mapping[str, Any], column: str) -> list[float]:
     return [float(row[name]) for name in names if row[name] is not None]
 
 
-def _look(index: int) -> dict[str, str]:
+def _look(index: int) -> dict[str, Any]:
     """Colour and dashes of the so many-th entry."""
     rounds, colour = divmod(index, len(COLOURS))
     return {"color": COLOURS[colour], "linestyle": _DASHES[rounds % len(_DASHES)]}
 
 
-def _lines(axes: Axes, runs: list[list[float]], look: dict[str, str], label: str) -> None:
+def _lines(axes: Axes, runs: list[list[float]], look: dict[str, Any], label: str) -> None:
     for run in runs if len(runs) > 1 else ():
         axes.plot(range(1, len(run) + 1), run, color=look["color"], linewidth=0.4, alpha=0.5)
     shortest = min(map(len, runs))
