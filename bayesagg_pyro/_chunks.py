@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import gradients, linalg
-from bayesagg_pyro.aggregation import Aggregated, Aggregation
+from bayesagg_pyro.aggregation import Aggregated, Aggregation, effective_tasks
 from bayesagg_pyro.gradients import Estimator, GradientDistribution
 from bayesagg_pyro.heads import Head, OnePredictor
 from bayesagg_pyro.heads._part import divisible, part
@@ -58,7 +58,8 @@ class ByTasks:
         Only heads with one dense block for each task are cut; of others no part is large.
         """
         dense = isinstance(scheme, SecondOrder) and scheme.structure == "full"
-        if not (dense and isinstance(head, OnePredictor) and divisible(head)):
+        forgotten = scheme.refresh == "step"  # a posterior that is held must be there as a whole
+        if not (dense and forgotten and isinstance(head, OnePredictor) and divisible(head)):
             return None
         item = torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8
         each = _MATRICES * item * head.weight_size**2
@@ -81,7 +82,7 @@ class ByTasks:
         """The gradient's moments, and the posterior's marginals with its `info`."""
         mean = features.new_empty(self.head.tasks, *features.shape)
         variance = torch.empty_like(mean)
-        marginals, infos = [], []
+        marginals, infos, observed, scales = [], [], [], []
         for rows, head in self.parts():
             own = targets.part(rows)
             posterior = self.scheme.infer(head, features, own, prior.part(rows))
@@ -89,6 +90,10 @@ class ByTasks:
                 head, posterior, features, own, estimator=estimator, generator=generator
             )
             mean[rows], variance[rows] = grad.mean, grad.variance
+            if grad.observed is not None:
+                observed.append(grad.observed)
+            if (scale := grad.loss_scale()) is not None:
+                scales.append(scale)
             marginals.append((posterior.mean, posterior.variance))
             infos.append(posterior.info)
         whole = DiagonalGaussian(
@@ -99,8 +104,10 @@ class ByTasks:
             torch.cat([info.jitter for info in known]),
             torch.cat([info.condition for info in known]),
         )
-        observed = None if targets.mask is None else targets.mask.mT
-        return GradientDistribution(mean, variance, observed), whole
+        # Masks and weights are a head's: all parts have them, or none has.
+        seen = torch.cat(observed) if observed else None
+        factor = torch.cat(scales) if scales else None
+        return GradientDistribution(mean, variance, seen, scale=factor), whole
 
 
 @dataclass
@@ -155,25 +162,19 @@ def aggregate(
         weights = None if result.weights is None else result.weights.mean((1, 2))
         direction, effective = result.direction, result.effective_tasks
         return Summary(direction, weights, effective, result.jitter, result), grad
-    found = []
+    found, numbers = [], []  # effective numbers of tasks by example, NaN without any target
     for rows in slices(batch, size):
         result = aggregation.aggregate(moments(rows))
         share = (rows.stop - rows.start) / batch
         weights = None if result.weights is None else result.weights.mean((1, 2)) * share
-        effective = result.effective_tasks
-        found.append(
-            Summary(
-                result.direction,
-                weights,
-                None if effective is None else effective * share,
-                result.jitter,
-            )
-        )
+        found.append(Summary(result.direction, weights, None, result.jitter))
+        if result.weights is not None:
+            numbers.append(effective_tasks(result.weights).mean(1))
     return (
         Summary(
             torch.cat([part.direction for part in found]),
             _total([part.weights for part in found]),
-            _total([part.effective_tasks for part in found]),
+            torch.cat(numbers).nanmean() if numbers else None,
             _largest([part.jitter for part in found]),
         ),
         None,

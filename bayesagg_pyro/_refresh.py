@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Iterative, Keep, Scheme, Statistics
-from bayesagg_pyro.posteriors import Info, Posterior
+from bayesagg_pyro.posteriors import Info, Posterior, where
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["Held", "Refresher", "streams"]
@@ -95,8 +95,19 @@ class Refresher:
         """By the scheme; one that iterates starts from the posterior held."""
         return self.scheme.infer(self.head, features, targets, prior, **self._extras())
 
-    def accept(self, held: Held) -> None:
-        """Hold this step's posterior."""
+    def accept(self, held: Held, prior: Posterior, valid: Tensor | None = None) -> None:
+        """Hold this step's posterior.
+
+        Args:
+            held: the posterior.
+            prior: of the step.
+            valid: the flag of deferred validation; where it is not set, and later steps would use
+                the posterior, the one held before stays, or the prior if there was none.
+        """
+        lasting = isinstance(self.scheme, Iterative) or self.scheme.refresh not in ("step", "epoch")
+        if valid is not None and lasting and held.fresh:
+            before = prior if self.held is None else self.held.posterior
+            held = replace(held, posterior=where(valid, held.posterior, before))
         self.held, self.due = held, False
 
     def bound(self) -> Scheme:

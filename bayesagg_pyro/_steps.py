@@ -18,7 +18,7 @@ from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.step import Stages, StepInfo, describe
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Batch", "bayes_step", "point", "warmup_step"]
+__all__ = ["Batch", "Done", "bayes_step", "point", "warmup_step"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,19 @@ class Batch:
     valid: Tensor | None
 
 
+@dataclass(frozen=True)
+class Done:
+    """What came of a batch.
+
+    Attributes:
+        info: what the step did.
+        valid: the flag of deferred validation, after the step's own checks; None as for `Batch`.
+    """
+
+    info: StepInfo
+    valid: Tensor | None
+
+
 def point(own: HeadStages, *, warmup: bool) -> Tensor | None:
     """Weights of a head that predict; None stands for the head's own parameter."""
     if warmup or own.refresher.learns:
@@ -46,7 +59,7 @@ def point(own: HeadStages, *, warmup: bool) -> Tensor | None:
 
 def warmup_step(
     stages: Mapping[str, HeadStages], guard: Guard, batch: Batch, *, keep: bool
-) -> StepInfo:
+) -> Done:
     """Gradient of the summed losses, for backbone and heads.
 
     Args:
@@ -72,7 +85,8 @@ def warmup_step(
     if learned:
         total.backward(inputs=learned)
     kept = Stages(batch.features.detach(), batch.observed) if keep else None
-    return StepInfo(bayesian=False, losses=reported_losses(losses, valid), stages=kept)
+    info = StepInfo(bayesian=False, losses=reported_losses(losses, valid), stages=kept)
+    return Done(info, valid)
 
 
 def bayes_step(
@@ -84,7 +98,7 @@ def bayes_step(
     scale: float,
     memory: int | None,
     keep: bool,
-) -> StepInfo:
+) -> Done:
     """The aggregated direction, for the backbone; the losses' gradient, for heads that learn.
 
     Args:
@@ -104,9 +118,7 @@ def bayes_step(
         valid = guard.check_finite("the update", update, batch.valid, outcome.not_finite)
         if valid is not None:
             update = torch.where(valid, update, 0.0)
-    learned = [
-        name for name, own in stages.items() if own.refresher.learns or own.head.has_own_parameters
-    ]
+    learned = [name for name, own in stages.items() if _learns(own)]
     with torch.enable_grad():
         losses = _losses(stages, h, observed, warmup=False)
         into_backbone(features, update.to(features.dtype))
@@ -114,14 +126,20 @@ def bayes_step(
             total = torch.cat([losses[name] for name in learned]).sum()
             (total if valid is None else torch.where(valid, total, 0.0)).backward()
     for name in stages.keys() - outcome.chunked:
-        stages[name].refresher.accept(outcome.held[name])
+        stages[name].refresher.accept(outcome.held[name], outcome.priors[name], valid)
     kept = None
     if keep:
         posteriors = {name: one.posterior for name, one in outcome.held.items()}
         kept = (outcome.gradient, Stages(h, observed, outcome.priors, posteriors))
-    return describe(
-        reported_losses(losses, valid), outcome.priors, outcome.held, outcome.summary, scale, kept
-    )
+    reported = reported_losses(losses, valid)
+    info = describe(reported, outcome.priors, outcome.held, outcome.summary, scale, kept)
+    return Done(info, valid)
+
+
+def _learns(own: HeadStages) -> bool:
+    """Whether the gradient of its loss changes the head; one that is frozen stays as it is."""
+    wanted = own.refresher.learns or own.head.has_own_parameters
+    return wanted and any(weight.requires_grad for weight in own.head.parameters())
 
 
 def _losses(

@@ -22,7 +22,7 @@ from bayesagg_pyro._guard import Guard, cleaned
 from bayesagg_pyro._pipeline import HeadStages
 from bayesagg_pyro._refresh import Refresher, streams
 from bayesagg_pyro._state import Stateful, load_states, states
-from bayesagg_pyro._steps import Batch, bayes_step, point, warmup_step
+from bayesagg_pyro._steps import Batch, Done, bayes_step, point, warmup_step
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import Estimator
@@ -155,10 +155,10 @@ class BayesAgg(nn.Module):
         observer = self.observer if self.training else None
         keep = self.keep_gradients or (observer is not None and observer.wants())
         with torch.autocast(features.device.type, enabled=False):  # heads and backward stay exact
-            info = self._step(batch, keep)
-            self.info = info
-            if self.training:
-                self._collect(features, observed, valid)
+            done = self._step(batch, keep)
+            info = self.info = done.info
+            if self.training:  # without what turned out to overflow
+                self._collect(features, observed, done.valid)
         if observer is not None:
             observer.passed(info)
             self.info = info if self.keep_gradients else info.light()
@@ -273,7 +273,7 @@ class BayesAgg(nn.Module):
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _step(self, batch: Batch, keep: bool) -> StepInfo:
+    def _step(self, batch: Batch, keep: bool) -> Done:
         if self.warmup:
             return warmup_step(self._stages(), self._guard, batch, keep=keep)
         self.priors()

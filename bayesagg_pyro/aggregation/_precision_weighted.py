@@ -36,7 +36,8 @@ class PrecisionWeighted(Aggregation):
     Weights of one example sum to the share of its tasks that have a target: to 1 when all do.
     Where a task's variance is 0, the tasks without variance share the weight and the others get
     none. With one common power the direction scales as the losses do; with powers that differ it
-    depends on the units of the targets, so standardise them.
+    depends on the units of the targets, so standardise them. The weight w that an example was given
+    scales its gradient, so its α goes with w^(−2s): s = 0.5 is where it cancels; 0 is as no target.
 
     Args:
         power: s in [0, 1]: one for all tasks, one per task, or {head name: s}. 0 weighs uniformly

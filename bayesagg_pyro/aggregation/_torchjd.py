@@ -144,7 +144,9 @@ def _certain(draw: Tensor, grad: GradientDistribution) -> GradientDistribution:
     mean = draw.to(grad.mean.dtype)
     if grad.observed is not None:
         mean = torch.where(grad.observed[..., None], mean, 0.0)
-    return GradientDistribution(mean, torch.zeros_like(mean), grad.observed, grad.groups)
+    return GradientDistribution(
+        mean, torch.zeros_like(mean), grad.observed, grad.groups, scale=grad.loss_scale()
+    )
 
 
 def _names(grad: GradientDistribution) -> list[str]:

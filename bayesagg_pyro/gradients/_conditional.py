@@ -53,7 +53,8 @@ class Conditional(Estimator):
 
     Args:
         samples: J, at least 2; a power of 2 suits Sobol.
-        sobol: scrambled Sobol points in place of independent draws, whose errors shrink faster.
+        sobol: scrambled Sobol points in place of independent draws, whose errors shrink faster
+            (there are none for more than 21,201 classes, which get independent draws).
         generator: source of randomness; the engine's, or torch's global one, if None.
 
     Raises:
@@ -144,7 +145,7 @@ class Conditional(Estimator):
 
     def _normal(self, dimension: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
         """Standard normal points, [J, dimension]."""
-        if not self.sobol:
+        if not self.sobol or dimension > torch.quasirandom.SobolEngine.MAXDIM:
             return torch.randn(
                 self.samples, dimension, generator=generator, dtype=like.dtype, device=like.device
             )

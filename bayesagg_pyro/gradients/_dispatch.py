@@ -78,11 +78,19 @@ def default_estimator(head: Head, posterior: Posterior) -> Estimator:
 
 
 def _weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistribution:
-    """The distribution of each example's gradient times its weight, [B, tasks]."""
+    """The distribution of each example's gradient times its weight, [B, tasks].
+
+    A weight of 0 is no certainty about a gradient of 0: it says as little as a missing target, and
+    counts as an example of its task all the same.
+    """
     factor = weight.mT[..., None].to(grad.mean.dtype)
     covariance, sampler = grad.covariance, grad.sampler
+    counted = weight.mT > 0
+    scale = grad.loss_scale()
     return replace(
         grad,
+        observed=counted if grad.observed is None else grad.observed & counted,
+        scale=grad.mean.new_ones(grad.tasks, 1, 1) if scale is None else scale,
         mean=grad.mean * factor,
         variance=grad.variance * factor.square(),
         covariance=covariance and (lambda: covariance() * factor.square()[..., None]),

@@ -24,7 +24,8 @@ class GradientDistribution:
     Attributes:
         mean: E[g], [tasks, B, d], in the features' dtype.
         variance: Var[g], [tasks, B, d], at least 0.
-        observed: [tasks, B] bool, False where a task has no target; None when all are observed.
+        observed: [tasks, B] bool, False where a task has no target, or an example no weight for
+            it; None when all are observed.
             Moments are 0 where not observed.
         groups: which rows belong to which named head, once several are joined.
         covariance: makes the full covariance [tasks, B, d, d] when somebody asks for it.

@@ -194,9 +194,10 @@ class ExpansionSums(Statistics):
         self._curvature: Summable | None = None
         self._shift: Tensor | None = None
         self._origin: Tensor | None = None
+        self._filled = False  # since the sums were last set to 0
 
     def __bool__(self) -> bool:
-        return self._curvature is not None
+        return self._filled
 
     @torch.no_grad()
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
@@ -214,6 +215,7 @@ class ExpansionSums(Statistics):
         if self._origin is None:
             self._origin = point.clone()
         shift = curvature.times(point - self._origin) - at.gradient
+        self._filled = True
         if valid is not None:
             curvature, shift = curvature.scaled(valid.to(shift.dtype)), shift * valid
         if self._curvature is None or self._shift is None:
@@ -228,11 +230,14 @@ class ExpansionSums(Statistics):
         other.scale_(factor)
         return other
 
-    def scale_(self, factor: float) -> None:
+    def scale_(self, factor: float | Tensor) -> None:
         """Multiply all sums."""
+        if isinstance(factor, float) and factor == 0:
+            self._filled = False
         if self._curvature is not None and self._shift is not None:
-            self._curvature = self._curvature.scaled(self._shift.new_full((), factor))
-            self._shift = self._shift * factor
+            number = torch.as_tensor(factor, dtype=self._shift.dtype, device=self._shift.device)
+            self._curvature = self._curvature.scaled(number)
+            self._shift = self._shift * number
 
     def posterior(self, prior: GaussianFamily) -> GaussianFamily:
         """The Gaussian of the summed quadratics and the prior."""
@@ -256,7 +261,12 @@ class ExpansionSums(Statistics):
     def state_dict(self) -> dict[str, object]:
         """The sums."""
         parts = {} if self._curvature is None else dict(vars(self._curvature))
-        return {"curvature": parts, "shift": self._shift, "origin": self._origin}
+        return {
+            "curvature": parts,
+            "shift": self._shift,
+            "origin": self._origin,
+            "filled": self._filled,
+        }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over saved sums.
@@ -272,6 +282,7 @@ class ExpansionSums(Statistics):
             )
         if not (isinstance(shift, Tensor) and isinstance(origin, Tensor)):
             self._curvature = self._shift = self._origin = None
+            self._filled = False
             return
         kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
         assert isinstance(parts, dict)
@@ -283,6 +294,7 @@ class ExpansionSums(Statistics):
                 f"weights of shape {list(shift.shape)}; make the heads and schemes as saved"
             )
         self._curvature, self._shift, self._origin = kind(**parts), shift, origin
+        self._filled = bool(state.get("filled", True))
         self.to(self._head.weight.device)
 
 

@@ -49,8 +49,11 @@ class Statistics(ABC):
             f"{type(self).__name__} cannot be tempered; give it a method scaled(factor)"
         )
 
-    def scale_(self, factor: float) -> None:
-        """As `scaled`, in place; where `fades` is set."""
+    def scale_(self, factor: float | Tensor) -> None:
+        """As `scaled`, in place, also by a scalar on the device; where `fades` is set.
+
+        The number 0 empties it.
+        """
         raise NotImplementedError(f"{type(self).__name__} cannot be faded")
 
     @abstractmethod
@@ -131,7 +134,7 @@ class GaussianStatistics(Statistics):
             setattr(other, name, getattr(self, name) * factor)
         return other
 
-    def scale_(self, factor: float) -> None:
+    def scale_(self, factor: float | Tensor) -> None:
         """Multiply all sums."""
         for name in self._SUMS:
             getattr(self, name).mul_(factor)

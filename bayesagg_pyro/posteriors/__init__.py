@@ -15,6 +15,7 @@ from bayesagg_pyro.posteriors._normal_inverse_gamma import NormalInverseGamma
 from bayesagg_pyro.posteriors._packed import PackedGaussian
 from bayesagg_pyro.posteriors._point import Point
 from bayesagg_pyro.posteriors._posterior import Info, Posterior
+from bayesagg_pyro.posteriors._where import where
 
 __all__ = [
     "BlockedGaussian",
@@ -30,4 +31,5 @@ __all__ = [
     "Point",
     "Posterior",
     "Projection",
+    "where",
 ]

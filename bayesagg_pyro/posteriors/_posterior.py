@@ -160,7 +160,7 @@ class Posterior(TorchDistribution):
 
     @staticmethod
     def from_state_dict(state: dict[str, Any], device: torch.device | None = None) -> Posterior:
-        """Rebuild a posterior of any class that has been defined.
+        """Rebuild a posterior of any class that has been defined, of copies of the tensors.
 
         Raises:
             StateError: if its class is unknown here.
@@ -173,6 +173,6 @@ class Posterior(TorchDistribution):
                 "import the module that defines it first"
             )
         for name, value in arguments.items():
-            arguments[name] = value.to(device) if isinstance(value, Tensor) else value
+            arguments[name] = value.to(device, copy=True) if isinstance(value, Tensor) else value
         rebuilt = Posterior._kinds[kind](**arguments)
         return rebuilt.for_outputs(outputs)

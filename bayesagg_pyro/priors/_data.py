@@ -24,7 +24,7 @@ from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.priors._distributions import isotropic
 from bayesagg_pyro.priors._packed import packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
-from bayesagg_pyro.priors._states import check_policy, loaded, saved
+from bayesagg_pyro.priors._states import check_policy, layout, loaded, saved
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Base", "DataPolicy", "DataTracker"]
@@ -204,7 +204,7 @@ class DataTracker(Tracker):
                     f"head {self._head.site!r}: only Gaussian priors are renewed in place, not "
                     f"{type(new).__name__}; make the policy with in_place=False"
                 )
-            if old.mean.shape == new.mean.shape and _layout(old) == _layout(new):
+            if old.mean.shape == new.mean.shape and layout(old) == layout(new):
                 return old.copy_(new)
         return new
 
@@ -253,7 +253,3 @@ class DataTracker(Tracker):
         self.prior = prior
         scale = state.get("scale")
         self._scale = None if scale is None else scale.to(self._head.weight.device)
-
-
-def _layout(posterior: GaussianFamily) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in posterior.tensors().items()}

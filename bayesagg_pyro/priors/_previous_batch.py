@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,10 +17,11 @@ from bayesagg_pyro.posteriors import (
     GaussianFamily,
     KroneckerGaussian,
     Posterior,
+    where,
 )
 from bayesagg_pyro.priors._data import Base, DataPolicy
 from bayesagg_pyro.priors._policy import Tracker
-from bayesagg_pyro.priors._states import check_policy, loaded, saved
+from bayesagg_pyro.priors._states import check_policy, layout, loaded, saved
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["PreviousBatch"]
@@ -101,21 +102,24 @@ class _PreviousBatchTracker(Tracker):
             targets = targets._replace(weight=weight / self._policy.temperature)
         assert self.prior is not None
         if valid is not None:
+            weight = targets.weight
             features = features.where(valid, 0.0)
             targets = targets._replace(
-                values=targets.values.where(valid, torch.zeros_like(targets.values))
+                values=targets.values.where(valid, torch.zeros_like(targets.values)),
+                weight=None if weight is None else weight.where(valid, 0.0),
             )
         found = self._scheme.infer(self._head, features, targets, self.prior)
         if not isinstance(found, GaussianFamily):
             raise DtypeError(_not_gaussian(self._head, self._scheme))
         new = self._forget(found)
-        if valid is not None and self._last is not None:
-            found = _chosen(valid, found, self._last)
-            assert isinstance(self.prior, GaussianFamily)
-            new = _chosen(valid, new, self.prior)
-        first, self._last = self._last is None, found
-        if self._policy.in_place and not first:
-            assert isinstance(self.prior, GaussianFamily)
+        assert isinstance(self.prior, GaussianFamily)
+        first = self._last is None
+        if valid is not None:
+            before = self.prior if self._last is None else self._last
+            chosen = where(valid, found, before), where(valid, new, self.prior)
+            found, new = cast("tuple[GaussianFamily, GaussianFamily]", chosen)
+        self._last = found
+        if self._policy.in_place and not first and layout(self.prior) == layout(new):
             self.prior.copy_(new)
         else:
             self.prior = new
@@ -186,12 +190,3 @@ def _not_gaussian(head: Head, scheme: Scheme) -> str:
         f"head {head.site!r}: priors.PreviousBatch needs Gaussian posteriors, which {scheme!r} "
         "does not give; use priors.FullData"
     )
-
-
-def _chosen(valid: Tensor, new: GaussianFamily, old: GaussianFamily) -> GaussianFamily:
-    """The new distribution, or the old one where the batch was bad, without looking."""
-    before = old.tensors()
-    tensors = {name: torch.where(valid, t, before[name]) for name, t in new.tensors().items()}
-    build: Any = type(new)
-    made: GaussianFamily = build(**tensors)
-    return made.for_outputs(new.outputs_per_task)

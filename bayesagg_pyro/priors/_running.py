@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, StateError
@@ -123,7 +124,10 @@ class _RunningTracker(DataTracker):
 
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         if self._any:
-            self._statistics.scale_(0.5 ** (len(features) / self._policy.half_life))
+            kept: float | Tensor = 0.5 ** (len(features) / self._policy.half_life)
+            if valid is not None:  # a bad batch lets nothing fade
+                kept = torch.where(valid, kept, 1.0)
+            self._statistics.scale_(kept)
         super().collect(features, targets, valid)
         self._any = True
         self._age += 1

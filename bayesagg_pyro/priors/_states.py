@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.priors._policy import Policy
 
-__all__ = ["check_policy", "loaded", "saved"]
+__all__ = ["check_policy", "layout", "loaded", "saved"]
 
 
 def saved(posterior: Posterior | None) -> dict[str, Any] | None:
@@ -33,6 +34,12 @@ def loaded(head: Head, state: dict[str, Any] | None, what: str) -> Posterior | N
     found = Posterior.from_state_dict(state, head.weight.device)
     head.check_weights(found, what)
     return found
+
+
+def layout(posterior: GaussianFamily) -> tuple[type, dict[str, torch.Size]]:
+    """Kind and shapes: those of one layout can be copied into one another."""
+    shapes = {name: tensor.shape for name, tensor in posterior.tensors().items()}
+    return type(posterior), shapes
 
 
 def check_policy(head: Head, policy: Policy, state: dict[str, Any]) -> None:
