@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.errors import CheckpointError
 from experiments.files import write_atomically
 
-__all__ = ["load", "matches", "save", "snapshot"]
+__all__ = ["differences", "load", "matches", "save", "snapshot"]
 
 FORMAT = 2
 
@@ -67,9 +67,9 @@ def matches(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
     Raises:
         CheckpointError: They differ; the message names every difference.
     """
-    differences = _differences(saved, wanted)
-    if differences:
-        listed = "; ".join(differences)
+    found = differences(saved, wanted)
+    if found:
+        listed = "; ".join(found)
         raise CheckpointError(
             f"checkpoint {path} belongs to a run with other settings ({listed}): "
             "repeat the settings it was started with, or choose another --out"
@@ -87,12 +87,13 @@ def snapshot(state: Any) -> Any:
     return state
 
 
-def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], at: str = "") -> list[str]:
+def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], at: str = "") -> list[str]:
+    """What differs between nested mappings of plain values, for people."""
     found = []
     for key in sorted({*saved, *wanted}):
         old, new = saved.get(key), wanted.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _differences(old, new, f"{at}{key}.")
+            found += differences(old, new, f"{at}{key}.")
         elif old != new:
             found.append(f"{at}{key}: {old!r} there, {new!r} here")
     return found

@@ -170,7 +170,9 @@ def write_figure(make: Callable[[], Figure], path: Path) -> Path:
     with matplotlib.rc_context(cast(Any, STYLE)):
         figure = make()
         FigureCanvasAgg(figure)
-        png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")
+        if path.suffix in (".png", ".pdf"):
+            path = path.with_suffix("")
+        png, pdf = (path.with_name(path.name + end) for end in (".png", ".pdf"))
         write_atomically(png, lambda file: figure.savefig(file, format="png"))
         figure.set_layout_engine("none")  # it is laid out by now
         write_atomically(

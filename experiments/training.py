@@ -82,7 +82,7 @@ class Trainer:
         self.device = resolve_device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS
-        self._every = record
+        self._every, self._overwrite = record, overwrite and not resume
         self._recorder: Recorder | None = None
         self._saved: Record | None = None
         if resume:
@@ -94,11 +94,7 @@ class Trainer:
                     f"epochs = {run.settings.epochs} cannot work: checkpoint {self.checkpoint} "
                     f"holds {done} epochs already; give at least as many"
                 )
-        elif overwrite:
-            self.checkpoint.unlink(missing_ok=True)
-            self.results.unlink(missing_ok=True)
-            (out / RECORD).unlink(missing_ok=True)
-        elif self.checkpoint.exists() or self.results.exists():
+        elif not overwrite and (self.checkpoint.exists() or self.results.exists()):
             raise OutputError(
                 f"the output folder {out} holds a run already: go on with --resume, "
                 "start anew with --overwrite, or choose another --out"
@@ -157,6 +153,9 @@ class Trainer:
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
+        if self._overwrite:  # not before all is there that the new run needs
+            for file in (self.checkpoint, self.results, self.results.with_name(RECORD)):
+                file.unlink(missing_ok=True)
         if self._every is not None:
             self._recorder = self.stepper.recorder = self._watch(self._every)
         self.method.train()

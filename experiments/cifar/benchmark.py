@@ -16,7 +16,7 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Figures, Task, Values
 from experiments.cache import default_folder
-from experiments.cifar.sources import SIZE, LabelledImages, Source, class_names, load
+from experiments.cifar.sources import SIZE, LabelledImages, Source, class_names, digest, load
 from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
 from experiments.images.augment import normalise
@@ -177,10 +177,16 @@ class Cifar(Benchmark):
         return dataclasses.replace(self, data=data, source="folder" if folder else self.source)
 
     def identity(self) -> dict[str, Any]:
-        """All but where the images are."""
+        """All but where the images are; of a folder also which images it holds."""
         options = self.options()
         del options["data"]
+        if self.source == "folder":
+            options["images"] = self._digest
         return options
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest(Path(str(self.data)))
 
 
 def split(found: LabelledImages, seed: int, training: int | None, validation: int | None) -> Parts:

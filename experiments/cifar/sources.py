@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from experiments.errors import DataError
 from experiments.images.decode import Form, decoded
 from experiments.images.files import images_in, require_folder, some
 
-__all__ = ["SIZE", "LabelledImages", "Source", "class_names", "load"]
+__all__ = ["SIZE", "LabelledImages", "Source", "class_names", "digest", "load"]
 
 Source = Literal["cifar100", "cifar10", "folder"]
 
@@ -149,6 +150,20 @@ def class_names(data: Path) -> tuple[str, ...]:
     """
     require_folder(data, "train/<class>/*.jpg and test/<class>/*.jpg")
     return tuple(entry.name for entry in _folders(data / "train"))
+
+
+def digest(data: Path) -> str:
+    """Of classes, names and sizes of a folder's images, wherever it lies.
+
+    Raises:
+        DataError: It is not such a folder.
+    """
+    found = hashlib.sha256()
+    for part in ("train", "test"):
+        for name, files in _classes(data / part).items():
+            for file in files:
+                found.update(f"{part}/{name}/{file.name}:{file.stat().st_size}\n".encode())
+    return found.hexdigest()[:16]
 
 
 def _folders(folder: Path) -> list[Path]:

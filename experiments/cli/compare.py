@@ -11,7 +11,9 @@ from experiments.cli.launch import friendly
 from experiments.compare import COMPARISONS, find, rows, table
 from experiments.compare.figure import draw
 from experiments.compare.table import markdown
-from experiments.compare.work import work
+from experiments.compare.work import STOPPED, Outcome, work
+from experiments.files import prepare_folder
+from experiments.settings import require, resolve_device
 
 __all__ = ["EPILOG", "compare"]
 
@@ -94,11 +96,19 @@ def compare(
     """Run a named comparison and print one table.
 
     What is finished is not run again, and what was stopped goes on where it stopped, so the same
-    command may be given again and again until all is done.
+    command may be given again and again until all is done. The exit status is 0 when it is, 1
+    when a run failed, 3 when runs are left.
     """
     with friendly(debug) as console:
         comparison = find(name)
+        if data is not None:
+            require(data.exists(), "data", str(data), "there is no such file or folder")
+            comparison = comparison.at(str(data))
+        require(record is None or record >= 1, "record", record, "give 1 or more steps")
+        resolve_device(device)
         folder = out or Path("results") / name
+        if figure is not None:
+            prepare_folder(figure.parent)
         everywhere = {"device": device, "graph": graph, "epochs": epochs}
         chosen = comparison.jobs(only or (), seeds or (), **everywhere)
         given = {"data": data, "record": record, **everywhere}
@@ -108,8 +118,9 @@ def compare(
             if value is not None
             for word in (f"--{option}", str(value))
         ]
+        outcome = Outcome(0, 0)
         if not table_only:
-            work(
+            outcome = work(
                 name,
                 chosen,
                 folder,
@@ -126,3 +137,8 @@ def compare(
         if figure is not None:
             for path in draw(comparison, chosen, folder, figure):
                 console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+        if outcome.failed:
+            raise typer.Exit(1)
+        if outcome.left:
+            console.print(f"{outcome.left} runs are left: give the same command again")
+            raise typer.Exit(STOPPED)

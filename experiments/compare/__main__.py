@@ -11,8 +11,9 @@ from rich.console import Console
 
 from bayesagg_pyro.errors import BayesAggError
 from experiments.compare.catalogue import find
-from experiments.compare.work import FINISHED, STOPPED
+from experiments.compare.work import BUSY, FINISHED, STOPPED
 from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
+from experiments.runner.store import Place
 from experiments.terminal import Lines
 from experiments.training import CHECKPOINT, Trainer
 
@@ -40,14 +41,18 @@ def main(arguments: list[str]) -> int:
         if given.data is not None:
             run = dataclasses.replace(run, benchmark=run.benchmark.at(given.data))
         folder = given.out / job.folder
-        Trainer(
-            run,
-            folder,
-            resume=(folder / CHECKPOINT).is_file(),
-            reporter=Lines(Console(width=200)),
-            record=given.record,
-            minutes=given.minutes,
-        ).train()
+        with Place(folder).locked() as mine:
+            if not mine:
+                print(f"another process is at work in {folder}")
+                return BUSY
+            Trainer(
+                run,
+                folder,
+                resume=(folder / CHECKPOINT).is_file(),
+                reporter=Lines(Console(width=200)),
+                record=given.record,
+                minutes=given.minutes,
+            ).train()
     except (OutOfTime, RunInterrupted) as stopped:
         print(stopped)
         return STOPPED

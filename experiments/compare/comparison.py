@@ -110,6 +110,16 @@ class Comparison:
             for entry in chosen
         ]
 
+    def at(self, data: str) -> Comparison:
+        """The same with the data from another place, for benchmarks of entries too."""
+        entries = [
+            entry
+            if entry.benchmark is None
+            else dataclasses.replace(entry, benchmark=entry.benchmark.at(data))
+            for entry in self.entries
+        ]
+        return dataclasses.replace(self, benchmark=self.benchmark.at(data), entries=entries)
+
     def _run(self, entry: Entry, seed: int, given: dict[str, Any]) -> Run:
         benchmark = entry.benchmark or self.benchmark
         if hasattr(benchmark, "split_seed"):

@@ -11,6 +11,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bayesagg_pyro import diagnostics
 from experiments import checkpoints, results
@@ -71,6 +72,7 @@ def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
         for axes, name in ((left, f"validation {score} (%)"), (right, "training loss")):
             axes.set(xlabel="epoch", ylabel=name)
             log_axis(axes)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from rich.table import Table
 
-from experiments import results
 from experiments.compare.comparison import Comparison, Job
+from experiments.compare.finished import differences, record
 from experiments.compare.work import progress
 from experiments.tables import number
-from experiments.training import RESULTS
 
 __all__ = ["Row", "markdown", "rows", "table"]
 
@@ -108,24 +107,27 @@ def _row(title: str, jobs: Sequence[Job], out: Path) -> Row:
     seeds: list[int] = []
     unfinished = []
     for job in jobs:
-        file = out / job.folder / RESULTS
-        if file.is_file():
-            records.append(results.load(file))
+        found = record(job, out)
+        other = [] if found is None else differences(job, found)
+        if other:
+            unfinished.append(f"seed {job.seed}: other settings ({'; '.join(other)})")
+        elif found is not None:
+            records.append(found)
             seeds.append(job.seed)
         else:
             unfinished.append(f"seed {job.seed}: {progress(job, out)}/{job.run.settings.epochs}")
     tasks: list[float | None] = []
     for task in jobs[0].run.benchmark.tasks:
-        values = [record["best"]["test"][task.name] for record in records]
+        values = [found["best"]["test"].get(task.name) for found in records]
         known = [value for value in values if value is not None]
         tasks.append(statistics.fmean(known) if known else None)
-    times = [record["timing"]["seconds"] / 60 for record in records]
+    times = [found["timing"]["seconds"] / 60 for found in records]
     return Row(
         title=title,
         seeds=seeds,
         tasks=tasks,
-        best=[record["best"]["test_score"] for record in records],
-        last=[record["last"]["test_score"] for record in records],
+        best=[found["best"]["test_score"] for found in records],
+        last=[found["last"]["test_score"] for found in records],
         minutes=statistics.fmean(times) if times else None,
         unfinished=unfinished,
     )

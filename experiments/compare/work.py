@@ -7,6 +7,7 @@ and runs share a card or a machine as the system shares it.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,21 +15,36 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments import checkpoints
 from experiments.compare.comparison import Job
+from experiments.compare.finished import differences, record
 from experiments.errors import CheckpointError, SettingsError
 from experiments.files import prepare_folder
 from experiments.training import CHECKPOINT, RESULTS
 
-__all__ = ["FINISHED", "STOPPED", "command", "progress", "work"]
+__all__ = ["BUSY", "FINISHED", "STOPPED", "Outcome", "command", "progress", "work"]
 
-FINISHED, STOPPED = 0, 3
-"""Exit statuses of a run: done, or out of time with a checkpoint."""
+FINISHED, STOPPED, BUSY = 0, 3, 4
+"""Exit statuses of a run: done, out of time with a checkpoint, another process is at it."""
+
+_PATIENCE = 20.0  # seconds that a run may take to save after Ctrl-C
 
 _LEAST = 0.25  # minutes that are worth starting a run for
 Say = Callable[[str], None]
+
+
+class Outcome(NamedTuple):
+    """What was not finished.
+
+    Attributes:
+        failed: Runs that ended with an error.
+        left: Runs that have not begun, were stopped, or are another process's.
+    """
+
+    failed: int
+    left: int
 
 
 @dataclass
@@ -47,7 +63,7 @@ def work(
     minutes: float | None,
     options: Sequence[str],
     say: Say,
-) -> None:
+) -> Outcome:
     """Run what is not finished yet, in order, until all is done or the minutes are over.
 
     Args:
@@ -60,15 +76,17 @@ def work(
         say: Is told when a run starts and ends.
 
     Raises:
-        SettingsError: ``at_once`` below 1, or minutes that are not positive.
+        SettingsError: ``at_once`` below 1, minutes that are not positive, or a finished run with
+            other settings in the way.
     """
     if at_once < 1:
         raise SettingsError(f"jobs = {at_once} cannot work: give at least 1")
     if minutes is not None and not minutes > 0:
         raise SettingsError(f"minutes = {minutes} cannot work: give a positive number")
     began = time.monotonic()
-    waiting = deque(job for job in jobs if not (out / job.folder / RESULTS).is_file())
+    waiting = deque(job for job in jobs if not _done(job, out))
     running: list[_Running] = []
+    failed = 0
     try:
         while waiting or running:
             left = None if minutes is None else minutes - (time.monotonic() - began) / 60
@@ -79,10 +97,29 @@ def work(
             time.sleep(0.2)
             for one in [one for one in running if one.process.poll() is not None]:
                 running.remove(one)
-                _ended(one, out, say)
+                failed += _ended(one, out, say)
     finally:
         for one in running:  # after Ctrl-C, which the runs got too: let them save
-            one.process.wait()
+            try:
+                one.process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:  # only this process was told to stop
+                one.process.send_signal(signal.SIGINT)
+                one.process.wait()
+    left = sum(not (out / job.folder / RESULTS).is_file() for job in jobs) - failed
+    return Outcome(failed, left)
+
+
+def _done(job: Job, out: Path) -> bool:
+    found = record(job, out)
+    if found is None:
+        return False
+    other = differences(job, found)
+    if other:
+        raise SettingsError(
+            f"{out / job.folder} holds a finished run with other settings ({'; '.join(other)}): "
+            "choose another --out, or delete it"
+        )
+    return True
 
 
 def command(comparison: str, job: Job, out: Path, minutes: float | None) -> list[str]:
@@ -127,7 +164,8 @@ def _start(
     return _Running(job, process, time.monotonic())
 
 
-def _ended(one: _Running, out: Path, say: Say) -> None:
+def _ended(one: _Running, out: Path, say: Say) -> bool:
+    """Tell how it ended; True if it failed."""
     spent = f"after {(time.monotonic() - one.began) / 60:.1f} minutes"
     code = one.process.returncode
     if code == FINISHED:
@@ -135,5 +173,11 @@ def _ended(one: _Running, out: Path, say: Say) -> None:
     elif code == STOPPED:
         done, epochs = progress(one.job, out), one.job.run.settings.epochs
         say(f"{one.job.folder}: stopped at {done} of {epochs} epochs {spent}")
+    elif code == BUSY:
+        say(f"{one.job.folder}: another process is at work there")
     else:
-        say(f"{one.job.folder}: failed {spent}, see {out / one.job.folder / 'log.txt'}")
+        log = out / one.job.folder / "log.txt"
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        say(f"{one.job.folder}: failed {spent} ({''.join(last)}), see {log}")
+        return True
+    return False

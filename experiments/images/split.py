@@ -53,19 +53,27 @@ class ImageSplit:
 
     def steps(self, batch_size: int) -> int:
         """Number of batches, the last one possibly smaller."""
-        return -(-len(self) // batch_size)
+        return len(_cut(torch.arange(len(self)), batch_size))
 
     def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """All images once, on the device."""
         order = torch.arange(len(self))
         if generator is not None:
             order = torch.randperm(len(self), generator=generator)
-        chosen = order.split(batch_size)
+        chosen = _cut(order, batch_size)
         images = self._images.batches([self._rows[places] for places in chosen])
         for places, pixels in zip(chosen, images, strict=True):
             there = places.to(pixels.device)
             targets = {k: v.index_select(0, there) for k, v in self._targets.items()}
             yield Batch(self._transform(pixels, generator), targets)
+
+
+def _cut(order: Tensor, size: int) -> list[Tensor]:
+    """Batches; a last one of one image, which batch normalisation cannot take, joins another."""
+    parts = list(order.split(size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
 
 
 def subset(rows: Tensor, count: int | None, name: str) -> Tensor:

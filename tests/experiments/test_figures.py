@@ -103,3 +103,10 @@ def test_typeset() -> None:
 )
 def test_numbers(value: float, text: str) -> None:
     assert tables.number(value) == text
+
+
+def test_names_of_figures_may_hold_dots(tmp_path: Path) -> None:
+    """An ending is not what follows the last dot, unless it is one of a figure."""
+    for name, made in (("s-0.85", "s-0.85.png"), ("a.png", "a.png"), ("b.pdf", "b.png")):
+        assert figures.write_figure(Figure, tmp_path / name) == tmp_path / made
+        assert (tmp_path / made).with_name(made[:-4] + ".pdf").is_file()

@@ -15,7 +15,7 @@ import torchvision
 from experiments import methods
 from experiments.cifar.benchmark import ACCURACY, HEAD, Cifar, channel_statistics, split
 from experiments.cifar.sources import LabelledImages
-from experiments.errors import DataError, SettingsError
+from experiments.errors import CheckpointError, DataError, SettingsError
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import RESULTS, Trainer
@@ -78,6 +78,46 @@ def test_training_reports_the_largest_logit(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "out" / RESULTS).read_text())
     assert stored["score_name"] == "error"
     assert stored["data"]["sizes"] == {"train": 24, "validation": 6, "test": 12}
+
+
+def test_another_set_of_images_is_another_run(tmp_path: Path) -> None:
+    """Moving a folder changes nothing; what is in it decides."""
+    first = folder_benchmark(class_folder(tmp_path / "set"))
+    moved = folder_benchmark(class_folder(tmp_path / "elsewhere"))
+    assert moved.identity() == first.identity()
+    (tmp_path / "elsewhere" / "train" / "cat").rename(tmp_path / "elsewhere" / "train" / "lynx")
+    (tmp_path / "elsewhere" / "test" / "cat").rename(tmp_path / "elsewhere" / "test" / "lynx")
+    other = folder_benchmark(tmp_path / "elsewhere")
+    assert other.identity() != first.identity()
+
+    def run(benchmark: Cifar, epochs: int, **how: bool) -> Trainer:
+        settings = Settings(epochs=epochs, batch_size=8, device="cpu")
+        return Trainer(
+            Run(benchmark, "ls", methods.options("ls", {}), settings), tmp_path / "out", **how
+        )
+
+    run(first, 1).train()
+    with pytest.raises(CheckpointError, match="images: "):
+        run(other, 2, resume=True)
+    # What is there stays until the new run has all that it needs.
+    kept = (tmp_path / "out" / RESULTS).read_bytes()
+    with pytest.raises(SettingsError, match="training = 9999"):
+        run(folder_benchmark(tmp_path / "set", training=9999), 1, overwrite=True).train()
+    assert (tmp_path / "out" / RESULTS).read_bytes() == kept
+    run(other, 1, overwrite=True).train()
+    assert (tmp_path / "out" / RESULTS).read_bytes() != kept
+
+
+def test_a_last_batch_of_one_image_joins_the_one_before(tmp_path: Path) -> None:
+    """24 images in batches of 23: batch normalisation takes no single image."""
+    benchmark = folder_benchmark(class_folder(tmp_path / "set"))
+    train = benchmark.load(CPU).train
+    assert [len(b.inputs) for b in train.batches(23, torch.Generator().manual_seed(0))] == [24]
+    assert train.steps(23) == 1
+    assert [len(b.inputs) for b in train.batches(9)] == [9, 9, 6]
+    settings = Settings(epochs=1, batch_size=23, device="cpu")
+    run = Run(benchmark, "ls", methods.options("ls", {}), settings)
+    assert Trainer(run, tmp_path / "out").train()["history"]
 
 
 def test_cifar100_by_super_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

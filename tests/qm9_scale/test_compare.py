@@ -39,7 +39,7 @@ def test_data_from_another_place(tmp_path: Path) -> None:
     assert cifar.at(str(tmp_path)).options()["source"] == "cifar10"
     (tmp_path / "train").mkdir()
     assert cifar.at(str(tmp_path)).options()["source"] == "folder"
-    with pytest.raises(SettingsError, match=r"Toy .* leave it out|reads none; leave it out"):
+    with pytest.raises(SettingsError, match="reads none; leave it out"):
         Toy().at("somewhere")
 
 
@@ -67,7 +67,7 @@ if sys.argv[2] == "ba" and count == 1:
     sys.exit(3)
 if sys.argv[2] == "broken":
     sys.exit(1)
-(folder / "results.json").write_text("{}")
+(folder / "results.json").write_text('{"format": 1}')
 """
 
 
@@ -158,3 +158,64 @@ def test_the_command(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, ["compare", "nothing"])
     assert wrong.exit_code == 2
     assert "give one of qm9-small" in wrong.stderr
+
+
+def test_finished_runs_with_other_settings_are_in_the_way(tmp_path: Path) -> None:
+    """Neither counted as the plan's, nor shown under its caption."""
+    toys = comparison()
+    short = toys.jobs(["ls"], [0], epochs=2)
+    Trainer(short[0].run, tmp_path / short[0].folder).train()
+    planned = toys.jobs(["ls"], [0])
+    given: dict[str, Any] = {"at_once": 1, "minutes": None, "options": [], "say": print}
+    with pytest.raises(SettingsError, match=r"settings\.epochs: 2 there, 4 here.*another --out"):
+        work.work("toys", planned, tmp_path, **given)
+    assert work.work("toys", short, tmp_path, **given) == (0, 0)
+    (row,) = rows(toys, planned, tmp_path)
+    assert row.seeds == []
+    assert row.unfinished == ["seed 0: other settings (settings.epochs: 2 there, 4 here)"]
+
+
+def test_failures_and_runs_that_are_left_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {"ls": 2, "ba": 4}
+
+    def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
+        text = f"import sys; print('error: no luck'); sys.exit({codes[job.label]})"
+        return [sys.executable, "-c", text]
+
+    monkeypatch.setattr(work, "command", fake)
+    said: list[str] = []
+    jobs = comparison().jobs(seeds=[0])
+    found = work.work("toys", jobs, tmp_path, at_once=1, minutes=None, options=[], say=said.append)
+    assert found == (1, 1)
+    assert any("(error: no luck)" in line for line in said)
+    assert any("another process is at work" in line for line in said)
+
+
+def test_one_process_in_one_folder(tmp_path: Path) -> None:
+    from experiments.compare.__main__ import main
+    from experiments.runner.store import Place
+
+    with Place(tmp_path / "ls" / "seed0").locked() as mine:
+        assert mine
+        arguments = ["qm9-small", "ls", "0", "--out", str(tmp_path), "--epochs", "2"]
+        assert main(arguments) == work.BUSY
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "/nowhere/at/all"], "there is no such file or folder"),
+        (["--record", "0"], "give 1 or more steps"),
+        (["--device", "foo"], "device"),
+    ],
+)
+def test_bad_options_stop_before_any_run(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    given = ["compare", "cifar-small", "--out", str(tmp_path / "out"), *arguments]
+    found = CliRunner().invoke(app, given)
+    assert found.exit_code == 2
+    assert message in found.stderr
+    assert not (tmp_path / "out").exists()

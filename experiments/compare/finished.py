@@ -1,0 +1,48 @@
+"""Whether a finished run is the run that a comparison plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments import checkpoints, results
+from experiments.compare.comparison import Job
+from experiments.training import RESULTS
+
+__all__ = ["differences", "record"]
+
+
+def record(job: Job, out: Path) -> dict[str, Any] | None:
+    """The results of a run; None before it is finished.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    file = out / job.folder / RESULTS
+    return results.load(file) if file.is_file() else None
+
+
+def differences(job: Job, found: Mapping[str, Any]) -> list[str]:
+    """What was set otherwise when these results were made, apart from where and how fast.
+
+    Args:
+        job: The run as planned.
+        found: Its results.
+    """
+    wanted = job.run.identity()
+    wanted["settings"]["epochs"] = job.run.settings.epochs
+    wanted["benchmark"]["options"].pop("source", None)  # one set of images, from either source
+    wanted = json.loads(json.dumps(wanted, default=str))
+    return checkpoints.differences(_same_keys(found, wanted), wanted)
+
+
+def _same_keys(found: Mapping[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """What was found of the wanted keys; one that an earlier version did not write is as wanted."""
+    made = {}
+    for key, value in wanted.items():
+        there = found.get(key, value)
+        nested = isinstance(value, dict) and isinstance(there, Mapping)
+        made[key] = _same_keys(there, value) if nested else there
+    return made
