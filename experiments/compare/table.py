@@ -18,6 +18,7 @@ from experiments.tables import number
 __all__ = ["Row", "markdown", "rows", "table"]
 
 _UNKNOWN = "–"
+_COLUMNS = 5  # entries that fit side by side
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def rows(comparison: Comparison, jobs: Sequence[Job], out: Path) -> list[Row]:
 
 
 def table(comparison: Comparison, found: Sequence[Row]) -> Table:
-    """The rows for a terminal: entries as columns."""
+    """The rows for a terminal: entries as columns, or as lines where there are many."""
+    if len(found) > _COLUMNS:
+        return _long(comparison, found)
     names = [(task.symbol, task.unit) for task in comparison.benchmark.tasks]
     score = comparison.benchmark.score_name
     made = Table(
@@ -76,6 +79,26 @@ def table(comparison: Comparison, found: Sequence[Row]) -> Table:
     made.add_row("minutes a run", "", *times)
     if any(row.unfinished for row in found):
         made.add_row("unfinished", "", *["\n".join(row.unfinished) for row in found])
+    return made
+
+
+def _long(comparison: Comparison, found: Sequence[Row]) -> Table:
+    """One line for each entry, without the tasks."""
+    score = comparison.benchmark.score_name
+    made = Table(
+        title=f"{comparison.name}: test {score} at the best validation epoch",
+        caption=comparison.about,
+        title_justify="left",
+    )
+    made.add_column("setting")
+    for name in (f"{score} %", "last epoch", "seeds", "minutes"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for row in found:
+        seeds = ", ".join(map(str, row.seeds)) or "none"
+        time = _UNKNOWN if row.minutes is None else f"{row.minutes:.1f}"
+        made.add_row(row.title, spread(row.best), spread(row.last), seeds, time)
+        for line in row.unfinished:
+            made.add_row(f"  {line}", style="dim")
     return made
 
 

@@ -108,6 +108,9 @@ def test_one_table(tmp_path: Path) -> None:
     assert second.unfinished == ["seed 1: 0/3"]
     made = table(toys, [first, second])
     assert made.row_count == 3 + 5
+    many = table(toys, [first, second] * 3)
+    assert many.row_count == 6 + 3  # a line for each unfinished run
+    assert [column.header for column in many.columns][1:3] == ["Δm %", "last epoch"]
     text = markdown(toys, [first, second])
     assert text.splitlines()[2].startswith("| LS |")
     assert "± " in text
