@@ -75,6 +75,11 @@ def _torchvision(source: Literal["cifar100", "cifar10"], root: Path) -> Labelled
         raise DataError(
             f"{source} comes through torchvision, which is not installed: pip install torchvision"
         ) from error
+    if (root / "train").is_dir():
+        raise DataError(
+            f"{root} has a folder train/, as a set of images of one's own: add --source folder, or "
+            f"name the folder in which torchvision keeps {source}"
+        )
     kind: Any = datasets.CIFAR100 if source == "cifar100" else datasets.CIFAR10
     require_writable(root)
     try:

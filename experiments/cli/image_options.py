@@ -176,10 +176,13 @@ def describe(benchmark: Benchmark, given: Mapping[str, Any]) -> Run:
     named["power"] = power_of(named["power"])
     options = merged(named, given["level"], given["option"])
     settings = {setting: given[option] for setting, option in _SETTINGS.items()}
+    chosen = methods.options(method, options, benchmark.method_options)
+    if isinstance(chosen, methods.BayesAggOptions):
+        chosen = _powers_of_heads(benchmark, chosen, given=named["power"] is not None)
     return Run(
         benchmark=benchmark,
         method=method,
-        options=methods.options(method, options, benchmark.method_options),
+        options=chosen,
         settings=dataclasses.replace(benchmark.default_settings, **settings),
     )
 
@@ -201,3 +204,30 @@ def train(make: Callable[[], Benchmark], given: Mapping[str, Any]) -> None:
             console=console,
             record=given["record"],
         )
+
+
+def _powers_of_heads(
+    benchmark: Benchmark, options: methods.BayesAggOptions, *, given: bool
+) -> methods.BayesAggOptions:
+    """Powers by head, of the heads that there are.
+
+    Args:
+        benchmark: Its usual powers are for all heads, of which an option may leave some out.
+        options: Of the method.
+        given: Whether the powers are the user's.
+
+    Raises:
+        SettingsError: The user's are for other heads.
+    """
+    power = options.power
+    if not isinstance(power, Mapping):
+        return options
+    names = list(benchmark.heads(True))
+    if given and set(power) != set(names):
+        raise SettingsError(
+            f"--power is given for {', '.join(power)}; the heads are {', '.join(names)}: give one "
+            "for each, or one number for all"
+        )
+    return dataclasses.replace(
+        options, power={name: value for name, value in power.items() if name in names}
+    )

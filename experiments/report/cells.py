@@ -49,7 +49,7 @@ def measures_of(
         if measure.what == "delta_m":
             values.append(best["test_delta_m"] if single is None else _delta(record, single))
         else:
-            values.append({**best["test_figures"], **best["test"]}[measure.what])
+            values.append({**best["test_figures"], **best["test"]}.get(measure.what))
     return values
 
 

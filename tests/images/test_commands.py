@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from experiments.cifar.benchmark import Cifar
 from experiments.cli import app
-from experiments.cli.image_options import power_of
-from experiments.errors import SettingsError
+from experiments.cli.image_options import describe, power_of
+from experiments.digits.benchmark import Digits
+from experiments.errors import DataError, SettingsError
 from experiments.training import RESULTS
 from tests.images.fixtures import class_folder, utk_folder
 
@@ -99,3 +102,25 @@ def test_powers_in_words() -> None:
             power_of(text)
     with pytest.raises(SettingsError, match="twice"):
         power_of("age=1,age=0.5")
+
+
+def test_powers_are_of_the_heads_that_there_are() -> None:
+    """A network for one task alone takes its own of the benchmark's usual powers."""
+    given = {
+        "method": "bayesagg", "level": None, "option": None, "power": None, "epochs": 6,
+        "batch_size": 32, "lr": 1e-2, "weight_decay": 0.0, "schedule": "steps", "seed": 0,
+        "device": "cpu", "bias": True,
+    }  # fmt: skip
+    rest = dict.fromkeys(
+        ("pretrain", "prior_variance", "resolution", "scale", "covariance", "mean")
+    )
+    run = describe(Digits(only="odd"), {**given, **rest})
+    assert run.options.to_dict()["power"] == {"binary": 0.05}
+    with pytest.raises(SettingsError, match=r"--power is given for age; the heads are regression"):
+        describe(Digits(), {**given, **rest, "power": "age=0.5"})
+
+
+def test_a_folder_of_ones_own_needs_its_source(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    with pytest.raises(DataError, match="add --source folder"):
+        Cifar(source="cifar10", data=str(tmp_path)).load(torch.device("cpu"))
