@@ -123,13 +123,7 @@ def cleaned(
     features: Tensor, observed: dict[str, Targets], valid: Tensor
 ) -> tuple[Tensor, dict[str, Targets]]:
     """The batch, or zeros where it is not valid: in a gradient, 0 · NaN would still be NaN."""
-    targets = {
-        name: target._replace(
-            values=torch.where(valid, target.values, torch.zeros_like(target.values)),
-            weight=None if target.weight is None else torch.where(valid, target.weight, 0.0),
-        )
-        for name, target in observed.items()
-    }
+    targets = {name: target.where(valid) for name, target in observed.items()}
     return torch.where(valid, features, 0.0), targets
 
 

@@ -38,6 +38,16 @@ class Targets(NamedTuple):
         """Some of the tasks."""
         return Targets(*(None if part is None else part[:, rows] for part in self))  # type: ignore[arg-type]
 
+    def where(self, valid: Tensor) -> Targets:
+        """The same where the flag is set, else zeros of weight 0: in a sum, 0 · NaN would stay NaN.
+
+        Args:
+            valid: [] bool. Targets without weights get none.
+        """
+        weight = None if self.weight is None else torch.where(valid, self.weight, 0.0)
+        values = torch.where(valid, self.values, torch.zeros_like(self.values))
+        return self._replace(values=values, weight=weight)
+
     def mean(self, per_example: Tensor) -> Tensor:
         """Weighted sum of a [B, tasks] quantity over the observed count, [tasks]; 0 where none."""
         if self.weight is not None:

@@ -19,7 +19,7 @@ from experiments.settings import Settings
 
 __all__ = ["Run", "isolated_random", "limited_threads", "seed_of"]
 
-_FREE_ON_RESUME = ("epochs", "device", "threads", "graph")
+FREE_ON_RESUME = ("epochs", "device", "threads", "graph")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """What must be the same when a checkpoint is resumed: all but how long and where."""
         described = self.describe()
-        for name in _FREE_ON_RESUME:
+        for name in FREE_ON_RESUME:
             del described["settings"][name]
         described["benchmark"]["options"] = self.benchmark.identity()
         return described

@@ -203,11 +203,7 @@ class ExpansionSums(Statistics):
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's expansion at the head's present weights."""
         if valid is not None:
-            features = features.where(valid, 0.0)
-            targets = targets._replace(
-                values=targets.values.where(valid, 0),
-                weight=None if targets.weight is None else targets.weight.where(valid, 0.0),
-            )
+            features, targets = features.where(valid, 0.0), targets.where(valid)
         design = self._head.exact(features)
         point = self._head.point().detach().to(design.dtype)
         at = self._scheme.expand(self._head, [Chunk(design, targets)], point)

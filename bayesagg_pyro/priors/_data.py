@@ -204,7 +204,7 @@ class DataTracker(Tracker):
                     f"head {self._head.site!r}: only Gaussian priors are renewed in place, not "
                     f"{type(new).__name__}; make the policy with in_place=False"
                 )
-            if old.mean.shape == new.mean.shape and layout(old) == layout(new):
+            if layout(old) == layout(new):
                 return old.copy_(new)
         return new
 

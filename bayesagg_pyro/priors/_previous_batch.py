@@ -102,12 +102,7 @@ class _PreviousBatchTracker(Tracker):
             targets = targets._replace(weight=weight / self._policy.temperature)
         assert self.prior is not None
         if valid is not None:
-            weight = targets.weight
-            features = features.where(valid, 0.0)
-            targets = targets._replace(
-                values=targets.values.where(valid, torch.zeros_like(targets.values)),
-                weight=None if weight is None else weight.where(valid, 0.0),
-            )
+            features, targets = features.where(valid, 0.0), targets.where(valid)
         found = self._scheme.infer(self._head, features, targets, self.prior)
         if not isinstance(found, GaussianFamily):
             raise DtypeError(_not_gaussian(self._head, self._scheme))

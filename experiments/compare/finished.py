@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments import checkpoints, results
 from experiments.compare.comparison import Job
+from experiments.run import FREE_ON_RESUME
 from experiments.training import RESULTS
 
 __all__ = ["differences", "record"]
@@ -31,9 +32,11 @@ def differences(job: Job, found: Mapping[str, Any]) -> list[str]:
         job: The run as planned.
         found: Its results.
     """
-    wanted = job.run.identity()
-    wanted["settings"]["epochs"] = job.run.settings.epochs
-    wanted["benchmark"]["options"].pop("source", None)  # one set of images, from either source
+    wanted = job.run.describe()
+    for name in FREE_ON_RESUME:
+        if name != "epochs":
+            del wanted["settings"][name]
+    wanted["benchmark"]["options"].pop("data", None)  # a place, and not what is there
     wanted = json.loads(json.dumps(wanted, default=str))
     return checkpoints.differences(_same_keys(found, wanted), wanted)
 

@@ -60,11 +60,7 @@ def table(comparison: Comparison, found: Sequence[Row]) -> Table:
         return _long(comparison, found)
     names = [(task.symbol, task.unit) for task in comparison.benchmark.tasks]
     score = comparison.benchmark.score_name
-    made = Table(
-        title=f"{comparison.name}: test {comparison.benchmark.metric} at the best validation epoch",
-        caption=comparison.about,
-        title_justify="left",
-    )
+    made = _empty(comparison, comparison.benchmark.metric)
     made.add_column("task")
     made.add_column("unit")
     for row in found:
@@ -82,14 +78,18 @@ def table(comparison: Comparison, found: Sequence[Row]) -> Table:
     return made
 
 
-def _long(comparison: Comparison, found: Sequence[Row]) -> Table:
-    """One line for each entry, without the tasks."""
-    score = comparison.benchmark.score_name
-    made = Table(
-        title=f"{comparison.name}: test {score} at the best validation epoch",
+def _empty(comparison: Comparison, what: str) -> Table:
+    return Table(
+        title=f"{comparison.name}: test {what} at the best validation epoch",
         caption=comparison.about,
         title_justify="left",
     )
+
+
+def _long(comparison: Comparison, found: Sequence[Row]) -> Table:
+    """One line for each entry, without the tasks."""
+    score = comparison.benchmark.score_name
+    made = _empty(comparison, score)
     made.add_column("setting")
     for name in (f"{score} %", "last epoch", "seeds", "minutes"):
         made.add_column(name, justify="right", no_wrap=True)
