@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._checks import check_names
 from bayesagg_pyro.errors import NonFiniteError, SettingError
 from bayesagg_pyro.heads import Head
@@ -83,11 +84,10 @@ class Guard:
             valid: the flag of deferred validation, None for "now".
             suspects: names the heads that it comes from; called for an error alone.
         """
-        finite = value.isfinite().all()
         if valid is not None:
-            valid = valid & finite
+            valid = valid & value.isfinite().all()
             self._note(valid)
-        elif not finite:
+        elif not linalg.all_finite(value.detach()):
             heads = "".join(f" of head {name!r}" for name in suspects()[:1])
             raise NonFiniteError(
                 f"{what}{heads} overflows {value.dtype}, although features and targets are finite; "

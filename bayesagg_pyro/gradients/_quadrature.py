@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator
@@ -69,8 +70,7 @@ class Quadrature(Estimator):
                 f"Quadrature needs a Gaussian posterior, not {type(posterior).__name__}; "
                 "use gradients.MonteCarlo()"
             )
-        design = head.exact(features)
-        posterior = posterior.to(design.device, design.dtype)
+        posterior = posterior.to(features.device, linalg.head_dtype(features.device))
         if isinstance(head, OnePredictor):
             predictor = _one_predictor(head, posterior, features, targets)
         elif (
@@ -79,7 +79,7 @@ class Quadrature(Estimator):
             and head.embedding is None
             and same_model(type(head), Categorical)
         ):
-            predictor = _two_classes(head, posterior, design, targets)
+            predictor = _two_classes(head, posterior, head.exact(features), targets)
         else:
             raise DtypeError(
                 f"head {head.site!r}: Quadrature is for heads with one linear predictor and for "
@@ -160,12 +160,13 @@ def _moments(
 ) -> GradientDistribution:
     m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
     dtype = cross.dtype
-    f0, f1, square, var_f, cov, var_zf = (
-        x.mT[..., None].to(dtype) for x in _node_moments(mean, std, derivative, transition, nodes)
-    )
-    # From here on all is [tasks, B, d] and free of cancellation: the features' precision will do.
     inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
-    k = cross * inverse_root.mT[..., None].to(dtype)
+    numbers = (*_node_moments(mean, std, derivative, transition, nodes), inverse_root)
+    # From here on all is [tasks, B, d] and free of cancellation: the features' precision will do.
+    f0, f1, square, var_f, cov, var_zf, inverse_root = (
+        torch.stack([x.expand_as(mean).mT for x in numbers]).to(dtype)[..., None].unbind()
+    )
+    k = cross * inverse_root
     m, s = m.to(dtype), s.to(dtype)
     average = (m * f0).addcmul_(k, f1)
     mixed = (k * var_zf).addcmul_(m, 2 * cov).mul_(k)  # k k Var(z f) + 2 m k Cov(f, z f)

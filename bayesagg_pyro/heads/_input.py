@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, SettingError, ShapeError
 from bayesagg_pyro.targets import RawTargets, Targets
 
@@ -47,14 +48,12 @@ def check_features(owner: str, features: Tensor, size: int, *, values: bool = Tr
         raise ShapeError(f"{owner}: the batch is empty; leave it out")
     if not features.is_floating_point():
         raise DtypeError(f"{owner}: features must be floating point, not {features.dtype}")
-    if values:
-        finite = features.isfinite()
-        if not finite.all():
-            example, column = (~finite).nonzero()[0].tolist()
-            raise NonFiniteError(
-                f"{owner}: feature {column} of example {example} is "
-                f"{features[example, column].item()}; the input is bad or the backbone has diverged"
-            )
+    if values and not linalg.all_finite(features.detach()):
+        example, column = (~features.isfinite()).nonzero()[0].tolist()
+        raise NonFiniteError(
+            f"{owner}: feature {column} of example {example} is "
+            f"{features[example, column].item()}; the input is bad or the backbone has diverged"
+        )
 
 
 def check_device(owner: str, what: str, tensors: Any, device: torch.device) -> None:
@@ -154,10 +153,9 @@ def check_finite(owner: str, targets: Targets) -> None:
             raise NonFiniteError(f"{owner}: an example's weight is NaN or infinite")
         if (targets.weight < 0).any():
             raise SettingError(f"{owner}: an example's weight is {targets.weight.min().item()}")
-    finite = targets.values.isfinite()
-    if finite.all():
+    if linalg.all_finite(targets.values):
         return
-    example, task = (~finite).nonzero()[0].tolist()
+    example, task = (~targets.values.isfinite()).nonzero()[0].tolist()
     bad = targets.values[example, task].item()
     remedy = (
         "; if it was not observed, pass (targets, mask) or make the head with missing='nan'"

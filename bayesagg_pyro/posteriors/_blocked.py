@@ -105,15 +105,11 @@ class BlockedGaussian(Gaussian):
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         size = self.upper.shape[-1]
-        column = vectors[..., None]
-        first = self.upper_inverse.mT @ (self.upper_inverse @ column[:, :size])
-        solution: Tensor = self.lower_inverse.mT @ (self.lower_inverse @ column)
-        solution[:, :size] += first
-        return solution.squeeze(-1)
-
-    def with_mean(self, mean: Tensor) -> BlockedGaussian:
-        """The same precision around another mean, [tasks, P]."""
-        return BlockedGaussian(**{**self.tensors(), "mean": mean})
+        row = vectors[:, None]  # products with rows are twice as fast as with columns
+        first = row[..., :size] @ self.upper_inverse.mT @ self.upper_inverse
+        solution: Tensor = row @ self.lower_inverse.mT @ self.lower_inverse
+        solution[..., :size] += first
+        return solution.squeeze(1)
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w; the variance is a sum of squares."""

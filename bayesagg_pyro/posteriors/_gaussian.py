@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from functools import cached_property
 
 import torch
@@ -93,7 +94,8 @@ class Gaussian(GaussianFamily):
 
     def precision_times(self, vectors: Tensor) -> Tensor:
         """Λ applied to one vector per task, [tasks, P]."""
-        return (self.precision_matrix @ vectors[..., None])[..., 0]
+        # Λ is symmetric, and products with rows are faster than with columns.
+        return (vectors[:, None] @ self.precision_matrix)[:, 0]
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
@@ -105,9 +107,9 @@ class Gaussian(GaussianFamily):
 
     def with_mean(self, mean: Tensor) -> Gaussian:
         """The same precision around another mean, [tasks, P]."""
-        moved = Gaussian(**{**self.tensors(), "mean": mean})
-        if "inverse_tril" in vars(self):
-            moved.inverse_tril = self.inverse_tril
+        moved = copy(self)  # with all that was derived from the precision
+        moved._mean = mean
+        moved.info = Info(self.info.jitter, self.info.condition)
         return moved
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
