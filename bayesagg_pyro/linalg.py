@@ -184,15 +184,15 @@ def inverse_factor_rows(upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor] |
     Looks at the outcome, so on an accelerator it waits for the device.
     """
     half = upper.shape[-1]
-    first, failed = torch.linalg.cholesky_ex(upper)
-    first = inverse_tril(first)
+    first, failed = torch.linalg.cholesky_ex(upper, upper=True)  # as LAPACK takes it: no copies
+    first = inverse_tril(first.mT)
     corner = lower[..., :half]
     # Minus the factor's lower left block.
     coupling = torch.baddbmm(corner, corner, first.mT, beta=0, alpha=-1)
     schur = torch.baddbmm(lower[..., half:], coupling, coupling.mT, alpha=-1)
-    second, failed_too = torch.linalg.cholesky_ex(schur)
+    second, failed_too = torch.linalg.cholesky_ex(schur, upper=True)
     if failed.any() or failed_too.any():
         return None
-    second = inverse_tril(second)
+    second = inverse_tril(second.mT)
     corner = first.mT @ (second @ coupling).mT
     return first, torch.cat([corner, second.mT], -2).mT  # columns are contiguous in either block
