@@ -228,6 +228,8 @@ def _per_task(power: Power, groups: Mapping[str, int], tasks: int) -> list[float
         return [power[name] for name, size in groups.items() for _ in range(size)]
     if isinstance(power, Sequence):
         if len(power) != tasks:
-            raise TaskError(f"{len(power)} powers are given for {tasks} tasks")
+            raise TaskError(
+                f"{len(power)} powers are given for {tasks} tasks: give one, or one for each"
+            )
         return list(power)
     return [power] * tasks

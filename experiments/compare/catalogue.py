@@ -41,6 +41,12 @@ _ABLATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
         {"resolution": "task", "prior": "running", "half_life": 4200.0},
     ),
     ("task-half", "weights per task, s = 0.5", {"resolution": "task", "power": 0.5}),
+    (
+        "task-powers",
+        "weights per task, s = 0.5 for the four energies and 0.8 for the others",
+        {"resolution": "task", "power": [0.8] * 6 + [0.5] * 4 + [0.8]},
+    ),
+    ("task-mean-only", "weights per task, s = 0", {"resolution": "task", "power": 0.0}),
     ("evidence", "prior variance from the evidence", {"prior": "evidence"}),
     ("leave-batch-out", "batch taken out of its prior", {"leave_batch_out": True}),
     ("mean-only", "s = 0", {"power": 0.0}),
@@ -102,12 +108,19 @@ def _ablations(settings: Mapping[str, Any], options: Mapping[str, Any]) -> list[
         _entry("smoothed", "plateau schedule on a smoothed score", "bayesagg", RECOMMENDED,
                settings={**settings, **_PLATEAU, "score_smoothing": 0.8}, options=options),
     ]  # fmt: skip
+    plateau = {**settings, **_PLATEAU}
+    schedules = [
+        _entry("task-plateau", "weights per task, plateau schedule", "bayesagg", RECOMMENDED,
+               settings=plateau, options={**options, "resolution": "task"}),
+        _entry("ls-plateau", "LS, plateau schedule", "ls", PAPER, settings=plateau),
+        _entry("si-plateau", "SI, plateau schedule", "si", PAPER, settings=plateau),
+    ]  # fmt: skip
     base = _entry("base", "base: weights per dimension", "bayesagg", RECOMMENDED,
                   settings=settings, options=options)  # fmt: skip
     others = [
         entry for entry in _main(settings, {"pretrain": 8}, options) if entry.label != "recommended"
     ]
-    return [base, *others, *changed, *trainer]
+    return [base, *others, *changed, *trainer, *schedules]
 
 
 def _paper() -> list[Entry]:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
 from torch.nn import Parameter
@@ -111,7 +112,18 @@ class MethodOptions:
                 raise SettingsError(
                     f"{key} = {value!r} has no meaning for method {method}: leave it out ({has})"
                 )
+            wanted = get_type_hints(cls)[key]
+            if isinstance(value, str) and not _takes_words(wanted):
+                remedy = "true or false" if wanted is bool else "a number"
+                raise SettingsError(f"{key} = {value!r} cannot work: give {remedy}")
         return dict(given)
+
+
+def _takes_words(hint: Any) -> bool:
+    """Whether a word can be a value of this type."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_takes_words(part) for part in get_args(hint))
+    return hint is str or get_origin(hint) is Literal
 
 
 class Method(ABC):

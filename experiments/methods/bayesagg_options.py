@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -25,8 +25,8 @@ class BayesAggOptions(MethodOptions):
 
     Attributes:
         pretrain: Epochs of linear scalarisation before the first Bayesian one.
-        power: Exponent s of the precision in the weights, 0 (plain mean) to 1; one for all heads,
-            or ``{head: s}``.
+        power: Exponent s of the precision in the weights, 0 (plain mean) to 1; one for all tasks,
+            ``{head: s}``, or one for each task in a list, heads in order.
         prior: The posterior of the last epoch's features (``"full-data"``, the paper), the same
             with the variance of highest evidence per task (``"evidence"``), of features computed
             anew at the epoch's end (``"fresh"``), of all steps with exponential forgetting
@@ -50,7 +50,7 @@ class BayesAggOptions(MethodOptions):
     """
 
     pretrain: int = 50
-    power: float | Mapping[str, float] = 0.85
+    power: float | Mapping[str, float] | Sequence[float] = 0.85
     prior: Prior = "full-data"
     prior_variance: float = 1e-3
     fresh_share: float = 1.0
@@ -65,7 +65,11 @@ class BayesAggOptions(MethodOptions):
 
     def __post_init__(self) -> None:
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
-        powers = self.power.values() if isinstance(self.power, Mapping) else (self.power,)
+        powers: Iterable[float] = (
+            (self.power,)
+            if isinstance(self.power, (int, float))
+            else (self.power.values() if isinstance(self.power, Mapping) else self.power)
+        )
         require(all(0 <= s <= 1 for s in powers), "power", self.power, "give numbers from 0 to 1")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from two_tasks import build, fresh, gradients, problem, train
 
 from bayesagg_pyro import heads
-from bayesagg_pyro.errors import NonFiniteError
+from bayesagg_pyro.errors import NonFiniteError, TaskError
 from experiments import methods
 from experiments.errors import DivergenceError, SettingsError
 from experiments.methods import METHODS, Level
@@ -145,7 +145,10 @@ def test_unknown_names() -> None:
     ("name", "given", "message"),
     [
         ("cagrad", {"c": -1}, "c = -1 cannot work"),
-        ("cagrad", {"c": "much"}, "cannot work"),
+        ("cagrad", {"c": "much"}, "c = 'much' cannot work: give a number"),
+        ("bayesagg", {"leave_batch_out": "no"}, "give true or false"),
+        ("bayesagg", {"power": "much"}, "power = 'much' cannot work: give a number"),
+        ("bayesagg", {"power": [0.5, 2]}, r"power = \[0.5, 2\] cannot work"),
         ("cagrad", {"temperature": 2}, r"temperature = 2 has no meaning.*its options are level, c"),
         ("ls", {"c": 1}, "it has no options"),
         ("mgda", {"max_iters": 0}, "max_iters = 0"),
@@ -169,6 +172,18 @@ def test_options_are_checked(name: str, given: dict[str, Any], message: str | No
         return
     with pytest.raises(SettingsError, match=message):
         methods.options(name, given)
+
+
+@pytest.mark.parametrize("power", [[0.0, 1.0], {"small": 0.0, "large": 1.0}])
+def test_powers_of_tasks(power: Any) -> None:
+    by_task = train(build("bayesagg", power=power), 4)
+    assert all(loss.isfinite().all() for loss in by_task)
+    other = train(build("bayesagg", power=[1.0, 0.0]), 4)
+    assert not torch.equal(by_task[-1], other[-1])
+    with pytest.raises(
+        TaskError, match="3 powers are given for 2 tasks: give one, or one for each"
+    ):
+        build("bayesagg", power=[0.5, 0.5, 0.5])
 
 
 def test_agent_needs_epochs() -> None:
