@@ -120,6 +120,7 @@ class Benchmark(ABC):
         single_task_source: Where the single-task metrics are from.
         score_name: Name of what :meth:`score` gives, in per cent.
         default_settings: The paper's.
+        smallest_batch: Examples that a training step needs; batch normalisation needs two.
         method_options: The paper's options of methods for this benchmark, where they differ from
             the methods' own defaults: ``{method: {option: value}}``.
         grid: The values that the paper searched, ``{option of bayesagg: values}``.
@@ -131,6 +132,7 @@ class Benchmark(ABC):
     single_task_source: ClassVar[str]
     score_name: ClassVar[str] = "Δm"
     default_settings: ClassVar[Settings] = Settings()
+    smallest_batch: ClassVar[int] = 1
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
 

@@ -15,7 +15,7 @@ from bayesagg_pyro.heads import Head
 from experiments import methods
 from experiments.benchmark import Benchmark
 from experiments.methods import Method, MethodOptions
-from experiments.settings import Settings
+from experiments.settings import Settings, require
 
 __all__ = ["Run", "isolated_random", "limited_threads", "seed_of"]
 
@@ -44,6 +44,8 @@ class Run:
     def __post_init__(self) -> None:
         methods.check(self.method, self.options)
         self.options.check(self.settings.epochs)
+        least, batch = self.benchmark.smallest_batch, self.settings.batch_size
+        require(batch >= least, "batch_size", batch, f"give at least {least} for this network")
 
     def build(self, device: torch.device) -> Method:
         """The method with fresh weights, drawn on the CPU from the settings' seed, on ``device``.

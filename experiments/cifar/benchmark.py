@@ -68,6 +68,7 @@ class Cifar(Benchmark):
     metric: ClassVar[str] = "accuracy"
     single_task_source: ClassVar[str] = "none: the paper gives no single-task row for CIFAR-MTL"
     score_name: ClassVar[str] = "error"
+    smallest_batch: ClassVar[int] = 2
     default_settings: ClassVar[Settings] = Settings(
         epochs=50,
         batch_size=128,
@@ -151,6 +152,7 @@ class Cifar(Benchmark):
             about={
                 "source": self.source,
                 "classes": list(found.classes),
+                "other_files": found.others,
                 "sizes": parts.sizes(),
                 "channel_mean": mean,
                 "channel_std": std,

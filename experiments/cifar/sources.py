@@ -34,12 +34,14 @@ class LabelledImages:
         labels: [N] int64.
         classes: Names of the classes, in the order of the labels.
         training: How many of the images, from the first, are official training images.
+        others: Files beside a folder's images that are none, and so were passed over.
     """
 
     pixels: Tensor
     labels: Tensor
     classes: tuple[str, ...]
     training: int
+    others: int = 0
 
 
 def load(
@@ -131,6 +133,7 @@ def _super_classes(batches: Sequence[Path], names: Path) -> tuple[list[int], tup
 def _folder(data: Path, cache: Path, progress: bool) -> LabelledImages:
     require_folder(data, "train/<class>/*.jpg and test/<class>/*.jpg")
     parts = {name: _classes(data / name) for name in ("train", "test")}
+    others = sum(images_in(entry)[1] for name in parts for entry in _folders(data / name))
     classes = tuple(parts["train"])
     if tuple(parts["test"]) != classes:
         odd = sorted(set(classes) ^ set(parts["test"]))
@@ -144,7 +147,7 @@ def _folder(data: Path, cache: Path, progress: bool) -> LabelledImages:
             files += of_class
             labels += [label] * len(of_class)
     pixels = decoded("folder", files, Form(SIZE), cache, progress=progress)
-    return LabelledImages(pixels, torch.tensor(labels), classes, training)
+    return LabelledImages(pixels, torch.tensor(labels), classes, training, others)
 
 
 def class_names(data: Path) -> tuple[str, ...]:

@@ -40,8 +40,10 @@ def test_the_papers_settings() -> None:
 
 def test_folder_of_classes(tmp_path: Path) -> None:
     benchmark = folder_benchmark(class_folder(tmp_path / "set"))
+    (tmp_path / "set" / "train" / "cat" / "notes.txt").touch()
     assert [task.name for task in benchmark.tasks] == ["cat", "dog", "frog"]
     data = benchmark.load(CPU)
+    assert data.about["other_files"] == 1
     assert (len(data.train), len(data.validation), len(data.test)) == (24, 6, 12)
     (batch,) = data.test.batches(100)
     assert batch.inputs.shape == (12, 3, 32, 32)

@@ -74,6 +74,8 @@ def test_the_papers_options_of_the_method_are_taken(tmp_path: Path) -> None:
         (["chestxray14", "--data", "absent"], "no folder absent"),
         (["utkface", "--data", "absent"], "no folder absent"),
         (["utkface", "--depth", "50"], "depth = 50"),
+        (["cifar-mtl", "--batch-size", "1"], "batch_size = 1 cannot work: give at least 2"),
+        (["digits", "--method", "cagrad", "--option", "c=much"], "c = 'much' cannot work"),
     ],
 )
 def test_mistakes_are_one_line(
