@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -107,7 +108,8 @@ def errors(records: Sequence[Record]) -> Figure:
     more, names = grid[0].get_legend_handles_labels()
     both = dict(zip([*names, *labels], [*more, *handles], strict=True))
     figure.legend(both.values(), both.keys(), loc="outside upper center", ncols=len(both))
-    figure.supylabel(f"validation {records[0]['metric']}", fontsize=8)
+    label = textwrap.fill(f"validation {records[0]['metric']}", 26 * rows)
+    figure.supylabel(label, fontsize=8)
     return figure
 
 

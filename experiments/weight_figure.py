@@ -57,7 +57,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
             cells.tick_params(length=0)
         grid[-1, column].set_xticks(positions, symbols, rotation=90)
     grid[0, 0].set_ylabel("weight in updates")
-    grid[0, 0].legend(loc="upper left", fontsize=6, borderpad=0, handlelength=1.5)
+    grid[0, 0].legend(loc="best", fontsize=6, borderpad=0, handlelength=1.5)
     if not alike:
         grid[1, 0].set_ylabel("training example")
         figure.colorbar(image, ax=list(grid[1]), label="weight by example", aspect=25, pad=0.01)

@@ -78,7 +78,7 @@ def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
 
 
 def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
-    """What the recorder of each entry's first recorded seed saw, by epoch."""
+    """What each entry's first recorded seed shows, averaged over the records of an epoch."""
     with matplotlib.rc_context(cast(Any, STYLE)):
         figure = Figure(figsize=(7.0, 4.2), layout="constrained")
         FigureCanvasAgg(figure)
@@ -89,15 +89,23 @@ def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
             if file is not None:
                 rows = diagnostics.read(file)
                 for axes, (_, column, summary) in zip(panels, _PANELS, strict=True):
-                    points = [(row["epoch"], found) for row in rows if (found := _of(row, column))]
-                    epochs = [epoch for epoch, _ in points]
-                    values = [summary(found) for _, found in points]
-                    axes.plot(epochs, values, **_look(index), linewidth=1.0, label=entry.title)
+                    points: dict[float, list[float]] = {}
+                    for row in rows:
+                        if found := _of(row, column):
+                            points.setdefault(row["epoch"], []).append(summary(found))
+                    means = [statistics.fmean(values) for values in points.values()]
+                    if means:
+                        axes.plot(
+                            [*points], means, **_look(index), linewidth=1.0, label=entry.title
+                        )
         for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
             axes.set(title=title, xlabel="epoch")
-            if column not in ("live_units", "effective_tasks"):
+            if not axes.lines:
+                axes.set_axis_off()  # such as posteriors, where no run had any
+            elif column not in ("live_units", "effective_tasks"):
                 axes.set_yscale("log")
-        panels[0].legend(fontsize=6)
+        shown = next((axes for axes in panels if axes.lines), panels[0])
+        shown.legend(fontsize=6)
     return figure
 
 
