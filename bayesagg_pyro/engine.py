@@ -335,6 +335,11 @@ class BayesAgg(nn.Module):
             self.generator.set_state(state["generator"])
         self._guard.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What `keep_gradients` keeps holds functions, which cannot be pickled.
+        light = None if self.info is None else self.info.light()
+        return {**self.__dict__, "info": light}
+
     def _stateful(self) -> dict[str, Mapping[str, Stateful]]:
         return {
             "trackers": self._trackers,

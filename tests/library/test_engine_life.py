@@ -212,8 +212,9 @@ def test_batch_norm_statistics_move_once_a_step(rng) -> None:
 
 
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])
-def test_copies_are_independent_and_equal(rng, copier) -> None:
-    toy = Toy(rng).bayes()
+@pytest.mark.parametrize("keep", [False, True])
+def test_copies_are_independent_and_equal(rng, copier, keep) -> None:
+    toy = Toy(rng, keep_gradients=keep).bayes()
     toy.step(slice(0, 16))  # in the middle of an epoch
     toy.clear()
     twin = copy.copy(toy)
