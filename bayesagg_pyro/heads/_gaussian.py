@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
@@ -14,6 +14,9 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Gaussian"]
 
@@ -70,9 +73,19 @@ class Gaussian(OnePredictor):
                 raise SettingError(
                     f'noise_scale must be positive numbers or "learned", not {noise_scale!r}'
                 )
-            self.noise = "learned"
             noise_scale = torch.ones(tasks)
+            self.noise = "learned"
         self.register_buffer("noise_scale", _checked_scale(noise_scale, tasks))
+
+    def learn_noise(self) -> Self:
+        """Let the data choose τ, as `noise_scale="learned"` does; returns itself.
+
+        Each task has a τ of its own from then on and starts at what it was. For before the engine
+        is made.
+        """
+        self.noise = "learned"
+        self.noise_scale = self.noise_scale.expand(self.tasks).clone()
+        return self
 
     def set_noise_scale(self, noise_scale: float | Sequence[float] | Tensor) -> None:
         """Replace τ, in place; one number, or one per task for a head made with one per task.

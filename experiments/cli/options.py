@@ -22,6 +22,7 @@ __all__ = [
     "Mean",
     "MethodName",
     "MethodOption",
+    "Noise",
     "Out",
     "Overwrite",
     "Power",
@@ -167,6 +168,16 @@ Mean = Annotated[
         help="Average each gradient over the posterior (the paper), or take it at the posterior "
         "mean, where uncertainty decides the weights alone.",
         show_default="posterior",
+        rich_help_panel=_BAYES,
+    ),
+]
+Noise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="unit|learned",
+        help="Standard deviation of the regression heads' noise: that of standardised targets (the "
+        "paper), or for each task what the training data make most probable.",
+        show_default="unit",
         rich_help_panel=_BAYES,
     ),
 ]

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, priors
 from bayesagg_pyro.diagnostics import Recorder
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import Gaussian, Head
 from experiments.methods.base import (
     Capture,
     ExampleWeights,
@@ -51,6 +51,10 @@ class BayesAggMethod(Method):
         self._fresh: Iterator[tuple[Tensor, dict[str, Tensor]]] | None = None
         moving = ("running", "previous-batch")  # their priors change from step to step
         self.capture = Capture.NEVER if options.prior in moving else Capture.EPOCH
+        if options.noise == "learned":
+            for head in self._heads.values():
+                if isinstance(head, Gaussian):
+                    head.learn_noise()
         self._base_priors = {
             name: priors.isotropic(head, options.prior_variance)
             for name, head in self._heads.items()

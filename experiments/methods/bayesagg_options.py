@@ -45,6 +45,9 @@ class BayesAggOptions(MethodOptions):
             number of tasks, the size that the pre-training had).
         covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
             alone and takes a matrix for each task and example.
+        noise: Standard deviation of the regression heads' noise: that of standardised targets
+            (``"unit"``, the paper), or for each task the value of highest evidence whenever the
+            prior is made (``"learned"``). Losses stay as they are.
         mean: The gradient averaged over the ``"posterior"`` (the paper), or taken at its mean
             (``"plug-in"``), where the uncertainty decides the weights alone.
     """
@@ -62,6 +65,7 @@ class BayesAggOptions(MethodOptions):
     scale: Literal["mean", "sum"] = "mean"
     covariance: Literal["diagonal", "full"] = "diagonal"
     mean: Literal["posterior", "plug-in"] = "posterior"
+    noise: Literal["unit", "learned"] = "unit"
 
     def __post_init__(self) -> None:
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
@@ -101,6 +105,12 @@ class BayesAggOptions(MethodOptions):
                 self.fresh_share,
                 "leave_batch_out needs all training examples in the prior",
             )
+        require(
+            not (self.noise == "learned" and self.prior in _WITHOUT_THE_BATCH),
+            "noise",
+            self.noise,
+            f"prior {self.prior} is not made of training data, which choose it",
+        )
         require(
             not (self.leave_batch_out and self.prior in _WITHOUT_THE_BATCH),
             "leave_batch_out",
@@ -164,4 +174,5 @@ _CHOICES = {
     "scale": ("mean", "sum"),
     "covariance": ("diagonal", "full"),
     "mean": ("posterior", "plug-in"),
+    "noise": ("unit", "learned"),
 }

@@ -186,6 +186,16 @@ def test_powers_of_tasks(power: Any) -> None:
         build("bayesagg", power=[0.5, 0.5, 0.5])
 
 
+def test_noise_from_the_evidence() -> None:
+    method = build("bayesagg", noise="learned")
+    losses = train(method, 4)
+    head = method.mtl.heads["small"]  # type: ignore[attr-defined]
+    # The task's last mean squared error is its noise's square, but for what was learned since.
+    assert 0.5 < float(head.noise_scale[0]) / float(losses[-10][0].sqrt()) < 2
+    with pytest.raises(SettingsError, match="noise = 'learned' cannot work: prior constant"):
+        methods.options("bayesagg", {"noise": "learned", "prior": "constant"})
+
+
 def test_agent_needs_epochs() -> None:
     with pytest.raises(SettingsError, match="act_after = 5 leaves no epoch to the agent"):
         methods.options("igbv2", {}).check(5)

@@ -160,6 +160,15 @@ def test_learned_noise_is_learned_by_every_policy_with_data(rng) -> None:
             same(mtl.posteriors()["a"], direct, 1e-9)
 
 
+def test_a_head_can_be_told_to_learn_its_noise(rng) -> None:
+    head = heads.Gaussian(4, 3, noise_scale=0.5)
+    assert head.learn_noise() is head
+    assert head.noise == "learned"
+    assert head.noise_scale.tolist() == [0.5, 0.5, 0.5]
+    head.set_noise_scale([1.0, 2.0, 3.0])  # one for each task now
+    assert heads.Gaussian(4, 3, noise_scale=[1.0, 2.0, 3.0]).learn_noise().noise_scale[2] == 3
+
+
 def test_iterative_schemes_infer_with_the_noise_just_learned(rng) -> None:
     """The posterior put in force is at the new τ, which is 50 times the old one."""
     h = torch.randn(80, 3, generator=rng, dtype=torch.float64)
