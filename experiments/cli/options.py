@@ -174,9 +174,9 @@ Mean = Annotated[
 Noise = Annotated[
     str | None,
     typer.Option(
-        metavar="unit|learned",
-        help="Standard deviation of the regression heads' noise: that of standardised targets (the "
-        "paper), or for each task what the training data make most probable.",
+        metavar="unit|learned|integrated",
+        help="Noise of the regression heads: that of standardised targets (the paper), for each "
+        "task what the training data make most probable, or unknown and integrated over.",
         show_default="unit",
         rich_help_panel=_BAYES,
     ),

@@ -46,6 +46,18 @@ _ABLATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
         "weights per task, s = 0.5 for the four energies and 0.8 for the others",
         {"resolution": "task", "power": [0.8] * 6 + [0.5] * 4 + [0.8]},
     ),
+    ("task-1", "weights per task, s = 1", {"resolution": "task", "power": 1.0}),
+    ("task-noise", "weights per task, learned noise", {"resolution": "task", "noise": "learned"}),
+    (
+        "task-noise-half",
+        "weights per task, learned noise, s = 0.5",
+        {"resolution": "task", "noise": "learned", "power": 0.5},
+    ),
+    (
+        "task-noise-evidence",
+        "weights per task, noise and prior variance from the evidence",
+        {"resolution": "task", "noise": "learned", "prior": "evidence"},
+    ),
     ("task-mean-only", "weights per task, s = 0", {"resolution": "task", "power": 0.0}),
     ("evidence", "prior variance from the evidence", {"prior": "evidence"}),
     ("leave-batch-out", "batch taken out of its prior", {"leave_batch_out": True}),
@@ -109,12 +121,22 @@ def _ablations(settings: Mapping[str, Any], options: Mapping[str, Any]) -> list[
                settings={**settings, **_PLATEAU, "score_smoothing": 0.8}, options=options),
     ]  # fmt: skip
     plateau = {**settings, **_PLATEAU}
+    per_task = {**options, "resolution": "task"}
     schedules = [
         _entry("task-plateau", "weights per task, plateau schedule", "bayesagg", RECOMMENDED,
-               settings=plateau, options={**options, "resolution": "task"}),
+               settings=plateau, options=per_task),
         _entry("ls-plateau", "LS, plateau schedule", "ls", PAPER, settings=plateau),
         _entry("si-plateau", "SI, plateau schedule", "si", PAPER, settings=plateau),
     ]  # fmt: skip
+    for rate in (2e-3, 3e-3, 5e-3):
+        name, title = f"rate-{round(rate * 1e3)}", f"learning rate {rate * 1e3:.0f}e-3"
+        faster = {**settings, "learning_rate": rate}
+        schedules += [
+            _entry(f"task-{name}", f"weights per task, {title}", "bayesagg", RECOMMENDED,
+                   settings=faster, options=per_task),
+            _entry(f"ls-{name}", f"LS, {title}", "ls", PAPER, settings=faster),
+            _entry(f"si-{name}", f"SI, {title}", "si", PAPER, settings=faster),
+        ]  # fmt: skip
     base = _entry("base", "base: weights per dimension", "bayesagg", RECOMMENDED,
                   settings=settings, options=options)  # fmt: skip
     others = [

@@ -15,6 +15,7 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, priors
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference import IntegratedNoise, Scheme, TaylorGGN
 from experiments.methods.base import (
     Capture,
     ExampleWeights,
@@ -51,10 +52,13 @@ class BayesAggMethod(Method):
         self._fresh: Iterator[tuple[Tensor, dict[str, Tensor]]] | None = None
         moving = ("running", "previous-batch")  # their priors change from step to step
         self.capture = Capture.NEVER if options.prior in moving else Capture.EPOCH
+        regressions = {n: head for n, head in self._heads.items() if isinstance(head, Gaussian)}
         if options.noise == "learned":
-            for head in self._heads.values():
-                if isinstance(head, Gaussian):
-                    head.learn_noise()
+            for head in regressions.values():
+                head.learn_noise()
+        integrated: dict[str, Scheme] | None = None
+        if options.noise == "integrated":
+            integrated = {n: IntegratedNoise() if n in regressions else TaylorGGN() for n in heads}
         self._base_priors = {
             name: priors.isotropic(head, options.prior_variance)
             for name, head in self._heads.items()
@@ -62,6 +66,7 @@ class BayesAggMethod(Method):
         self.mtl = ba.BayesAgg(
             heads=self._heads,
             aggregation=self._aggregation,
+            inference=integrated,
             prior=options.policy(),
             warmup=True,
             scale=options.scale,

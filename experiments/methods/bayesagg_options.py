@@ -45,9 +45,10 @@ class BayesAggOptions(MethodOptions):
             number of tasks, the size that the pre-training had).
         covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
             alone and takes a matrix for each task and example.
-        noise: Standard deviation of the regression heads' noise: that of standardised targets
-            (``"unit"``, the paper), or for each task the value of highest evidence whenever the
-            prior is made (``"learned"``). Losses stay as they are.
+        noise: Of the regression heads: the standard deviation of standardised targets (``"unit"``,
+            the paper); for each task the value of highest evidence whenever the prior is made
+            (``"learned"``); or unknown and integrated over, the prior in its units
+            (``"integrated"``). Losses stay as they are.
         mean: The gradient averaged over the ``"posterior"`` (the paper), or taken at its mean
             (``"plug-in"``), where the uncertainty decides the weights alone.
     """
@@ -65,7 +66,7 @@ class BayesAggOptions(MethodOptions):
     scale: Literal["mean", "sum"] = "mean"
     covariance: Literal["diagonal", "full"] = "diagonal"
     mean: Literal["posterior", "plug-in"] = "posterior"
-    noise: Literal["unit", "learned"] = "unit"
+    noise: Literal["unit", "learned", "integrated"] = "unit"
 
     def __post_init__(self) -> None:
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
@@ -174,5 +175,5 @@ _CHOICES = {
     "scale": ("mean", "sum"),
     "covariance": ("diagonal", "full"),
     "mean": ("posterior", "plug-in"),
-    "noise": ("unit", "learned"),
+    "noise": ("unit", "learned", "integrated"),
 }

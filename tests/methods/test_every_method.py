@@ -196,6 +196,14 @@ def test_noise_from_the_evidence() -> None:
         methods.options("bayesagg", {"noise": "learned", "prior": "constant"})
 
 
+def test_noise_integrated_over() -> None:
+    method = build("bayesagg", noise="integrated")
+    losses = train(method, 4)
+    prior = method.mtl.priors()["small"]  # type: ignore[attr-defined]
+    noise = prior.rate / (prior.shape_parameter - 1)
+    assert 0.25 < float(noise[0]) / float(losses[-10][0]) < 4
+
+
 def test_agent_needs_epochs() -> None:
     with pytest.raises(SettingsError, match="act_after = 5 leaves no epoch to the agent"):
         methods.options("igbv2", {}).check(5)

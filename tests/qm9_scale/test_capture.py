@@ -24,6 +24,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "paper": ("bayesagg", {"pretrain": 1}, {}),
     "fresh": ("bayesagg", {**BAYES, "prior": "fresh", "resolution": "dimension"}, {}),
     "evidence": ("bayesagg", {**BAYES, "prior": "evidence"}, {"schedule": "cosine"}),
+    "integrated noise": (
+        "bayesagg",
+        {**BAYES, "prior": "fresh", "resolution": "task", "noise": "integrated"},
+        {},
+    ),
+    "learned noise": ("bayesagg", {**BAYES, "noise": "learned"}, {}),
     "the rest": (
         "bayesagg",
         {**BAYES, "leave_batch_out": True, "floor": 0.3, "max_ratio": 4.0, "mean": "plug-in"},
