@@ -145,6 +145,8 @@ def gram(design: Tensor, weight: Tensor | None = None) -> Tensor:
 def split_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Lower triangle of symmetric matrices [T, D, D] by rows, in two contiguous blocks.
 
+    The two blocks on the diagonal are whole, not triangles.
+
     Returns:
         [T, k, k] and [T, D - k, D], k being the larger half of D.
     """

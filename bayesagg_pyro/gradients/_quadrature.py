@@ -160,13 +160,11 @@ def _moments(
 ) -> GradientDistribution:
     m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
     dtype = cross.dtype
-    inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
-    numbers = (*_node_moments(mean, std, derivative, transition, nodes), inverse_root)
+    numbers = torch.stack(_node_moments(mean, std, derivative, transition, nodes))
     # From here on all is [tasks, B, d] and free of cancellation: the features' precision will do.
-    f0, f1, square, var_f, cov, var_zf, inverse_root = (
-        torch.stack([x.expand_as(mean).mT for x in numbers]).to(dtype)[..., None].unbind()
-    )
-    k = cross * inverse_root
+    f0, f1, square, var_f, cov, var_zf = numbers.mT[..., None].to(dtype).unbind()
+    inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
+    k = cross * inverse_root.mT[..., None].to(dtype)
     m, s = m.to(dtype), s.to(dtype)
     average = (m * f0).addcmul_(k, f1)
     mixed = (k * var_zf).addcmul_(m, 2 * cov).mul_(k)  # k k Var(z f) + 2 m k Cov(f, z f)

@@ -105,7 +105,7 @@ class BlockedGaussian(Gaussian):
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         size = self.upper.shape[-1]
-        row = vectors[:, None]  # products with rows are twice as fast as with columns
+        row = vectors[:, None]  # products with rows are faster than with columns
         first = row[..., :size] @ self.upper_inverse.mT @ self.upper_inverse
         solution: Tensor = row @ self.lower_inverse.mT @ self.lower_inverse
         solution[..., :size] += first

@@ -107,6 +107,10 @@ class Gaussian(GaussianFamily):
 
     def with_mean(self, mean: Tensor) -> Gaussian:
         """The same precision around another mean, [tasks, P]."""
+        if mean.shape != self._mean.shape:
+            raise ShapeError(
+                f"the mean must have shape {list(self._mean.shape)}, not {list(mean.shape)}"
+            )
         moved = copy(self)  # with all that was derived from the precision
         moved._mean = mean
         moved.info = Info(self.info.jitter, self.info.condition)

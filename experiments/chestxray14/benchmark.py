@@ -74,7 +74,6 @@ class ChestXray14(Benchmark):
         "Achituve et al., Bayesian Uncertainty for Gradient Aggregation in Multi-Task Learning, "
         "ICML 2024: single-task row of the full ChestX-ray14 table, 3 seeds"
     )
-    smallest_batch: ClassVar[int] = 2
     default_settings: ClassVar[Settings] = Settings(
         epochs=100, batch_size=256, learning_rate=1e-3, schedule="steps", head_bias=True
     )

@@ -22,7 +22,7 @@ _SMALL_SETTINGS: Final = {"epochs": 200, "batch_size": 60, "schedule": "cosine",
 # Shares of the epochs as in the presets: a sixth rounded up to a fifth, and a twenty-fifth.
 _SMALL_PAPER: Final = {"pretrain": 40}
 _SMALL_RECOMMENDED: Final = {"pretrain": 8}
-# A fifth of the epochs, so that two dozen settings are an hour of one core.
+# A fifth of the epochs, so that a setting is two to four minutes of one core.
 _SHORT_SETTINGS: Final = {**_SMALL_SETTINGS, "epochs": 40}
 _SHORT_BASE: Final = {"pretrain": 5, "resolution": "dimension"}
 

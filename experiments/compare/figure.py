@@ -80,7 +80,7 @@ def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
 def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
     """What each entry's first recorded seed shows, averaged over the records of an epoch."""
     with matplotlib.rc_context(cast(Any, STYLE)):
-        figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+        figure = Figure(figsize=(7.0, 4.6), layout="constrained")
         FigureCanvasAgg(figure)
         panels = figure.subplots(2, 3).flatten()
         for index, entry in enumerate(comparison.entries):
@@ -101,11 +101,11 @@ def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
         for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
             axes.set(title=title, xlabel="epoch")
             if not axes.lines:
-                axes.set_axis_off()  # such as posteriors, where no run had any
+                axes.set_visible(False)  # such as posteriors, where no run had any
             elif column not in ("live_units", "effective_tasks"):
                 axes.set_yscale("log")
-        shown = next((axes for axes in panels if axes.lines), panels[0])
-        shown.legend(fontsize=6)
+        told = {str(line.get_label()): line for axes in panels for line in axes.lines}
+        figure.legend([*told.values()], [*told], loc="outside lower center", ncols=2)
     return figure
 
 

@@ -26,6 +26,7 @@ from experiments.methods.base import (
     Scale,
 )
 from experiments.methods.bayesagg_options import BayesAggOptions
+from experiments.settings import require
 
 __all__ = ["BayesAggMethod", "BayesAggOptions"]
 
@@ -53,6 +54,12 @@ class BayesAggMethod(Method):
         moving = ("running", "previous-batch")  # their priors change from step to step
         self.capture = Capture.NEVER if options.prior in moving else Capture.EPOCH
         regressions = {n: head for n, head in self._heads.items() if isinstance(head, Gaussian)}
+        require(
+            options.noise == "unit" or bool(regressions),
+            "noise",
+            options.noise,
+            "there is no regression head, leave it out",
+        )
         if options.noise == "learned":
             for head in regressions.values():
                 head.learn_noise()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 from bayesagg_pyro import priors
@@ -46,7 +47,7 @@ class BayesAggOptions(MethodOptions):
         covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
             alone and takes a matrix for each task and example.
         noise: Of the regression heads: the standard deviation of standardised targets (``"unit"``,
-            the paper); for each task the value of highest evidence whenever the prior is made
+            the paper); for each task the value of highest evidence, at an epoch's end
             (``"learned"``); or unknown and integrated over, the prior in its units
             (``"integrated"``). Losses stay as they are.
         mean: The gradient averaged over the ``"posterior"`` (the paper), or taken at its mean
@@ -70,12 +71,7 @@ class BayesAggOptions(MethodOptions):
 
     def __post_init__(self) -> None:
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
-        powers: Iterable[float] = (
-            (self.power,)
-            if isinstance(self.power, (int, float))
-            else (self.power.values() if isinstance(self.power, Mapping) else self.power)
-        )
-        require(all(0 <= s <= 1 for s in powers), "power", self.power, "give numbers from 0 to 1")
+        require(_are_powers(self.power), "power", self.power, "give numbers from 0 to 1")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             require(value in choices, name, value, f"give {' or '.join(choices)}")
@@ -110,7 +106,13 @@ class BayesAggOptions(MethodOptions):
             not (self.noise == "learned" and self.prior in _WITHOUT_THE_BATCH),
             "noise",
             self.noise,
-            f"prior {self.prior} is not made of training data, which choose it",
+            f"it takes a prior of all training data, not {self.prior}",
+        )
+        require(
+            not (self.noise == "integrated" and self.prior in ("evidence", "previous-batch")),
+            "noise",
+            self.noise,
+            f"prior {self.prior} cannot hold an unknown noise",
         )
         require(
             not (self.leave_batch_out and self.prior in _WITHOUT_THE_BATCH),
@@ -166,6 +168,14 @@ class BayesAggOptions(MethodOptions):
         for name in ("floor", "max_ratio"):
             value = getattr(self, name)
             require(value is None, name, value, "covariance = 'full' has no such bound")
+
+
+def _are_powers(power: object) -> bool:
+    """Whether this is a number from 0 to 1, or at least one of them in a list or by head."""
+    if isinstance(power, Mapping):
+        power = list(power.values())
+    several = power if isinstance(power, Sequence) and not isinstance(power, str) else [power]
+    return bool(several) and all(isinstance(s, Real) and 0 <= float(s) <= 1 for s in several)
 
 
 _WITHOUT_THE_BATCH = ("previous-batch", "constant")

@@ -64,7 +64,6 @@ class UtkFace(Benchmark):
         "Achituve et al., Bayesian Uncertainty for Gradient Aggregation in Multi-Task Learning, "
         "ICML 2024: single-task row of the UTKFace table, 8 seeds"
     )
-    smallest_batch: ClassVar[int] = 2
     default_settings: ClassVar[Settings] = Settings(
         epochs=100,
         batch_size=128,

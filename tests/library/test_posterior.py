@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles import case, close, posterior
 
-from bayesagg_pyro import heads, inference, posteriors, priors
+from bayesagg_pyro import errors, heads, inference, posteriors, priors
 
 NOISES = [1.0, 0.5, [0.3, 1.0, 2.5]]
 
@@ -158,3 +158,12 @@ def test_infer_leaves_everything_as_it_was(rng) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     for old, new in zip(before, [features, c.targets, c.prior.mean], strict=True):
         assert torch.equal(old, new)
+
+
+def test_another_mean_has_the_same_shape(rng) -> None:
+    posterior = posteriors.Gaussian(torch.zeros(3, 4), torch.eye(4)[None])
+    moved = posterior.with_mean(torch.ones(3, 4))
+    assert moved.precision_matrix is posterior.precision_matrix
+    assert posterior.mean.sum() == 0
+    with pytest.raises(errors.ShapeError, match=r"must have shape \[3, 4\], not \[5, 4\]"):
+        posterior.with_mean(torch.ones(5, 4))

@@ -147,6 +147,9 @@ def test_unknown_names() -> None:
         ("cagrad", {"c": -1}, "c = -1 cannot work"),
         ("cagrad", {"c": "much"}, "c = 'much' cannot work: give a number"),
         ("bayesagg", {"leave_batch_out": "no"}, "give true or false"),
+        ("bayesagg", {"power": []}, r"power = \[\] cannot work"),
+        ("bayesagg", {"power": ["much", 0.5]}, r"power = \['much', 0.5\] cannot work"),
+        ("bayesagg", {"noise": "integrated", "prior": "evidence"}, "noise = 'integrated'"),
         ("bayesagg", {"power": "much"}, "power = 'much' cannot work: give a number"),
         ("bayesagg", {"power": [0.5, 2]}, r"power = \[0.5, 2\] cannot work"),
         ("cagrad", {"temperature": 2}, r"temperature = 2 has no meaning.*its options are level, c"),
@@ -192,7 +195,7 @@ def test_noise_from_the_evidence() -> None:
     head = method.mtl.heads["small"]  # type: ignore[attr-defined]
     # The task's last mean squared error is its noise's square, but for what was learned since.
     assert 0.5 < float(head.noise_scale[0]) / float(losses[-10][0].sqrt()) < 2
-    with pytest.raises(SettingsError, match="noise = 'learned' cannot work: prior constant"):
+    with pytest.raises(SettingsError, match="noise = 'learned' cannot work: it takes a prior"):
         methods.options("bayesagg", {"noise": "learned", "prior": "constant"})
 
 
