@@ -59,7 +59,6 @@ _ABLATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
         "weights per task, noise and prior variance from the evidence",
         {"resolution": "task", "noise": "learned", "prior": "evidence"},
     ),
-    ("task-mean-only", "weights per task, s = 0", {"resolution": "task", "power": 0.0}),
     ("evidence", "prior variance from the evidence", {"prior": "evidence"}),
     ("leave-batch-out", "batch taken out of its prior", {"leave_batch_out": True}),
     ("mean-only", "s = 0", {"power": 0.0}),
