@@ -171,6 +171,8 @@ def test_ctrl_c_in_a_real_process(qm9: list[str], tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A job in the background of a script ignores Ctrl-C, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not (out / CHECKPOINT).exists():

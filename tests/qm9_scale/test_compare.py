@@ -133,7 +133,7 @@ def test_figures_of_scores_and_records(tmp_path: Path) -> None:
     assert [path.name for path in found] == ["figure.png", "figure-record.png"]
     seen = {axes.get_title(): len(axes.lines) for axes in recorded(toys, jobs, tmp_path).axes}
     assert seen["norm of the features"] == 2
-    assert seen["effective number of tasks"] == 2
+    assert seen["effective number of tasks"] == 1  # LS has none
 
 
 def test_the_catalogue_can_be_run() -> None:
