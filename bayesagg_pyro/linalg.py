@@ -47,7 +47,7 @@ class Factor(NamedTuple):
 def all_finite(values: Tensor) -> bool:
     """Whether no entry is NaN or infinite; waits for the device.
 
-    One NaN or infinity makes a sum so, and a finite sum is a tenth of the work of looking at each.
+    One NaN or infinity makes a sum so, and a sum is far less work than looking at each.
     """
     return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
 

@@ -73,8 +73,8 @@ class Gaussian(OnePredictor):
                 raise SettingError(
                     f'noise_scale must be positive numbers or "learned", not {noise_scale!r}'
                 )
-            noise_scale = torch.ones(tasks)
             self.noise = "learned"
+            noise_scale = torch.ones(tasks)
         self.register_buffer("noise_scale", _checked_scale(noise_scale, tasks))
 
     def learn_noise(self) -> Self:

@@ -106,13 +106,14 @@ class MethodOptions:
             SettingsError: The method has no such option.
         """
         known = [field.name for field in dataclasses.fields(cls)]
+        hints = get_type_hints(cls)
         for key, value in given.items():
             if key not in known:
                 has = f"its options are {', '.join(known)}" if known else "it has no options"
                 raise SettingsError(
                     f"{key} = {value!r} has no meaning for method {method}: leave it out ({has})"
                 )
-            wanted = get_type_hints(cls)[key]
+            wanted = hints[key]
             if isinstance(value, str) and not _takes_words(wanted):
                 remedy = "true or false" if wanted is bool else "a number"
                 raise SettingsError(f"{key} = {value!r} cannot work: give {remedy}")
