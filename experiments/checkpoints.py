@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.errors import CheckpointError
 from experiments.files import write_atomically
 
-__all__ = ["differences", "load", "matches", "save", "snapshot"]
+__all__ = ["complete", "differences", "load", "matches", "save", "snapshot"]
 
 FORMAT = 2
 
@@ -56,24 +56,44 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def matches(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def matches(
+    path: Path,
+    saved: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+) -> None:
     """Check that a checkpoint belongs to the run that is to go on.
 
     Args:
         path: The checkpoint, for the message.
         saved: Identity of the run that wrote it, nested mappings of plain values.
         wanted: Identity of the run at hand.
+        defaults: Values of options that the version which wrote it may not have had.
 
     Raises:
         CheckpointError: They differ; the message names every difference.
     """
-    found = differences(saved, wanted)
+    found = differences(complete(saved, wanted, defaults or {}), wanted)
     if found:
         listed = "; ".join(found)
         raise CheckpointError(
             f"checkpoint {path} belongs to a run with other settings ({listed}): "
             "repeat the settings it was started with, or choose another --out"
         )
+
+
+def complete(
+    saved: Mapping[str, Any], wanted: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What was saved, with the defaults of wanted options that were not there when it was."""
+    made = dict(saved)
+    for key, value in wanted.items():
+        if key not in made:
+            if key in defaults:
+                made[key] = defaults[key]
+        elif isinstance(value, Mapping) and isinstance(made[key], Mapping):
+            made[key] = complete(made[key], value, defaults.get(key, {}))
+    return made
 
 
 def snapshot(state: Any) -> Any:

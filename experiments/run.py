@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +81,24 @@ class Run:
             del described["settings"][name]
         described["benchmark"]["options"] = self.benchmark.identity()
         return described
+
+    def defaults(self) -> dict[str, Any]:
+        """What `describe` says of options that were not given: what a version without them did."""
+        return {
+            "benchmark": {"options": _defaults(self.benchmark)},
+            "method": {"options": _defaults(self.options)},
+            "settings": _defaults(self.settings),
+        }
+
+
+def _defaults(options: Any) -> dict[str, Any]:
+    found = {}
+    for item in dataclasses.fields(options):
+        if item.default is not dataclasses.MISSING:
+            found[item.name] = item.default
+        elif item.default_factory is not dataclasses.MISSING:
+            found[item.name] = item.default_factory()
+    return found
 
 
 def seed_of(seed: int, *purpose: str | int) -> int:

@@ -87,7 +87,8 @@ class Trainer:
         self._saved: Record | None = None
         if resume:
             self._saved = checkpoints.load(self.checkpoint)
-            checkpoints.matches(self.checkpoint, self._saved["identity"], run.identity())
+            saved = self._saved["identity"]
+            checkpoints.matches(self.checkpoint, saved, run.identity(), run.defaults())
             done = len(self._saved["history"])
             if done > run.settings.epochs:
                 raise SettingsError(

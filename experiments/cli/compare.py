@@ -69,7 +69,13 @@ def compare(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Other than planned, to try things out.", show_default="as planned"),
+        typer.Option(help="Other than planned, for all entries.", show_default="as planned"),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--lr", help="Other than planned, for all entries.", show_default="as planned"
+        ),
     ] = None,
     record: Annotated[
         int | None,
@@ -110,8 +116,8 @@ def compare(
         if figure is not None:
             prepare_folder(figure.parent)
         everywhere = {"device": device, "graph": graph, "epochs": epochs}
-        chosen = comparison.jobs(only or (), seeds or (), **everywhere)
-        given = {"data": data, "record": record, **everywhere}
+        chosen = comparison.jobs(only or (), seeds or (), learning_rate=learning_rate, **everywhere)
+        given = {"data": data, "record": record, "lr": learning_rate, **everywhere}
         options = [
             word
             for option, value in given.items()

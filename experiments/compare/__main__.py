@@ -32,10 +32,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--graph")
     parser.add_argument("--data", help="where the data is")
     parser.add_argument("--epochs", type=int, help="fewer epochs, to try things out")
+    parser.add_argument("--lr", type=float, help="another learning rate, to try things out")
     parser.add_argument("--record", type=int, help="diagnostics of one step in so many")
     given = parser.parse_args(arguments)
     try:
-        everywhere = {"device": given.device, "graph": given.graph, "epochs": given.epochs}
+        everywhere = {
+            "device": given.device,
+            "graph": given.graph,
+            "epochs": given.epochs,
+            "learning_rate": given.lr,
+        }
         (job,) = find(given.comparison).jobs([given.label], [given.seed], **everywhere)
         run = job.run
         if given.data is not None:

@@ -37,15 +37,24 @@ def differences(job: Job, found: Mapping[str, Any]) -> list[str]:
         if name != "epochs":
             del wanted["settings"][name]
     wanted["benchmark"]["options"].pop("data", None)  # a place, and not what is there
-    wanted = json.loads(json.dumps(wanted, default=str))
-    return checkpoints.differences(_same_keys(found, wanted), wanted)
+    wanted, defaults = _plain(wanted), _plain(job.run.defaults())
+    return checkpoints.differences(
+        checkpoints.complete(_only(found, wanted), wanted, defaults), wanted
+    )
 
 
-def _same_keys(found: Mapping[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """What was found of the wanted keys; one that an earlier version did not write is as wanted."""
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """As a results file has them."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return plain
+
+
+def _only(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found of the wanted keys."""
     made = {}
     for key, value in wanted.items():
-        there = found.get(key, value)
-        nested = isinstance(value, dict) and isinstance(there, Mapping)
-        made[key] = _same_keys(there, value) if nested else there
+        if key in found:
+            there = found[key]
+            nested = isinstance(value, dict) and isinstance(there, Mapping)
+            made[key] = _only(there, value) if nested else there
     return made

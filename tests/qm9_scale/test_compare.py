@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from experiments import compare as package
@@ -16,10 +18,10 @@ from experiments.compare import Comparison, Entry, rows, table, work
 from experiments.compare.comparison import Job
 from experiments.compare.figure import curves, draw, recorded
 from experiments.compare.table import markdown, spread
-from experiments.errors import SettingsError
+from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.settings import Settings
-from experiments.training import RESULTS, Trainer
+from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.toy import Toy
 
 SETTINGS = Settings(epochs=4, batch_size=32, device="cpu")
@@ -47,8 +49,9 @@ def test_order_and_overrides() -> None:
     jobs = comparison().jobs()
     assert [(job.label, job.seed) for job in jobs] == [("ls", 0), ("ba", 0), ("ls", 1), ("ba", 1)]
     assert [job.run.settings.seed for job in jobs] == [0, 0, 1, 1]
-    (job,) = comparison().jobs(["ba"], [5], epochs=10, device=None)
+    (job,) = comparison().jobs(["ba"], [5], epochs=10, device=None, learning_rate=0.02)
     assert job.run.settings.epochs == 10
+    assert job.run.settings.learning_rate == 0.02
     assert job.run.settings.device == "cpu"
     assert isinstance(job.run.options, BayesAggOptions)
     assert job.run.options.pretrain == 5  # its share of the epochs
@@ -67,13 +70,14 @@ if sys.argv[2] == "ba" and count == 1:
     sys.exit(3)
 if sys.argv[2] == "broken":
     sys.exit(1)
-(folder / "results.json").write_text('{"format": 1}')
+(folder / "results.json").write_text(sys.argv[3])
 """
 
 
 def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
-        return [sys.executable, "-c", FAKE, str(out / job.folder), job.label]
+        results = json.dumps({"format": 1, **job.run.describe()})
+        return [sys.executable, "-c", FAKE, str(out / job.folder), job.label, results]
 
     monkeypatch.setattr(work, "command", fake)
     said: list[str] = []
@@ -163,6 +167,21 @@ def test_the_command(tmp_path: Path) -> None:
     assert "give one of qm9-small" in wrong.stderr
 
 
+def test_every_run_is_told_of_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
+        return [sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(3)"]
+
+    monkeypatch.setattr(work, "command", fake)
+    given = ["qm9-small", "--only", "ls", "--seed", "0", "--epochs", "3", "--lr", "0.01"]
+    found = CliRunner().invoke(app, ["compare", *given, "--out", str(tmp_path)])
+    assert found.exit_code == work.STOPPED
+    told = (tmp_path / "ls" / "seed0" / "log.txt").read_text(encoding="utf-8")
+    for pair in ("'--epochs', '3'", "'--lr', '0.01'"):
+        assert pair in told
+
+
 def test_finished_runs_with_other_settings_are_in_the_way(tmp_path: Path) -> None:
     """Neither counted as the plan's, nor shown under its caption."""
     toys = comparison()
@@ -176,6 +195,36 @@ def test_finished_runs_with_other_settings_are_in_the_way(tmp_path: Path) -> Non
     (row,) = rows(toys, planned, tmp_path)
     assert row.seeds == []
     assert row.unfinished == ["seed 0: other settings (settings.epochs: 2 there, 4 here)"]
+
+
+def test_an_option_of_a_later_version_counts_as_its_default(tmp_path: Path) -> None:
+    """What an earlier version finished or began goes on; what it could not do is another run."""
+    toys = comparison()
+    (job,) = toys.jobs(["ba"], [0])
+    Trainer(job.run, tmp_path / job.folder).train()
+    for name, change in {RESULTS: _results_without, CHECKPOINT: _checkpoint_without}.items():
+        change(tmp_path / job.folder / name, "noise")
+    given: dict[str, Any] = {"at_once": 1, "minutes": None, "options": [], "say": print}
+    assert work.work("toys", [job], tmp_path, **given) == (0, 0)
+    Trainer(job.run, tmp_path / job.folder, resume=True)
+    options = replace(job.run.options, noise="learned")
+    other = replace(job, run=replace(job.run, options=options))
+    with pytest.raises(SettingsError, match=r"options\.noise: 'unit' there, 'learned' here"):
+        work.work("toys", [other], tmp_path, **given)
+    with pytest.raises(CheckpointError, match=r"options\.noise: 'unit' there, 'learned' here"):
+        Trainer(other.run, tmp_path / job.folder, resume=True)
+
+
+def _results_without(path: Path, option: str) -> None:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    del found["method"]["options"][option]
+    path.write_text(json.dumps(found), encoding="utf-8")
+
+
+def _checkpoint_without(path: Path, option: str) -> None:
+    state = torch.load(path, weights_only=True)
+    del state["identity"]["method"]["options"][option]
+    torch.save(state, path)
 
 
 def test_failures_and_runs_that_are_left_are_told(
@@ -212,6 +261,7 @@ def test_one_process_in_one_folder(tmp_path: Path) -> None:
         (["--data", "/nowhere/at/all"], "there is no such file or folder"),
         (["--record", "0"], "give 1 or more steps"),
         (["--device", "foo"], "device"),
+        (["--lr", "0"], "learning_rate = 0.0 cannot work"),
     ],
 )
 def test_bad_options_stop_before_any_run(
