@@ -72,7 +72,7 @@ def runs(
         Settings(**_SMALL.settings), epochs=epochs, seed=seed, device="cpu", threads=1
     )
     usual = {
-        "bayesagg": {**_SMALL.methods["bayesagg"], "pretrain": max(1, epochs // 3)},
+        "bayesagg": {**_SMALL.methods["bayesagg"], "pretrain": max(1, epochs // 12)},
     }
     return [
         Run(benchmark, name, methods.options(name, given, usual), settings)

@@ -12,6 +12,7 @@ from experiments.chestxray14.benchmark import ChestXray14
 from experiments.cifar.benchmark import Cifar
 from experiments.digits.benchmark import Digits
 from experiments.errors import SettingsError
+from experiments.presets import RECOMMENDED
 from experiments.qm9.benchmark import Qm9
 from experiments.utkface.benchmark import UtkFace
 
@@ -42,15 +43,6 @@ class Preset:
     about: str = "as published"
 
 
-#: A prior that is weak next to so few molecules (the paper's variance of 1e-3 is a precision of
-#: 1,000), and an update that keeps its size when the pre-training ends.
-_FEW_MOLECULES: Final[Mapping[str, Any]] = {
-    "power": 0.5,
-    "prior_variance": 1.0,
-    "resolution": "dimension",
-    "scale": "sum",
-}
-
 PRESETS: Final[Mapping[str, Mapping[str, Preset]]] = {
     "qm9": {
         "small": Preset(
@@ -70,7 +62,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Preset]]] = {
                 "learning_rate": 3e-3,
                 "plateau_patience": 2,
             },
-            methods={"bayesagg": {"pretrain": 8, **_FEW_MOLECULES}},
+            methods={"bayesagg": {**RECOMMENDED.bayesagg, "pretrain": 2}},
             about="3,000 molecules, a network of half the width, 24 epochs: minutes on a CPU",
         )
     },

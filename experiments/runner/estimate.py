@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bayesagg_pyro.errors import BayesAggError
 from experiments.benchmark import Batch, Data
 from experiments.errors import ExperimentError
 from experiments.files import strict
@@ -58,7 +59,8 @@ def estimate(
 ) -> Cost:
     """Try every configuration on a few batches; seeds of one configuration cost the same.
 
-    Evaluation is counted as a forward pass; other processes on the machine are not known of.
+    Evaluation and fresh priors are counted as forward passes; other processes on the machine are
+    not known of.
 
     Args:
         jobs: The plan.
@@ -86,7 +88,7 @@ def estimate(
             with isolated_random(torch.device("cpu")), limited_threads(threads):
                 try:
                     by_configuration[key] = _epochs(run, data)
-                except ExperimentError:
+                except (ExperimentError, BayesAggError):
                     by_configuration[key] = None  # the run itself will say what is wrong
         every = by_configuration[key]
         seconds[job] = None if every is None else every * left / run.settings.epochs
@@ -102,7 +104,7 @@ def _data(run: Run, loaded: dict[str, Data]) -> Data:
 
 
 def _epochs(run: Run, data: Data) -> float:
-    """Seconds of all epochs: steps of every phase, and an evaluation after each epoch."""
+    """Seconds of all epochs: steps of every phase, evaluations, and features for fresh priors."""
     settings = run.settings
     method = run.build(resolve_device(settings.device))
     optimizer = torch.optim.Adam(method.parameters(), lr=settings.learning_rate)
@@ -115,9 +117,12 @@ def _epochs(run: Run, data: Data) -> float:
     for epochs in phases.values():
         method.start_epoch(epochs[0])
         total += len(epochs) * steps * _step(run, data, method, optimizer)
+        if method.fresh_share(epochs[0]) > 0:
+            method.refresh(_some(run, data))
         method.end_epoch(epochs[0])
-    held = data.validation.steps(settings.batch_size)
-    return total + settings.epochs * held * _forward(run, data, method)
+    forward = settings.epochs * data.validation.steps(settings.batch_size)
+    forward += sum(method.fresh_share(epoch) for epoch in range(settings.epochs)) * steps
+    return total + forward * _forward(run, data, method)
 
 
 def _step(run: Run, data: Data, method: Method, optimizer: torch.optim.Optimizer) -> float:

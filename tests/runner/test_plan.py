@@ -64,7 +64,7 @@ def test_options_come_from_benchmark_preset_and_request_in_this_order() -> None:
 
     assert options().pretrain == 50
     small = options(preset="small")
-    assert (small.pretrain, small.scale, small.prior_variance) == (8, "sum", 1.0)
+    assert (small.pretrain, small.scale, small.resolution) == (2, "sum", "task")
     assert options(preset="small", changes={"bayesagg.pretrain": "3"}).pretrain == 3
 
 
@@ -118,8 +118,11 @@ def test_the_papers_grids() -> None:
     assert jobs[0].folder.parent == plan(Request("digits", ["ls"]), OUT)[0].folder.parent
 
 
-def test_cost_is_known_before_anything_starts(tmp_path: Path) -> None:
-    jobs = plan(Request("digits", ["ls", "bayesagg"], (0, 1), settings={"device": "cpu"}), tmp_path)
+@pytest.mark.parametrize("prior", ["full-data", "fresh"])
+def test_cost_is_known_before_anything_starts(tmp_path: Path, prior: str) -> None:
+    methods = ["ls", "bayesagg"]
+    given = {"settings": {"device": "cpu"}, "changes": {"bayesagg.prior": prior}}
+    jobs = plan(Request("digits", methods, (0, 1), **given), tmp_path)
     cost = estimate(jobs, parallel=2, threads=1)
     assert set(cost.seconds) == set(jobs)
     assert all(value is not None and value > 0 for value in cost.seconds.values())
