@@ -6,8 +6,8 @@ turns the update of a bad batch into zeros, and raises when the engine synchroni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,10 @@ from bayesagg_pyro.errors import NonFiniteError, SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["Guard", "cleaned", "reported_losses"]
+if TYPE_CHECKING:
+    from bayesagg_pyro._pipeline import HeadStages
+
+__all__ = ["Guard", "cleaned", "refuse_weights", "reported_losses"]
 
 
 class Guard:
@@ -72,26 +75,33 @@ class Guard:
     def check_finite(
         self,
         what: str,
-        value: Tensor,
+        values: Sequence[Tensor],
         valid: Tensor | None,
-        suspects: Callable[[], list[str]] = list,
+        suspects: Callable[[], list[str]],
+        stages: Mapping[str, HeadStages],
     ) -> Tensor | None:
         """Good input may still overflow: raise, or note it for deferred validation.
 
         Args:
-            what: how an error names the value.
-            value: what must be finite.
+            what: how an error names the values.
+            values: what must be finite.
             valid: the flag of deferred validation, None for "now".
-            suspects: names the heads that it comes from; called for an error alone.
+            suspects: names the heads that they come from; called for an error alone.
+            stages: {name: what belongs to the head}, looked at for an error alone.
+
+        Raises:
+            NonFiniteError: naming the head, and whether its weights are the cause.
         """
         if valid is not None:
-            valid = valid & value.isfinite().all()
+            for value in values:
+                valid = valid & value.isfinite().all()
             self._note(valid)
-        elif not linalg.all_finite(value.detach()):
+        elif not all(linalg.all_finite(value.detach()) for value in values):
+            refuse_weights(stages)
             heads = "".join(f" of head {name!r}" for name in suspects()[:1])
             raise NonFiniteError(
-                f"{what}{heads} overflows {value.dtype}, although features and targets are finite; "
-                "standardise the targets, or look for a backbone that diverges"
+                f"{what}{heads} overflows {values[0].dtype}, although features and targets are "
+                "finite; standardise the targets, or look for a backbone that diverges"
             )
         return valid
 
@@ -119,11 +129,26 @@ class Guard:
         self._bad.logical_or_(~valid)
 
 
+def refuse_weights(stages: Mapping[str, HeadStages]) -> None:
+    """Raise if a head's own weights are the cause of what failed.
+
+    Raises:
+        NonFiniteError: naming the head and the parameter.
+    """
+    for name, own in stages.items():
+        for which, weight in own.head.named_parameters():
+            if not linalg.all_finite(weight.detach()):
+                raise NonFiniteError(
+                    f"{which!r} of head {name!r} is not finite: an earlier step has made it so; "
+                    "go back to an earlier state, and lower the learning rate"
+                )
+
+
 def cleaned(
-    features: Tensor, observed: dict[str, Targets], valid: Tensor
+    heads: Mapping[str, Head], features: Tensor, observed: dict[str, Targets], valid: Tensor
 ) -> tuple[Tensor, dict[str, Targets]]:
-    """The batch, or zeros where it is not valid: in a gradient, 0 · NaN would still be NaN."""
-    targets = {name: target.where(valid) for name, target in observed.items()}
+    """The batch, or harmless values where it is not valid: 0 · NaN would still be NaN."""
+    targets = {name: one.where(valid, heads[name].filler) for name, one in observed.items()}
     return torch.where(valid, features, 0.0), targets
 
 

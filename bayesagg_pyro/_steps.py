@@ -5,16 +5,18 @@ Neither holds a formula; nothing of a head changes until the backbone has its gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro._backbone import into_backbone, reported_dtype
-from bayesagg_pyro._guard import Guard, reported_losses
+from bayesagg_pyro._guard import Guard, refuse_weights, reported_losses
 from bayesagg_pyro._pipeline import HeadStages, through_stages
 from bayesagg_pyro.aggregation import Aggregation
+from bayesagg_pyro.errors import NumericalError
+from bayesagg_pyro.heads import Head
 from bayesagg_pyro.step import Stages, StepInfo, describe
 from bayesagg_pyro.targets import Targets
 
@@ -64,26 +66,18 @@ def warmup_step(
 
     Args:
         stages: {name: what belongs to the head}.
-        guard: validates the loss.
+        guard: validates the loss and its gradient.
         batch: the examples.
         keep: whether the result holds what passed between the stages.
     """
     losses = _losses(stages, batch.features, batch.observed, warmup=True)
+    valid = _check_losses(stages, guard, losses, batch.valid)
     total = torch.cat(list(losses.values())).sum()
-    valid = guard.check_finite(
-        "the loss",
-        total,
-        batch.valid,
-        lambda: [n for n, x in losses.items() if not x.isfinite().all()],
-    )
-    total = total if valid is None else torch.where(valid, total, 0.0)
+    learned = _learned(own.head for own in stages.values())
+    (update, *found), valid = _gradients(stages, guard, total, [batch.features, *learned], valid)
     # The backbone first: where its graph is spent, no head has changed.
-    (update,) = torch.autograd.grad(total, batch.features, retain_graph=True)
-    into_backbone(batch.features, update)
-    heads = (own.head for own in stages.values())
-    learned = [weight for head in heads for weight in head.parameters() if weight.requires_grad]
-    if learned:
-        total.backward(inputs=learned)
+    into_backbone(batch.features, torch.zeros_like(batch.features) if update is None else update)
+    _accumulate(learned, found)
     kept = Stages(batch.features.detach(), batch.observed) if keep else None
     info = StepInfo(bayesian=False, losses=reported_losses(losses, valid), stages=kept)
     return Done(info, valid)
@@ -104,7 +98,7 @@ def bayes_step(
     Args:
         stages: {name: what belongs to the head}.
         aggregation: of the joint gradient distribution.
-        guard: validates the update.
+        guard: validates the update, the losses and the heads' gradients.
         batch: the examples.
         scale: factor on the aggregated direction.
         memory: bytes above which temporaries are cut into chunks; None for never.
@@ -113,18 +107,26 @@ def bayes_step(
     features, observed = batch.features, batch.observed
     h = features.detach().to(reported_dtype(features))  # moments need float32's range at least
     with torch.no_grad():
-        outcome = through_stages(stages, aggregation, h, observed, memory)
+        try:
+            outcome = through_stages(stages, aggregation, h, observed, memory)
+        except NumericalError:
+            refuse_weights(stages)  # names the cause, if that is it
+            raise
         update = outcome.summary.direction * (scale / len(h))
-        valid = guard.check_finite("the update", update, batch.valid, outcome.not_finite)
-        if valid is not None:
-            update = torch.where(valid, update, 0.0)
-    learned = [name for name, own in stages.items() if _learns(own)]
+        valid = guard.check_finite("the update", [update], batch.valid, outcome.not_finite, stages)
     with torch.enable_grad():
         losses = _losses(stages, h, observed, warmup=False)
-        into_backbone(features, update.to(features.dtype))
+        valid = _check_losses(stages, guard, losses, valid)
+        names = [name for name, own in stages.items() if _learns(own)]
+        learned = _learned(stages[name].head for name in names)
+        found: list[Tensor | None] = []
         if learned:
-            total = torch.cat([losses[name] for name in learned]).sum()
-            (total if valid is None else torch.where(valid, total, 0.0)).backward()
+            total = torch.cat([losses[name] for name in names]).sum()
+            found, valid = _gradients(stages, guard, total, learned, valid)
+    if valid is not None:
+        update = torch.where(valid, update, 0.0)
+    into_backbone(features, update.to(features.dtype))
+    _accumulate(learned, found)
     for name in stages.keys() - outcome.chunked:
         stages[name].refresher.accept(outcome.held[name], outcome.priors[name], valid)
     kept = None
@@ -134,6 +136,58 @@ def bayes_step(
     reported = reported_losses(losses, valid)
     info = describe(reported, outcome.priors, outcome.held, outcome.summary, scale, kept)
     return Done(info, valid)
+
+
+def _check_losses(
+    stages: Mapping[str, HeadStages],
+    guard: Guard,
+    losses: Mapping[str, Tensor],
+    valid: Tensor | None,
+) -> Tensor | None:
+    def suspects() -> list[str]:
+        return [name for name, loss in losses.items() if not loss.isfinite().all()]
+
+    return guard.check_finite("the loss", list(losses.values()), valid, suspects, stages)
+
+
+def _gradients(
+    stages: Mapping[str, HeadStages],
+    guard: Guard,
+    total: Tensor,
+    inputs: list[Tensor],
+    valid: Tensor | None,
+) -> tuple[list[Tensor | None], Tensor | None]:
+    """Gradients of the summed losses, all zero where the flag is not set, and the flag.
+
+    A finite loss may have a gradient that is not.
+    """
+    found = torch.autograd.grad(total, inputs, allow_unused=True)
+    owner = {id(w): name for name, own in stages.items() for w in own.head.parameters()}
+
+    def suspects() -> list[str]:
+        bad = [
+            w for w, g in zip(inputs, found, strict=True) if not (g is None or g.isfinite().all())
+        ]
+        return [owner[id(w)] for w in bad if id(w) in owner]
+
+    there = [gradient for gradient in found if gradient is not None]
+    valid = guard.check_finite("the loss's gradient", there, valid, suspects, stages)
+    if valid is None:
+        return list(found), None
+    return [None if g is None else torch.where(valid, g, 0.0) for g in found], valid
+
+
+def _learned(heads: Iterable[Head]) -> list[Tensor]:
+    """Parameters that want a gradient, each once though heads may share it."""
+    weights = (weight for head in heads for weight in head.parameters() if weight.requires_grad)
+    return list(dict.fromkeys(weights))
+
+
+def _accumulate(weights: list[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add to `.grad` as autograd does, so that hooks on the weights are called."""
+    pairs = [(w, g) for w, g in zip(weights, gradients, strict=True) if g is not None]
+    if pairs:
+        torch.autograd.backward([w for w, _ in pairs], [g for _, g in pairs])
 
 
 def _learns(own: HeadStages) -> bool:

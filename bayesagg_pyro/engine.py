@@ -150,7 +150,7 @@ class BayesAgg(nn.Module):
         check_graph(features)
         observed, valid = self._guard.parse(self._heads(), features, targets)
         if valid is not None:
-            features, observed = cleaned(features, observed, valid)
+            features, observed = cleaned(self._heads(), features, observed, valid)
         batch = Batch(features, observed, valid)
         observer = self.observer if self.training else None
         keep = self.keep_gradients or (observer is not None and observer.wants())

@@ -14,7 +14,7 @@ class Targets(NamedTuple):
     """Parsed targets; what stages pass to each other.
 
     Attributes:
-        values: [B, tasks], finite; the entries that are not observed hold a harmless filler.
+        values: [B, tasks], finite; the entries that are not observed hold the head's filler.
         mask: [B, tasks] bool, True where observed; None when everything is.
         weight: [B, tasks], factor of each example's loss and log-likelihood; None for 1.
     """
@@ -38,14 +38,15 @@ class Targets(NamedTuple):
         """Some of the tasks."""
         return Targets(*(None if part is None else part[:, rows] for part in self))  # type: ignore[arg-type]
 
-    def where(self, valid: Tensor) -> Targets:
-        """The same where the flag is set, else zeros of weight 0: in a sum, 0 · NaN would stay NaN.
+    def where(self, valid: Tensor, filler: float) -> Targets:
+        """The same where the flag is set, else fillers of weight 0: 0 · NaN would stay NaN.
 
         Args:
             valid: [] bool. Targets without weights get none.
+            filler: a target that the head can take.
         """
         weight = None if self.weight is None else torch.where(valid, self.weight, 0.0)
-        values = torch.where(valid, self.values, torch.zeros_like(self.values))
+        values = torch.where(valid, self.values, torch.full_like(self.values, filler))
         return self._replace(values=values, weight=weight)
 
     def mean(self, per_example: Tensor) -> Tensor:

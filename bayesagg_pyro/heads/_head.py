@@ -114,6 +114,14 @@ class Head(LinearOutputs, ABC):
         """Which target values are in the likelihood's support, as booleans of their shape."""
         return values.isfinite()
 
+    @property
+    def filler(self) -> float:
+        """What stands for a missing target: in the support, since 0 · ∞ would still be NaN.
+
+        1 for real targets, else 0. A head that does not take it names another.
+        """
+        return 1.0 if self.target_kind == "real" else 0.0
+
     def check_values(self, targets: Targets) -> None:
         """Refuse target values outside the support of the likelihood.
 
@@ -121,7 +129,7 @@ class Head(LinearOutputs, ABC):
             SettingError: naming the first one and what targets are.
         """
         if self.demand:
-            refuse_targets(self, targets, self.supports(targets.values), self.demand)
+            refuse_targets(self, targets, self._supported(targets), self.demand)
 
     def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
         """`loss` at the point estimate or at given weights, [..., B, tasks].
@@ -214,7 +222,12 @@ class Head(LinearOutputs, ABC):
 
     def valid(self, targets: Targets) -> Tensor:
         """Whether all target values are usable, as a boolean scalar on their device."""
-        return self.supports(targets.values).all()
+        return self._supported(targets).all()
+
+    def _supported(self, targets: Targets) -> Tensor:
+        """Which targets are in the support or were not observed, [B, tasks]."""
+        good = self.supports(targets.values)
+        return good if targets.mask is None else good | ~targets.mask
 
     def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Targets:
         """Bring targets to one form and refuse what is wrong with them.
@@ -241,6 +254,7 @@ class Head(LinearOutputs, ABC):
             self.tasks,
             kind=self.target_kind,
             nan_missing=self.missing == "nan",
+            filler=self.filler,
         )
         if validate:
             check_finite(owner, parsed)

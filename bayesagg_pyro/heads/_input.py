@@ -78,8 +78,18 @@ def parse_targets(
     *,
     kind: TargetKind,
     nan_missing: bool,
+    filler: float,
 ) -> Targets:
     """Targets as [B, tasks] values with an optional mask and weight; shapes and types are checked.
+
+    Args:
+        owner: who speaks in the error.
+        targets: what the user passed.
+        batch: B.
+        tasks: T.
+        kind: what targets are.
+        nan_missing: whether NaN stands for a target that is missing.
+        filler: what stands for it from here on.
 
     Raises:
         ShapeError, DtypeError: with the remedy.
@@ -103,7 +113,7 @@ def parse_targets(
         present = ~values.isnan()
         mask = present if mask is None else mask & present
     if mask is not None:
-        values = torch.where(mask, values, torch.zeros_like(values))
+        values = torch.where(mask, values, torch.full_like(values, filler))
     return Targets(values, mask, weight)
 
 

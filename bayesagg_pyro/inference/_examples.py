@@ -67,7 +67,7 @@ class Examples(Statistics):
         values, mask, weight = targets
         if valid is not None:
             features = torch.where(valid, features, 0.0)
-            values = torch.where(valid, values, torch.zeros_like(values))
+            values = torch.where(valid, values, torch.full_like(values, self._head.filler))
             one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
             weight = torch.where(valid, one if weight is None else weight, 0.0)
         batch = {"features": features, "values": values, "mask": mask, "weight": weight}

@@ -203,7 +203,7 @@ class ExpansionSums(Statistics):
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's expansion at the head's present weights."""
         if valid is not None:
-            features, targets = features.where(valid, 0.0), targets.where(valid)
+            features, targets = features.where(valid, 0.0), targets.where(valid, self._head.filler)
         design = self._head.exact(features)
         point = self._head.point().detach().to(design.dtype)
         at = self._scheme.expand(self._head, [Chunk(design, targets)], point)

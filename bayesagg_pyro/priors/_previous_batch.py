@@ -102,7 +102,8 @@ class _PreviousBatchTracker(Tracker):
             targets = targets._replace(weight=weight / self._policy.temperature)
         assert self.prior is not None
         if valid is not None:
-            features, targets = features.where(valid, 0.0), targets.where(valid)
+            features = features.where(valid, 0.0)
+            targets = targets.where(valid, self._head.filler)
         found = self._scheme.infer(self._head, features, targets, self.prior)
         if not isinstance(found, GaussianFamily):
             raise DtypeError(_not_gaussian(self._head, self._scheme))
