@@ -147,6 +147,7 @@ class PrecisionWeighted(Aggregation):
         observed = observed.to(covariance.dtype)[..., None, None]
         if grad.observed is not None:  # any factorable matrix will do where nothing is observed
             covariance = torch.where(observed > 0, covariance, eye)
+        covariance = _uncertain(covariance, observed > 0)
         factor, jitter = linalg.cholesky(covariance, what="covariance of a gradient")
         precision = torch.cholesky_inverse(factor) * observed  # [tasks, B, d, d]
         total = precision.sum(0)
@@ -170,6 +171,19 @@ class PrecisionWeighted(Aggregation):
             f"PrecisionWeighted(power={self.power}, covariance={self.covariance!r}, "
             f"resolution={self.resolution!r}{bounds})"
         )
+
+
+def _uncertain(covariance: Tensor, observed: Tensor) -> Tensor:
+    """Covariances that can be factored: a task that is certain of its gradient is nearly so.
+
+    It gets all the weight but 1e-12, or shares it with others as certain, as in `_softmax`.
+    """
+    variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    certain = (variance == 0) & observed
+    least = torch.where((variance > 0) & observed, variance, torch.inf).amin(0)
+    nearly = torch.where(least.isinf(), 1.0, 1e-12 * least)
+    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    return torch.where(certain, nearly * eye, covariance)
 
 
 def _softmax(

@@ -54,7 +54,8 @@ def distribution(
     head.check_weights(posterior, "posterior")
     features = features.detach()
     estimator = estimator or default_estimator(head, posterior)
-    with torch.no_grad():
+    # Moments stay exact under autocast.
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         grad = estimator.estimate(head, posterior, features, observed, generator)
     return grad if observed.weight is None else _weighted(grad, observed.weight)
 

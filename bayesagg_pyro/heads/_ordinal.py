@@ -125,6 +125,8 @@ class Ordinal(OnePredictor):
             outputs: u, [..., B, tasks]; [..., B, tasks, 1] for all classes.
             labels: y, [..., B, tasks]; None for all classes, [..., B, tasks, C].
         """
+        # Half precisions have neither the range of `far` nor all functions.
+        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         theta = self.cutpoints.to(outputs.dtype)
         edge = torch.full_like(theta[:, :1], self._f.far)
         lower, upper = torch.cat([-edge, theta], 1), torch.cat([theta, edge], 1)  # [tasks, C]

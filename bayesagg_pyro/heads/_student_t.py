@@ -70,6 +70,18 @@ class StudentT(OnePredictor):
         df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)
         return dist.StudentT(df, outputs, scale, validate_args=False)
 
+    def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log p(y | u), [..., B, tasks], finite for targets of any size."""
+        df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)
+        r = (outputs - targets) / scale / df.sqrt()
+        # log (1 + r²) without the square of a large r.
+        near = r.abs() < 1
+        small, large = torch.where(near, r, 0.0), torch.where(near, 1.0, r).abs()
+        log = torch.where(near, small.square().log1p(), 2 * large.log() + large.pow(-2).log1p())
+        constant = torch.lgamma(0.5 * (df + 1)) - torch.lgamma(0.5 * df)
+        constant = constant - 0.5 * (torch.pi * df).log() - scale.log()
+        return 0.5 * (df + 1) * log - constant
+
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(ν + 1) r / (ν + r²) / τ with r = (u − y) / τ."""
         df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 __all__ = ["log_expectation"]
 
@@ -72,6 +73,15 @@ def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
 
 def _slope(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
     """First derivative, and minus the second, of L(z) − z²/2."""
+    if torch.is_inference_mode_enabled():  # where autograd keeps no graph, whatever is enabled
+        first_of = grad(lambda z: function(z).sum())
+
+        def summed(z: Tensor) -> tuple[Tensor, Tensor]:
+            first = first_of(z)
+            return first.sum(), first
+
+        second, first = grad(summed, has_aux=True)(z)
+        return first - z, 1 - second
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = function(z)

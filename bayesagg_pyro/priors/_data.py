@@ -154,6 +154,11 @@ class DataTracker(Tracker):
                 f"head {self._head.site!r}: no data has been collected since the last "
                 f"update_prior(); {self.remedy}"
             )
+        if self._updating is None and self._updating_scheme() is not None:
+            raise StateError(
+                f"head {self._head.site!r}: learn_noise() came after the engine was made, whose "
+                "statistics do not serve it; call it before"
+            )
         return self._posterior_of(self._statistics)
 
     def _posterior_of(self, statistics: Statistics) -> Posterior:

@@ -305,3 +305,20 @@ def test_the_parts_of_a_students_t_from_an_integrated_noise(rng) -> None:
     torch.testing.assert_close(found.total, head.predictive(h, p).variance)
     draws = head.predictive(h, p, method="samples", samples=4000)
     torch.testing.assert_close(found.epistemic, draws.epistemic_variance, rtol=0.2, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("far", "kind"),
+    [(3.0, heads.Poisson), (500.0, heads.Poisson), (5000.0, heads.NegativeBinomial)],
+)
+def test_densities_are_the_same_in_inference_mode(rng, far: float, kind: type) -> None:
+    """Where autograd keeps no graph, the peak of the integrand is found all the same."""
+    features = torch.randn(50, 3, generator=rng)
+    head = kind(3, **({} if kind is heads.Poisson else {"dispersion": 0.5}))
+    seen = torch.poisson(torch.ones(50, 1), generator=rng)
+    posterior = inference.Laplace().infer(head, features, seen, priors.isotropic(head, 1.0))
+    targets = torch.full((50, 1), far)
+    plain = log_predictive_density(head, posterior, features, targets)
+    with torch.inference_mode():
+        same = log_predictive_density(head, posterior, features * 1, targets * 1)
+    torch.testing.assert_close(same, plain, atol=0, rtol=1e-9)

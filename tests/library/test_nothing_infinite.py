@@ -1,0 +1,243 @@
+"""What overflows, or a head that has diverged, is an error that names it; no gradient holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import errors, gradients, heads, inference, priors
+from bayesagg_pyro.aggregation import PrecisionWeighted
+
+
+class Sizes(heads.OnePredictor):
+    """Positive targets, whose density at 0 is none."""
+
+    demand = "sizes are positive"
+
+    def likelihood(self, outputs: Tensor) -> object:
+        return dist.LogNormal(outputs, 0.5, validate_args=False)
+
+    def supports(self, values: Tensor) -> Tensor:
+        return values > 0
+
+
+def sizes_model(features: Tensor, targets: Tensor | None = None) -> None:
+    """The same as a user's Pyro model, of two tasks."""
+    weight = pyro.sample("weight", dist.Normal(torch.zeros(2, 3), 1.0).to_event(2))
+    with pyro.plate("examples", len(features), dim=-2), pyro.plate("tasks", 2, dim=-1):
+        pyro.sample("sizes", dist.LogNormal(features @ weight.mT, 0.5), obs=targets)
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+@pytest.mark.parametrize("seen", ["some", "one task never"])
+@pytest.mark.parametrize("validate", ["now", "deferred"])
+def test_missing_targets_of_positive_support(
+    rng: torch.Generator, bayes: bool, seen: str, validate: str
+) -> None:
+    """Log-densities are infinite at 0: what stands for a missing target must be in the support."""
+    x = torch.randn(16, 4, generator=rng)
+    y = torch.randn(16, 2, generator=rng).exp()
+    mask = torch.rand(16, 2, generator=rng) < 0.6
+    if seen == "one task never":
+        mask[:, 1] = False
+    backbone = nn.Linear(4, 3)
+    mtl = ba.BayesAgg({"y": Sizes(3, tasks=2)}, validate=validate)  # type: ignore[arg-type]
+    if bayes:
+        mtl.collect(backbone(x), {"y": y})
+        mtl.update_prior()
+        mtl.start_bayes()
+    losses = mtl.backward(backbone(x), {"y": (y.where(mask, torch.nan), mask)})["y"]
+    assert backbone.weight.grad is not None
+    assert backbone.weight.grad.isfinite().all()
+    assert backbone.weight.grad.abs().max() > 0
+    assert losses.isfinite().all()
+    mtl.update_prior()  # what was deferred would be raised here
+    with pytest.raises(errors.SettingError, match=r"is 0\.0; sizes are positive"):
+        ba.BayesAgg({"y": Sizes(3)}).backward(backbone(x), {"y": (y[:, :1] * 0, mask[:, :1])})
+
+
+def test_missing_targets_of_a_pyro_model(rng: torch.Generator) -> None:
+    backbone, x = nn.Linear(4, 3), torch.randn(16, 4, generator=rng)
+    y = torch.randn(16, 2, generator=rng).exp()
+    mask = torch.tensor([True, False]).expand(16, 2)
+    mtl = ba.BayesAgg({"y": heads.FromPyro(sizes_model, 3, tasks=2)})
+    losses = mtl.backward(backbone(x), {"y": (y, mask)})["y"]
+    assert losses[1] == 0
+    assert backbone.weight.grad is not None
+    assert backbone.weight.grad.isfinite().all()
+
+
+def overflowing() -> tuple[heads.Head, Tensor, Tensor]:
+    """Finite loss, infinite gradient."""
+    head = heads.Poisson(1, bias=False)
+    head.weight.data.fill_(11.0)
+    return head, torch.full((1, 1), 8.0), torch.ones(1, 1)
+
+
+def test_a_gradient_that_overflows(rng: torch.Generator) -> None:
+    head, h, y = overflowing()
+    h.requires_grad_()
+    with pytest.raises(errors.NonFiniteError, match="loss's gradient of head 'y' overflows"):
+        ba.BayesAgg({"y": head}).backward(h, {"y": y})
+    assert h.grad is None
+    assert head.weight.grad is None
+    mtl = ba.BayesAgg({"y": head}, validate="deferred")
+    mtl.backward(h, {"y": y})
+    for grad in (h.grad, head.weight.grad):
+        assert grad is not None
+        assert (grad == 0).all()
+    with pytest.raises(errors.NonFiniteError, match="its update was zero"):
+        mtl.update_prior()
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_a_deferred_loss_that_overflows_reaches_no_gradient(
+    rng: torch.Generator, bayes: bool
+) -> None:
+    """0 · ∞ in a backward pass is NaN, whatever the sum of losses is replaced by."""
+    backbone, head = nn.Linear(4, 6), heads.Heteroscedastic(6)
+    mtl = ba.BayesAgg({"y": head}, validate="deferred")
+    x = torch.randn(16, 4, generator=rng)
+    if bayes:
+        mtl.collect(backbone(x), {"y": x[:, :1]})
+        mtl.update_prior()
+        mtl.start_bayes()
+    loss = mtl.backward(backbone(x), {"y": torch.full((16, 1), 1e25)})["y"]
+    assert loss.isnan().all()
+    for weight in (backbone.weight, head.weight):
+        assert weight.grad is not None
+        assert (weight.grad == 0).all()
+
+
+def test_a_loss_that_overflows_though_the_update_does_not(rng: torch.Generator) -> None:
+    backbone, head = nn.Linear(4, 3), heads.Poisson(3)
+    mtl = ba.BayesAgg({"y": head}, inference=inference.Laplace())
+    x, y = torch.randn(16, 4, generator=rng), torch.ones(16, 1)
+    mtl.collect(backbone(x), {"y": y})
+    mtl.update_prior()
+    mtl.start_bayes()
+    with torch.no_grad():
+        head.weight[-1, -1] = 95.0
+    with pytest.raises(errors.NonFiniteError, match="the loss of head 'y' overflows"):
+        mtl.backward(backbone(x), {"y": y})
+    assert backbone.weight.grad is None
+    assert head.weight.grad is None
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+@pytest.mark.parametrize("scheme", [inference.TaylorGGN, inference.Laplace])
+def test_a_head_that_has_diverged_is_named(
+    rng: torch.Generator, bayes: bool, scheme: Callable[[], inference.Scheme]
+) -> None:
+    backbone, bad = nn.Linear(4, 3), heads.Bernoulli(3)
+    mtl = ba.BayesAgg(
+        {"a": heads.Gaussian(3), "b": bad},
+        inference={"a": inference.Conjugate(), "b": scheme()},
+    )
+    x, y = torch.randn(16, 4, generator=rng), torch.ones(16, 1)
+    mtl.collect(backbone(x), {"a": y, "b": y})
+    mtl.update_prior()
+    if bayes:
+        mtl.start_bayes()
+    with torch.no_grad():
+        bad.weight[0, 0] = torch.nan
+    with pytest.raises(errors.NonFiniteError, match="'weight' of head 'b' is not finite"):
+        mtl.backward(backbone(x), {"a": y, "b": y})
+    assert backbone.weight.grad is None
+
+
+def test_hooks_on_heads_are_called(rng: torch.Generator) -> None:
+    """Gradients of heads come as autograd brings them: data-parallel training hooks into that."""
+    backbone, head = nn.Linear(4, 3), heads.Bernoulli(3)
+    mtl = ba.BayesAgg({"y": head})
+    seen: list[str] = []
+    head.weight.register_post_accumulate_grad_hook(lambda _: seen.append("weight"))
+    x, y = torch.randn(16, 4, generator=rng), torch.ones(16, 1)
+    mtl.backward(backbone(x), {"y": y})
+    mtl.update_prior()
+    mtl.start_bayes()
+    before = head.weight.grad.clone()  # type: ignore[union-attr]
+    mtl.backward(backbone(x), {"y": y})
+    assert seen == ["weight"] * 2
+    torch.testing.assert_close(head.weight.grad, 2 * before)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_certain_gradient_under_full_covariance(rng: torch.Generator, others: int) -> None:
+    """An example without features says its Gaussian tasks' gradients exactly; training goes on."""
+    tasks = {"y": heads.Gaussian(3, tasks=2)}
+    if others:
+        tasks["b"] = heads.Gaussian(3, bias=True)
+    mtl = ba.BayesAgg(tasks, PrecisionWeighted(covariance="full"))
+    h = torch.randn(16, 3, generator=rng)
+    h[0] = 0
+    y = torch.randn(16, 2, generator=rng)
+    y[0, 0] = 0
+    targets = {"y": y} | ({"b": y[:, :1] + 1} if others else {})
+    mtl.collect(h, targets)
+    mtl.update_prior()
+    mtl.start_bayes()
+    mtl.backward(h.requires_grad_(), targets)
+    assert h.grad is not None
+    # All the weight is on a gradient of 0.
+    torch.testing.assert_close(h.grad[0], torch.zeros(3), atol=1e-9, rtol=0)
+    assert h.grad[1:].abs().max() > 0
+
+
+def test_moments_alone_are_exact_under_autocast(rng: torch.Generator) -> None:
+    head = heads.Bernoulli(20, tasks=3)
+    h, y = torch.randn(30, 20, generator=rng), (torch.rand(30, 3, generator=rng) < 0.5).float()
+    posterior = inference.TaylorGGN().infer(head, h, y, priors.isotropic(head, 1.0))
+    plain = gradients.distribution(head, posterior, h, y)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = gradients.distribution(head, posterior, h, y)
+    assert torch.equal(cast.mean, plain.mean)
+    assert torch.equal(cast.variance, plain.variance)
+
+
+def test_learning_noise_comes_before_the_engine(rng: torch.Generator) -> None:
+    head = heads.Gaussian(3)
+    mtl = ba.BayesAgg({"y": head})
+    head.learn_noise()
+    mtl.collect(torch.randn(20, 3, generator=rng), {"y": torch.randn(20, 1, generator=rng)})
+    with pytest.raises(errors.StateError, match=r"learn_noise\(\) came after the engine"):
+        mtl.update_prior()
+
+
+def test_student_t_takes_targets_of_any_size(rng: torch.Generator) -> None:
+    head = heads.StudentT(3, tasks=2, df=[1.5, 4.0], scale=[0.1, 2.0])
+    u, y = torch.randn(40, 2, generator=rng), 3 * torch.randn(40, 2, generator=rng)
+    u64, y64 = u.double().requires_grad_(), y.double()
+    reference = -head.likelihood(u64).log_prob(y64)
+    torch.testing.assert_close(head.negative_log_prob(u64, y64), reference, atol=1e-12, rtol=1e-12)
+    (slope,) = torch.autograd.grad(head.negative_log_prob(u64, y64).sum(), u64)
+    torch.testing.assert_close(slope, head.loss_derivative(u64, y64).detach())
+    at = u.requires_grad_()
+    for far in (1e25, -3e37):
+        loss = head.negative_log_prob(at, torch.full_like(y, far))
+        exact = -head.likelihood(u64).log_prob(torch.full_like(y64, far))
+        torch.testing.assert_close(loss.double(), exact, atol=0, rtol=1e-5)
+        assert torch.autograd.grad(loss.sum(), at)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("link", ["logit", "probit"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_ordinal_heads_in_half_precision(
+    rng: torch.Generator, link: str, dtype: torch.dtype
+) -> None:
+    made = heads.Ordinal(3, 4, link=link)  # type: ignore[arg-type]
+    backbone, mtl = nn.Linear(4, 3).to(dtype), ba.BayesAgg({"o": made}).to(dtype)
+    x, y = torch.randn(16, 4, generator=rng).to(dtype), torch.arange(16)[:, None] % 4
+    for _ in range(2):
+        loss = mtl.backward(backbone(x), {"o": y})["o"]
+        assert loss.isfinite().all()
+        mtl.update_prior()
+        mtl.start_bayes()
+    assert backbone.weight.grad is not None
+    assert backbone.weight.grad.isfinite().all()
