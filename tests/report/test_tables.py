@@ -150,6 +150,25 @@ def test_delta_m_against_own_single_task_runs(tmp_path: Path) -> None:
         tables(tmp_path, ["qm9"], "runs")
 
 
+def test_single_task_runs_that_cannot_tell(tmp_path: Path) -> None:
+    """A task without a value in one STL run leaves Δm unknown."""
+    unknown = qm9(2.0) | {"mu": None}
+    found = [record("ls", 0, qm9(3.0)), record("stl", 0, qm9(2.0)), record("stl", 1, unknown)]
+    (table,) = tables(store(tmp_path, found), ["qm9"], "runs")
+    assert rows(table)["LS"].cells[0].mean is None
+    assert rows(table)["LS"].cells[0].text == "unknown"
+
+
+def test_a_setup_without_single_task_runs(tmp_path: Path) -> None:
+    found = [record("ls", 0, qm9(3.0)), record("stl", 0, qm9(2.0))]
+    found += [record("ls", 0, qm9(3.0), changes={"molecules": "1000"})]
+    first, second = tables(store(tmp_path, found), ["qm9"], "runs")
+    assert rows(first)["LS"].cells[0].mean == pytest.approx(50.0)
+    assert rows(second)["LS"].cells[0].mean == pytest.approx(200.0)
+    assert any("no STL runs in this setup, so Δm of ours is" in note for note in second.notes)
+    assert not any("no STL runs" in note for note in first.notes)
+
+
 def test_full_table_has_a_row_for_each(tmp_path: Path) -> None:
     (table,) = tables(store(tmp_path, [record("ls", 0, qm9(2.0))]), ["qm9-full"])
     by_label = rows(table)
@@ -268,6 +287,27 @@ def test_forms_on_the_command_line(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, [*command, "--format", "html"])
     assert wrong.exit_code == 2
     assert CliRunner().invoke(app, ["report", str(tmp_path / "none")]).exit_code == 2
+
+
+@pytest.mark.parametrize(("form", "name"), [("md", "own.md"), ("latex", "own.tex")])
+def test_figures_lie_beside_a_file_of_tables(form: str, name: str, tmp_path: Path) -> None:
+    folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0))])
+    out = tmp_path / "out" / name
+    command = ["report", str(folder), "--format", form, "--out", str(out)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert out.is_file()
+    assert (tmp_path / "out" / "figures" / "flow.png").is_file()
+
+
+def test_unreadable_results_are_named_once(tmp_path: Path) -> None:
+    folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0)), record("ls", 1, qm9(3.0))])
+    (folder / "1" / "results.json").write_text("{")
+    command = ["report", str(folder), "--table", "qm9", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("warning: left out: no readable results file at") == 1
+    assert str(folder / "1" / "results.json") in done.output
 
 
 def test_terminal_has_all_rows(tmp_path: Path) -> None:
