@@ -55,9 +55,9 @@ def tables(
     """
     found = setups(records(folder, warn))
     asked = {m.benchmark for n in names or TABLES if n in TABLES for m in TABLES[n].measures}
-    wanted_ones = [setup for setup in found if setup.benchmark in asked]
-    if single_task == "runs" and wanted_ones and not any(_STL in s.groups for s in wanted_ones):
-        benchmark = wanted_ones[0].benchmark
+    relevant = [setup for setup in found if setup.benchmark in asked]
+    if single_task == "runs" and relevant and not any(_STL in s.groups for s in relevant):
+        benchmark = relevant[0].benchmark
         raise SettingsError(
             f"single-task = 'runs' needs STL runs of {benchmark} in the same setup: add them "
             f"with python -m experiments run {benchmark} --methods {_STL}, or take published"
