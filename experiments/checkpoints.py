@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.errors import CheckpointError
+from experiments.errors import CheckpointError, DamagedCheckpointError
 from experiments.files import write_atomically
 
 __all__ = ["complete", "differences", "load", "matches", "save", "snapshot"]
@@ -27,25 +27,26 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU.
 
     Raises:
-        CheckpointError: There is none, it is damaged, or another version wrote it.
+        CheckpointError: There is none, or another version wrote it.
+        DamagedCheckpointError: It is damaged.
     """
     if not path.is_file():
         raise CheckpointError(
             f"no checkpoint at {path}: give the --out of a run that was started, "
             "or leave --resume away to start one"
         )
-    remedy = "delete it and start anew without --resume, or put an intact copy in its place"
+    remedy = "delete it and start anew, or put an intact copy in its place"
     try:
         # torch does not notice a flipped bit; the checksums of the archive do.
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
-            raise CheckpointError(f"checkpoint {path} is damaged (in {damaged}): {remedy}")
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged (in {damaged}): {remedy}")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
     except Exception as error:  # torch raises about ten kinds for a file it cannot read
-        raise CheckpointError(
+        raise DamagedCheckpointError(
             f"checkpoint {path} is damaged ({type(error).__name__}): {remedy}"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 __all__ = [
     "CheckpointError",
+    "DamagedCheckpointError",
     "DataError",
     "DivergenceError",
     "ExperimentError",
@@ -38,6 +39,10 @@ class OutputError(ExperimentError, OSError):
 
 class CheckpointError(ExperimentError):
     """A checkpoint is missing, damaged, or belongs to a run with other settings."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint cannot be read: it was cut off, or bits of it have changed."""
 
 
 class DivergenceError(ExperimentError, ArithmeticError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -39,7 +41,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
     """Draw every figure that the records allow, as PNG and PDF.
 
     Args:
-        records: Results of runs of one benchmark.
+        records: Results of runs of one benchmark, with titles that tell them apart.
         folder: Where to put them; made if missing.
 
     Returns:
@@ -53,10 +55,13 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
         "delta_m": lambda: delta_m(records),
         "errors": lambda: errors(records),
     }
+    methods = Counter(record["method"]["name"] for record in records)
     for record in records:
         if record["weights"]:
-            name = f"weights_{record['method']['name']}"
-            figures[name] = lambda record=record: weights(record)  # type: ignore[misc]
+            name = record["method"]["name"]
+            if methods[name] > 1:
+                name = re.sub(r"[^A-Za-z0-9_-]+", "-", record["title"]).strip("-")
+            figures[f"weights_{name}"] = lambda record=record: weights(record)  # type: ignore[misc]
     return [write_figure(make, folder / name) for name, make in figures.items()]
 
 

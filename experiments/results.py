@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -19,9 +19,11 @@ from experiments.benchmark import Benchmark, Values
 from experiments.errors import DataError
 from experiments.files import write_json
 
-__all__ = ["by_task", "environment", "load", "save", "timing"]
+__all__ = ["OF_A_RUN", "by_task", "check", "environment", "load", "read", "save", "timing"]
 
 FORMAT = 1
+#: What the record of a run has at least; other files of that name have not.
+OF_A_RUN: Final = frozenset({"benchmark", "method", "settings", "best", "last", "history"})
 _PACKAGES = (
     *("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit"),
     *("torchvision", "pillow", "scikit-learn"),
@@ -71,10 +73,21 @@ def save(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a results file.
+    """Read the results file of a run.
 
     Raises:
         DataError: There is none, or it is not one.
+    """
+    record = read(path)
+    check(record, path)
+    return record
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a file of that name, whoever wrote it.
+
+    Raises:
+        DataError: There is none, or it is damaged.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -82,9 +95,35 @@ def load(path: Path) -> dict[str, Any]:
         raise DataError(
             f"no readable results file at {path} ({error}): finish a run with --out {path.parent}"
         ) from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise DataError(f"{path} is not a results file of this version (format {FORMAT})")
+    if not isinstance(record, dict):
+        raise DataError(
+            f"{path} holds a {type(record).__name__} and no record: finish a run with "
+            f"--out {path.parent}"
+        )
     return record
+
+
+def check(record: Mapping[str, Any], path: Path) -> None:
+    """Refuse what is not the record of a run.
+
+    Args:
+        record: What was read.
+        path: Where, for the message.
+
+    Raises:
+        DataError: A part of it is missing, or another version wrote it.
+    """
+    missing = sorted(OF_A_RUN - record.keys())
+    if missing:
+        raise DataError(
+            f"{path} is not the results file of a run (it has no {', '.join(missing)}): give the "
+            "output folder of a finished run"
+        )
+    if record.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {record.get('format')!r}, this version reads {FORMAT}: repeat the "
+            "run, or read it with the version that wrote it"
+        )
 
 
 def _command() -> list[str]:

@@ -152,6 +152,7 @@ class Cifar(Benchmark):
             about={
                 "source": self.source,
                 "classes": list(found.classes),
+                **({"images": self._digest} if self.source == "folder" else {}),
                 "other_files": found.others,
                 "sizes": parts.sizes(),
                 "channel_mean": mean,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,9 +14,12 @@ from experiments import results, tables
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
 from experiments.errors import DataError
+from experiments.images.files import some
 from experiments.training import RESULTS
 
 __all__ = ["EPILOG", "figures"]
+
+Record = Mapping[str, Any]
 
 EPILOG = """
 Example:
@@ -34,10 +39,36 @@ def figures(
 ) -> None:
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
     with friendly(debug) as console:
-        records = [results.load(folder / RESULTS) for folder in runs]
+        folders = list(dict.fromkeys(runs))
+        records = [results.load(folder / RESULTS) for folder in folders]
         names = sorted({record["benchmark"]["name"] for record in records})
         if len(names) > 1:
             raise DataError(f"these runs belong to {', '.join(names)}: give runs of one benchmark")
-        console.print(tables.comparison(records))
-        for path in drawing.draw(records, out):
+        _require_same_tasks(folders, records)
+        shown = _told_apart(folders, records)
+        console.print(tables.comparison(shown))
+        for path in drawing.draw(shown, out):
             console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+
+
+def _require_same_tasks(folders: Sequence[Path], records: Sequence[Record]) -> None:
+    first, *others = [{task["name"] for task in record["tasks"]} for record in records]
+    for folder, names in zip(folders[1:], others, strict=True):
+        if names != first:
+            raise DataError(
+                f"{folders[0]} and {folder} have different tasks (in one alone: "
+                f"{some(sorted(names ^ first))}): give runs of the same tasks"
+            )
+
+
+def _told_apart(folders: Sequence[Path], records: Sequence[Record]) -> list[Record]:
+    """With the folder in the title of runs that would have the same one."""
+    count = Counter(record["title"] for record in records)
+    repeated = [f for f, r in zip(folders, records, strict=True) if count[r["title"]] > 1]
+    names = {folder: folder.resolve().name for folder in repeated}
+    if len(set(names.values())) < len(names):
+        names = {folder: str(folder) for folder in repeated}
+    return [
+        {**record, "title": f"{record['title']} ({names[folder]})"} if folder in names else record
+        for folder, record in zip(folders, records, strict=True)
+    ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
+from rich.console import Console
 
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
@@ -50,8 +51,9 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="Folder for the tables and for the figures, as PNG and PDF.",
+            metavar="PATH",
+            help="Folder for the tables and for the figures, as PNG and PDF; or a file for the "
+            "tables, .md or .tex, with the figures beside it.",
             show_default="print the tables, draw no figures",
         ),
     ] = None,
@@ -77,7 +79,12 @@ def report(
         ):
             if value not in known:
                 raise SettingsError(f"{name} = {value!r} is unknown: give {' or '.join(known)}")
-        made = tables(store, table, cast(SingleTask, single_task))
+        unreadable: list[str] = []
+        made = tables(store, table, cast(SingleTask, single_task), unreadable.append)
+        for line in unreadable:
+            Console(stderr=True).print(
+                f"warning: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False
+            )
         if form == "terminal":
             if not console.is_terminal:
                 console.width = max(console.width, _WIDE)
@@ -89,9 +96,10 @@ def report(
                 console.print(text, soft_wrap=True, highlight=False, markup=False)
         else:
             path = write(made, cast(Format, form), out)
+            out = path.parent
             console.print(f"tables: {path}", soft_wrap=True, highlight=False)
         if not made:
             console.print("no finished runs, no tables; see --table for those of the paper")
         if out is not None:
-            for path in draw(records(store), out / "figures"):
+            for path in draw(records(store, unreadable.append), out / "figures"):
                 console.print(f"figure: {path}", soft_wrap=True, highlight=False)

@@ -34,7 +34,7 @@ IN_PRINT: Final[Mapping[str, str]] = {
 
 
 def measures_of(
-    group: Group, measure: Measure, single: Sequence[float] | None
+    group: Group, measure: Measure, single: Sequence[float | None] | None
 ) -> list[float | None]:
     """The measure of every seed, on the test split at the epoch that validation chose.
 
@@ -57,7 +57,7 @@ Cells = Mapping[str, Cell]
 
 
 def own_cells(
-    plan: Plan, found: Mapping[str, Setup], single: Mapping[str, Sequence[float]]
+    plan: Plan, found: Mapping[str, Setup], single: Mapping[str, Sequence[float | None]]
 ) -> dict[Measure, dict[str, Cell]]:
     """Our cells by measure and label."""
     table: dict[Measure, dict[str, Cell]] = {}
@@ -146,9 +146,10 @@ def label_of(key: str) -> str:
     return names.get(key, title_of(key))
 
 
-def _delta(record: Mapping[str, Any], single: Sequence[float]) -> float | None:
+def _delta(record: Mapping[str, Any], single: Sequence[float | None]) -> float | None:
     values = [record["best"]["test"][task["name"]] for task in record["tasks"]]
-    if any(value is None for value in values):
+    reference = [value for value in single if value is not None]
+    if len(reference) < len(single) or any(value is None for value in values):
         return None
     higher = [task["higher_is_better"] for task in record["tasks"]]
-    return delta_m(values, single, higher)
+    return delta_m(values, reference, higher)

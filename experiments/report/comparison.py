@@ -15,14 +15,16 @@ __all__ = ["build"]
 
 
 def build(
-    name: str, found: Mapping[str, Setup], single: Mapping[str, Sequence[float]] | None = None
+    name: str,
+    found: Mapping[str, Setup],
+    single: Mapping[str, Sequence[float | None]] | None = None,
 ) -> Table:
     """A table of the paper.
 
     Args:
         name: One of :data:`TABLES`.
         found: The setup to show of each benchmark.
-        single: Single-task rows from runs, by benchmark.
+        single: Single-task rows from runs, by benchmark; None where they are not asked for.
 
     Raises:
         DataError: There is no table of that name.

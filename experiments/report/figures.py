@@ -36,7 +36,8 @@ def draw(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         "flow": flow,
     }
     for number, setup in enumerate(setups(records)):
-        name = setup.benchmark if setup.as_published else f"{setup.benchmark}_{number}"
+        plain = setup.as_published and not setup.data
+        name = setup.benchmark if plain else f"{setup.benchmark}_{number}"
         for key, group in setup.groups.items():
             record = group.records[0]
             if record["weights"]:

@@ -13,7 +13,7 @@ __all__ = ["notes_of"]
 
 
 def notes_of(
-    plan: Plan, found: Mapping[str, Setup], single: Mapping[str, Sequence[float]] | None
+    plan: Plan, found: Mapping[str, Setup], single: Mapping[str, Sequence[float | None]] | None
 ) -> list[str]:
     """What a table's readers must know, benchmark by benchmark; arguments as for `build`."""
     notes = []
@@ -30,15 +30,22 @@ def notes_of(
         )
         if not setup.as_published and benchmark != "digits":
             notes.append(f"{title}: this is not the paper's setup, so ours and the paper's differ.")
+        notes += [
+            f"{group.title}: the store holds seed {', '.join(map(str, group.repeated))} more than "
+            "once; shown is the last in the order of folders."
+            for group in setup.groups.values()
+            if group.repeated
+        ]
         searched = [g for g in setup.groups.values() if g.tried > 1]
         notes += [
             f"{group.title}: best on validation of {group.tried} configurations."
             for group in searched
         ]
-        if any(measure.what == "delta_m" for measure in plan.measures):
+        if any(m.what == "delta_m" and m.benchmark == benchmark for m in plan.measures):
             own = single is not None and benchmark in single
             row = "our STL runs" if own else BENCHMARKS[benchmark].single_task_source
-            notes.append(f"{title}: Δm of ours is relative to {row}.")
+            without = "no STL runs in this setup, so " if single is not None and not own else ""
+            notes.append(f"{title}: {without}Δm of ours is relative to {row}.")
         if benchmark != "digits":
             table = published.load(benchmark)
             notes += [

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder, write_atomically
-from experiments.report.collect import Setup, setups
+from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.comparison import build
 from experiments.report.latex import document
 from experiments.report.markdown import markdown
@@ -26,12 +26,16 @@ FORMATS: Final = get_args(Format)
 RUN_TIME: Final = "run-time"
 NAMES: Final = (*TABLES, RUN_TIME)
 _SUFFIX: Final = {"md": ".md", "latex": ".tex"}
+_STL: Final = "stl"
 
 Record = Mapping[str, Any]
 
 
 def tables(
-    folder: Path, names: Sequence[str] | None = None, single_task: SingleTask = "published"
+    folder: Path,
+    names: Sequence[str] | None = None,
+    single_task: SingleTask = "published",
+    warn: Callable[[str], object] = warnings.warn,
 ) -> list[Table]:
     """The tables of a store.
 
@@ -41,13 +45,23 @@ def tables(
     Args:
         folder: The store.
         names: Which; None for those that have something to show.
-        single_task: Take Δm against the published single-task rows, or against STL runs.
+        single_task: Take Δm against the published single-task rows, or against STL runs; a setup
+            without such runs keeps the published rows, and a note says so.
+        warn: Is told of every results file that cannot be read.
 
     Raises:
         DataError: No such folder, or no table of a name.
-        SettingsError: ``single_task="runs"`` without such runs.
+        SettingsError: ``single_task="runs"`` and no setup has such runs.
     """
-    found = setups(records(folder))
+    found = setups(records(folder, warn))
+    asked = {m.benchmark for n in names or TABLES if n in TABLES for m in TABLES[n].measures}
+    relevant = [setup for setup in found if setup.benchmark in asked]
+    if single_task == "runs" and relevant and not any(_STL in s.groups for s in relevant):
+        benchmark = relevant[0].benchmark
+        raise SettingsError(
+            f"single-task = 'runs' needs STL runs of {benchmark} in the same setup: add them "
+            f"with python -m experiments run {benchmark} --methods {_STL}, or take published"
+        )
     made: list[Table] = []
     for name in names or TABLES:
         if name == RUN_TIME:
@@ -86,19 +100,18 @@ def write(made: Sequence[Table], form: Format, path: Path) -> Path:
     return path
 
 
-def _single(found: Mapping[str, Setup]) -> dict[str, list[float]]:
-    """Mean test metrics of the STL runs of each benchmark."""
-    rows: dict[str, list[float]] = {}
+def _single(found: Mapping[str, Setup]) -> dict[str, list[float | None]]:
+    """Mean test metrics of the STL runs of each benchmark that has some.
+
+    None where the split of a run cannot tell.
+    """
+    rows: dict[str, list[float | None]] = {}
     for benchmark, setup in found.items():
-        group = setup.groups.get("stl")
-        if group is None:
-            raise SettingsError(
-                f"single-task = 'runs' needs STL runs of {benchmark} in the same setup: add them "
-                f"with python -m experiments run {benchmark} --methods stl, or take published"
-            )
-        names = [task["name"] for task in group.records[0]["tasks"]]
-        rows[benchmark] = [
-            statistics.fmean(record["best"]["test"][name] for record in group.records)
-            for name in names
-        ]
+        group = setup.groups.get(_STL)
+        if group is not None:
+            names = [task["name"] for task in group.records[0]["tasks"]]
+            rows[benchmark] = [
+                mean_std([record["best"]["test"][name] for record in group.records])[0]
+                for name in names
+            ]
     return rows

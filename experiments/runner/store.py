@@ -6,6 +6,7 @@
 ``status.json``         what a person wants to know while it runs
 ``failure.json``        why the last attempt ended
 ``log.txt``             what libraries had to say
+``*.damaged``           a file that could not be read, out of the way
 ``run.lock``            held by the process that trains; free as soon as it is gone,
                         however it went
 ======================  ==========================================================
@@ -18,7 +19,8 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from enum import Enum
@@ -64,7 +66,7 @@ class Place:
 
     def state(self) -> State:
         """From what is on the disk; whether somebody is at work there is another question."""
-        if self.results.is_file():
+        if self._finished():
             return State.DONE
         if (self.folder / _FAILURE).is_file():
             return State.FAILED
@@ -93,6 +95,14 @@ class Place:
         """Remove the halves of files that a killed process left; call it with the lock held."""
         for file in self.folder.glob(".*.tmp"):
             file.unlink(missing_ok=True)
+
+    def set_aside(self, file: Path) -> Path:
+        """Rename a file that cannot be read, so that a new one can take its place.
+
+        Returns:
+            Where it is now.
+        """
+        return file.replace(file.with_name(f"{file.name}.damaged"))
 
     def load(self) -> dict[str, Any]:
         """The record of the finished run.
@@ -141,6 +151,13 @@ class Place:
         """Forget the failure of an earlier attempt."""
         (self.folder / _FAILURE).unlink(missing_ok=True)
 
+    def _finished(self) -> bool:
+        try:
+            self.load()
+        except DataError:
+            return False
+        return True
+
     def _read(self, name: str) -> dict[str, Any]:
         try:
             entry = json.loads((self.folder / name).read_text(encoding="utf-8"))
@@ -149,10 +166,14 @@ class Place:
         return entry if isinstance(entry, dict) else {}
 
 
-def records(folder: Path) -> list[Mapping[str, Any]]:
+def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list[Mapping[str, Any]]:
     """Records of all finished runs below ``folder``, in the order of their paths.
 
-    Files of that name that are no record of a run are passed over.
+    Files of that name that are no record of a run, such as a study's, are passed over.
+
+    Args:
+        folder: The store.
+        warn: Is told of every file that cannot be read, and so is left out.
 
     Raises:
         DataError: There is no such folder.
@@ -162,9 +183,10 @@ def records(folder: Path) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for path in sorted(folder.rglob(RESULTS)):
         try:
-            record = results.load(path)
-        except DataError:
-            continue
-        if {"benchmark", "method", "settings", "best", "last", "history"} <= record.keys():
-            found.append(record)
+            record = results.read(path)
+            if record.keys() >= results.OF_A_RUN:
+                results.check(record, path)
+                found.append(record)
+        except DataError as error:
+            warn(f"left out: {error}")
     return found

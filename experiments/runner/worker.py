@@ -6,18 +6,20 @@ import contextlib
 import dataclasses
 import os
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from enum import Enum
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from experiments.benchmark import Data
-from experiments.errors import RunInterrupted
+from experiments.errors import DamagedCheckpointError, RunInterrupted
 from experiments.run import Run
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
@@ -47,7 +49,8 @@ def work(job: Job, threads: int | None = None) -> Outcome:
     """Bring one job to its end.
 
     What is done is left alone; what was begun goes on from its checkpoint; another process's work
-    is not touched. An error is recorded in the job's folder, and does not leave this function.
+    is not touched. A file that cannot be read is set aside and made again. An error is recorded in
+    the job's folder, and does not leave this function.
 
     Args:
         job: What to do.
@@ -71,8 +74,7 @@ def _train(job: Job, place: Place, threads: int | None) -> Outcome:
     if run.settings.threads is None:
         run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, threads=threads))
     try:
-        resume = place.checkpoint.exists()
-        Trainer(run, job.folder, resume=resume, reporter=_Status(place)).train()
+        _trainer(run, place).train()
     except (RunInterrupted, KeyboardInterrupt):
         return Outcome(Ending.INTERRUPTED)
     except Exception as error:
@@ -80,6 +82,23 @@ def _train(job: Job, place: Place, threads: int | None) -> Outcome:
         return Outcome(Ending.FAILED, f"{type(error).__name__}: {error}")
     place.say(state="done", epoch=run.settings.epochs, epochs=run.settings.epochs)
     return Outcome(Ending.DONE)
+
+
+def _trainer(run: Run, place: Place) -> Trainer:
+    """A trainer that goes on from the checkpoint, or begins where that cannot be read."""
+    reporter = _Status(place)
+    if place.results.exists():  # unreadable, or the run would be done
+        _set_aside(place, place.results, "it is written again")
+    try:
+        return Trainer(run, place.folder, resume=place.checkpoint.exists(), reporter=reporter)
+    except DamagedCheckpointError:
+        _set_aside(place, place.checkpoint, "training begins anew")
+    return Trainer(run, place.folder, reporter=reporter)
+
+
+def _set_aside(place: Place, file: Path, then: str) -> None:
+    """With a line in the log, where standard error leads."""
+    print(f"{file} cannot be read and is now {place.set_aside(file).name}; {then}", file=sys.stderr)
 
 
 def prepare(threads: int) -> None:

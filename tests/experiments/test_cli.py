@@ -131,6 +131,29 @@ def test_figures_compares_runs(tmp_path: Path) -> None:
     assert "no readable results file" in text
 
 
+def test_figures_tells_runs_of_one_method_apart(tmp_path: Path) -> None:
+    chosen = BayesAggOptions(pretrain=1, prior_variance=1.0)
+    folders = [tmp_path / name for name in ("a", "b2")]
+    for seed, folder in enumerate(folders):
+        settings = Settings(epochs=2, batch_size=32, device="cpu", seed=seed)
+        Trainer(Run(Toy(), "bayesagg", chosen, settings), folder).train()
+    first, second = map(str, folders)
+    text = run("figures", first, first, second, "--out", str(tmp_path / "both"))
+    assert "BayesAgg (a)" in text
+    assert "BayesAgg (b2)" in text
+    assert {path.stem for path in (tmp_path / "both").glob("*.png")} == {
+        *("delta_m", "errors", "weights_BayesAgg-a", "weights_BayesAgg-b2")
+    }
+    record = json.loads((folders[1] / RESULTS).read_text())
+    record["tasks"] = record["tasks"][:-1]
+    (folders[1] / RESULTS).write_text(json.dumps(record))
+    text = run("figures", first, second, "--out", str(tmp_path / "both"), code=2)
+    assert f"{first} and {second} have different tasks (in one alone: product)" in text
+    (folders[1] / RESULTS).write_text(json.dumps({"format": 1}))
+    text = run("figures", first, second, "--out", str(tmp_path / "both"), code=2)
+    assert f"{second}/{RESULTS} is not the results file of a run" in text
+
+
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of it, with few molecules and epochs."""
     monkeypatch.setenv("BAYESAGG_DATA", str(tmp_path / "cache"))

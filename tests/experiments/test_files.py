@@ -46,7 +46,9 @@ def test_prepare_folder(tmp_path: Path) -> None:
             prepare_folder(taken)
 
 
-@pytest.mark.parametrize("content", [None, "", "[1]", '{"format": 99}', '{"format": 1'])
+@pytest.mark.parametrize(
+    "content", [None, "", "[1]", '{"format": 99}', '{"format": 1', '{"format": 1}']
+)
 def test_unreadable_results(content: str | None, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     if content is not None:

@@ -44,6 +44,7 @@ def test_folder_of_classes(tmp_path: Path) -> None:
     assert [task.name for task in benchmark.tasks] == ["cat", "dog", "frog"]
     data = benchmark.load(CPU)
     assert data.about["other_files"] == 1
+    assert data.about["images"] == benchmark.identity()["images"]
     assert (len(data.train), len(data.validation), len(data.test)) == (24, 6, 12)
     (batch,) = data.test.batches(100)
     assert batch.inputs.shape == (12, 3, 32, 32)

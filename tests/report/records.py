@@ -14,7 +14,7 @@ from experiments.runner import BENCHMARKS, Request, plan
 def record(
     method: str,
     seed: int,
-    test: Mapping[str, float],
+    test: Mapping[str, float | None],
     *,
     benchmark: str = "qm9",
     validation: float = 100.0,

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,9 +16,13 @@ from typer.testing import CliRunner
 from experiments.cli import app
 from experiments.errors import DataError, SettingsError
 from experiments.report import NAMES, document, latex, markdown, setups, tables, terminal, write
+from experiments.report.figures import draw
 from experiments.report.latex import escaped
 from experiments.report.table import Cell, Row, Table
+from experiments.runner import BENCHMARKS
 from tests.report.records import qm9, record, store
+
+WEIGHTS = [{"epoch": 1, "by_example": [[1.0] * 11] * 20, "applied": [1.0] * 11}]
 
 
 def rows(table: Table) -> dict[str, Row]:
@@ -66,6 +71,64 @@ def test_setups_are_not_mixed(tmp_path: Path) -> None:
     assert not any("not the paper's setup" in note for note in first.notes)
 
 
+def test_a_set_split_is_a_setup_of_its_own(tmp_path: Path) -> None:
+    fixed = {"split_seed": "5"}
+    found = [record("ls", seed, qm9(2.0)) for seed in (0, 1)]
+    found += [record("ls", seed, qm9(4.0), changes=fixed) for seed in (0, 1, 7)]
+    follows, other = setups(found)
+    assert follows.as_published
+    assert other.describe() == "split_seed 5"
+    assert [len(setup.groups["ls"].records) for setup in (follows, other)] == [2, 3]
+    first, second = tables(store(tmp_path, found), ["qm9"])
+    assert rows(first)["LS"].cells[0].mean == pytest.approx(100.0)
+    assert rows(second)["LS"].cells[0].mean == pytest.approx(300.0)
+
+
+def test_a_set_split_takes_in_the_seed_that_equals_it() -> None:
+    """Seed 0 with split 0 is the same run whether the split was set or follows the seed."""
+    fixed = {"split_seed": "0"}
+    found = [record("ls", seed, qm9(2.0), changes=fixed) for seed in (0, 1, 2)]
+    (setup,) = setups(found)
+    assert [run["settings"]["seed"] for run in setup.groups["ls"].records] == [0, 1, 2]
+    assert setup.changes == {"split_seed": 0}
+    follows, both = sorted(
+        setups([*found, record("ls", 3, qm9(2.0))]), key=lambda setup: not setup.as_published
+    )
+    assert [len(one.groups["ls"].records) for one in (follows, both)] == [2, 3]
+
+
+def test_a_repeated_seed_is_named(tmp_path: Path) -> None:
+    found = [record("ls", 0, qm9(2.0)), record("ls", 0, qm9(3.0)), record("ls", 1, qm9(3.0))]
+    (table,) = tables(store(tmp_path, found), ["qm9"])
+    assert rows(table)["LS"].cells[0].mean == pytest.approx(200.0)
+    assert any("LS: the store holds seed 0 more than once" in note for note in table.notes)
+
+
+def test_data_are_not_mixed(tmp_path: Path) -> None:
+    """What is in a folder tells data apart, and not where it lies."""
+
+    def on(place: str, seed: int, factor: float, **about: Any) -> dict[str, Any]:
+        made = record("ls", seed, qm9(factor), changes={"data": place})
+        return made | {"data": about}
+
+    found = [
+        on("a", 0, 2.0, sizes={"train": 6, "test": 4}),
+        on("moved", 1, 2.0, sizes={"train": 7, "test": 3}),  # another split of the same
+        on("b", 0, 3.0, sizes={"train": 6, "test": 5}),
+        on("c", 0, 4.0, sizes={"train": 6, "test": 5}, images="0123456789abcdef"),
+    ]
+    made = setups(found)
+    assert [len(setup.groups["ls"].records) for setup in made] == [2, 1, 1]
+    assert made[0].describe() == "as published, data a (11 tasks; 10 examples)"
+    assert made[2].describe().endswith("data c (11 tasks; 11 examples; checksum 01234567)")
+    assert len(tables(store(tmp_path / "s", found), ["qm9"])) == 3
+    other = found[0] | {"tasks": found[0]["tasks"][:-1]}
+    assert len(setups([found[0], other])) == 2
+    weighty = [run | {"weights": WEIGHTS} for run in found]
+    names = [path.stem for path in draw(weighty, tmp_path / "figures")]
+    assert sum(name.startswith("weights_qm9") for name in names) == 3
+
+
 def test_levels_are_rows_of_their_own(tmp_path: Path) -> None:
     found = [record("imtl-g", 0, qm9(2.0)), record("imtl-g@representation", 0, qm9(3.0))]
     (table,) = tables(store(tmp_path, found), ["qm9"])
@@ -87,6 +150,25 @@ def test_delta_m_against_own_single_task_runs(tmp_path: Path) -> None:
         tables(tmp_path, ["qm9"], "runs")
 
 
+def test_single_task_runs_that_cannot_tell(tmp_path: Path) -> None:
+    """A task without a value in one STL run leaves Δm unknown."""
+    unknown = qm9(2.0) | {"mu": None}
+    found = [record("ls", 0, qm9(3.0)), record("stl", 0, qm9(2.0)), record("stl", 1, unknown)]
+    (table,) = tables(store(tmp_path, found), ["qm9"], "runs")
+    assert rows(table)["LS"].cells[0].mean is None
+    assert rows(table)["LS"].cells[0].text == "unknown"
+
+
+def test_a_setup_without_single_task_runs(tmp_path: Path) -> None:
+    found = [record("ls", 0, qm9(3.0)), record("stl", 0, qm9(2.0))]
+    found += [record("ls", 0, qm9(3.0), changes={"molecules": "1000"})]
+    first, second = tables(store(tmp_path, found), ["qm9"], "runs")
+    assert rows(first)["LS"].cells[0].mean == pytest.approx(50.0)
+    assert rows(second)["LS"].cells[0].mean == pytest.approx(200.0)
+    assert any("no STL runs in this setup, so Δm of ours is" in note for note in second.notes)
+    assert not any("no STL runs" in note for note in first.notes)
+
+
 def test_full_table_has_a_row_for_each(tmp_path: Path) -> None:
     (table,) = tables(store(tmp_path, [record("ls", 0, qm9(2.0))]), ["qm9-full"])
     by_label = rows(table)
@@ -102,6 +184,14 @@ def test_faces_are_printed_times_ten(tmp_path: Path) -> None:
     (table,) = tables(store(tmp_path, [entry]), ["utkface"])
     assert rows(table)["LS"].cells[0].parts() == ("1.35",)
     assert any("RLW is printed as -0.31" in note for note in table.notes)
+
+
+def test_delta_m_is_explained_where_it_is_shown(tmp_path: Path) -> None:
+    classes = dict.fromkeys((task.name for task in BENCHMARKS["cifar-mtl"]().tasks), 90.0)
+    entry = record("ls", 0, classes, benchmark="cifar-mtl", figures={"accuracy": 70.0})
+    (table,) = tables(store(tmp_path, [entry]), ["cifar-chest"])
+    assert rows(table)["LS"].cells[0].parts() == ("70.00",)
+    assert not any("Δm of ours" in note for note in table.notes)
 
 
 def test_every_table_of_the_paper_without_any_run(tmp_path: Path) -> None:
@@ -197,6 +287,27 @@ def test_forms_on_the_command_line(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, [*command, "--format", "html"])
     assert wrong.exit_code == 2
     assert CliRunner().invoke(app, ["report", str(tmp_path / "none")]).exit_code == 2
+
+
+@pytest.mark.parametrize(("form", "name"), [("md", "own.md"), ("latex", "own.tex")])
+def test_figures_lie_beside_a_file_of_tables(form: str, name: str, tmp_path: Path) -> None:
+    folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0))])
+    out = tmp_path / "out" / name
+    command = ["report", str(folder), "--format", form, "--out", str(out)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert out.is_file()
+    assert (tmp_path / "out" / "figures" / "flow.png").is_file()
+
+
+def test_unreadable_results_are_named_once(tmp_path: Path) -> None:
+    folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0)), record("ls", 1, qm9(3.0))])
+    (folder / "1" / "results.json").write_text("{")
+    command = ["report", str(folder), "--table", "qm9", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("warning: left out: no readable results file at") == 1
+    assert str(folder / "1" / "results.json") in done.output
 
 
 def test_terminal_has_all_rows(tmp_path: Path) -> None:

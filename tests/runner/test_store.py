@@ -91,6 +91,48 @@ def test_records_of_a_store(tmp_path: Path) -> None:
         records(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("content", ["", '{"format": 1'])
+@pytest.mark.parametrize("begun", [True, False])
+def test_unreadable_results_are_written_again(content: str, begun: bool, tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    place = Place(one.folder)
+    work(one)
+    whole = place.load()
+    place.results.write_text(content)
+    with pytest.warns(UserWarning, match=r"left out: .*results\.json"):
+        assert records(tmp_path) == []
+    if not begun:
+        place.checkpoint.unlink()
+    assert place.state() is (State.STARTED if begun else State.NEW)
+    assert work(one).ending is Ending.DONE
+    assert place.load()["best"] == whole["best"]
+    assert (one.folder / "results.json.damaged").read_text() == content
+    assert "is written again" in place.log.read_text()
+
+
+def test_results_of_another_version_are_named(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    work(one)
+    record = json.loads(Place(one.folder).results.read_text())
+    Place(one.folder).results.write_text(json.dumps({**record, "format": 99}))
+    told: list[str] = []
+    assert records(tmp_path, told.append) == []
+    assert "has format 99, this version reads 1" in told[0]
+
+
+def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    place = Place(one.folder)
+    work(one)
+    whole = place.load()
+    place.results.unlink()
+    place.checkpoint.write_bytes(b"half")
+    assert work(one).ending is Ending.DONE
+    assert place.load()["best"] == whole["best"]
+    assert (one.folder / "checkpoint.pt.damaged").read_bytes() == b"half"
+    assert "training begins anew" in place.log.read_text()
+
+
 def test_done_jobs_start_no_process(tmp_path: Path) -> None:
     one = job(tmp_path / "a")
     work(one)
