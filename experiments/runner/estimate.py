@@ -120,7 +120,7 @@ def _epochs(run: Run, data: Data) -> float:
         if method.fresh_share(epochs[0]) > 0:
             method.refresh(_some(run, data))
         method.end_epoch(epochs[0])
-    forward = settings.epochs * data.validation.steps(settings.batch_size)
+    forward: float = settings.epochs * data.validation.steps(settings.batch_size)
     forward += sum(method.fresh_share(epoch) for epoch in range(settings.epochs)) * steps
     return total + forward * _forward(run, data, method)
 
