@@ -121,15 +121,24 @@ def test_heads_joined(rng) -> None:
     close(FULL(joint), dense(joint)[0])
 
 
-def test_no_covariance_to_invert_is_a_typed_error(rng) -> None:
+def test_tasks_without_any_covariance_share_the_weight(rng) -> None:
     grad = grads(rng)
-    zero = GradientDistribution(
-        grad.mean,
-        torch.zeros_like(grad.variance),
-        covariance=lambda: torch.zeros(3, 4, 5, 5).double(),
-    )
+    covariance = grad.covariance_matrix.clone()
+    covariance[:, 0] = 0  # all tasks are certain of the first example
+    covariance[0, 1] = 0  # one task of the second
+    some = GradientDistribution(grad.mean, grad.variance, covariance=lambda: covariance)
+    direction = FULL(some)
+    close(direction[0], grad.mean[:, 0].mean(0))
+    torch.testing.assert_close(direction[1], grad.mean[0, 1], atol=1e-9, rtol=1e-9)
+    close(direction[2:], FULL(grad)[2:])
+
+
+def test_a_direction_without_variance_is_a_typed_error(rng) -> None:
+    grad = grads(rng)
+    covariance = torch.diag_embed(torch.tensor([1.0, 1, 1, 1, 0]).double()).expand(3, 4, 5, 5)
+    flat = GradientDistribution(grad.mean, grad.variance, covariance=lambda: covariance)
     with pytest.raises(errors.NumericalError, match="covariance of a gradient"):
-        FULL(zero)
+        FULL(flat)
 
 
 def test_float32_stays_close_to_float64(rng) -> None:
