@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import checkpoints
+import experiments.compare
+from experiments import checkpoints, results
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -136,6 +137,14 @@ def test_interruption_before_the_first_epoch(tmp_path: Path) -> None:
     assert "nothing to resume" in str(error)
     with pytest.raises(CheckpointError, match=r"no checkpoint at .* leave --resume away"):
         Trainer(make("ls", 2), tmp_path, resume=True)
+
+
+def test_the_command_is_told_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (experiments, experiments.compare):
+        program = Path(str(module.__file__)).with_name("__main__.py")
+        monkeypatch.setattr("sys.argv", [str(program), "ls"])
+        found = results.environment(torch.device("cpu"))["command"]
+        assert found == ["python", "-m", module.__name__, "ls"]
 
 
 def test_global_generators_are_left_alone(tmp_path: Path) -> None:
