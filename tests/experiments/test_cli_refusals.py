@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import signal
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -41,3 +46,19 @@ def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "checkpoint" in refused("qm9", "--resume", "--out", str(out))
     assert not out.exists()
+
+
+def test_ctrl_c_during_imports(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(_: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    importing = ModuleType("experiments.cli")
+    monkeypatch.setattr(importing, "__getattr__", press, raising=False)
+    monkeypatch.setitem(sys.modules, "experiments.cli", importing)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("experiments", run_name="__main__")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
