@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import app
+from experiments.swap import page
 
 
 def refused(*arguments: str) -> str:
@@ -46,6 +47,15 @@ def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "checkpoint" in refused("qm9", "--resume", "--out", str(out))
     assert not out.exists()
+
+
+def test_swap_matrix_looks_at_its_path_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "run", lambda _: pytest.fail("computed first"))
+    (tmp_path / "file").write_text("in the way")
+    text = refused("swap-matrix", "--out", str(tmp_path / "file" / "page.md"))
+    assert "cannot write into the output folder" in text
 
 
 def test_ctrl_c_during_imports(
