@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import app
+from experiments.runner.store import Place
 from experiments.swap import page
 
 
@@ -46,6 +47,30 @@ def test_a_damaged_data_file_is_not_to_be_deleted(tmp_path: Path, content: bytes
 def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "checkpoint" in refused("qm9", "--resume", "--out", str(out))
+    assert not out.exists()
+
+
+DIGITS = ["digits", "--method", "ls", "--epochs", "1", "--device", "cpu", "--no-figures"]
+
+
+def test_a_folder_where_another_process_is_at_work(tmp_path: Path) -> None:
+    with Place(tmp_path / "out").locked() as mine:
+        assert mine
+        text = refused(*DIGITS, "--out", str(tmp_path / "out"))
+    assert "another process is at work in" in text
+    assert "choose another --out" in text
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["run.lock"]
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    text = refused(*DIGITS, "--out", str(tmp_path / ("x" * 300)))
+    assert "cannot write into the output folder" in text
+    assert "File name too long" in text
+
+
+def test_resume_and_overwrite_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "give one of them" in refused(*DIGITS, "--resume", "--overwrite", "--out", str(out))
     assert not out.exists()
 
 
