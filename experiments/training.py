@@ -110,11 +110,18 @@ class Trainer:
                     self._longest = max(self._longest, time.monotonic() - began)
                 record = self._finish()
         except KeyboardInterrupt:
-            kept = self.checkpoint if self.checkpoint.exists() else None
-            raise RunInterrupted(len(self.history), kept) from None
+            raise self._interrupted() from None
         finally:
             self.reporter.close()
         return record
+
+    def _interrupted(self) -> RunInterrupted:
+        """What is on the disk now, which until all is prepared is the earlier run's."""
+        there = self.checkpoint.exists()
+        if self._overwrite and (there or self.results.exists()):
+            return RunInterrupted(0, None, untouched=self.checkpoint.parent)
+        history = self.history if self._saved is None else self._saved["history"]
+        return RunInterrupted(len(history), self.checkpoint if there else None)
 
     def _prepare(self) -> None:
         run, settings = self.run, self.run.settings
@@ -132,6 +139,7 @@ class Trainer:
         if self._overwrite:  # not before all is there that the new run needs
             for file in (self.checkpoint, self.results, self.results.with_name(RECORD)):
                 file.unlink(missing_ok=True)
+            self._overwrite = False
         if self._every is not None:
             self._recorder = self.stepper.recorder = self._watch(self._every)
         self.method.train()
