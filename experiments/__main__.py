@@ -1,6 +1,34 @@
 """``python -m experiments``."""
 
-from experiments.cli import app
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    """Ctrl-C during imports: at once, as some libraries turn it into errors of their own there."""
+    print("interrupted", file=sys.stderr, flush=True)
+    os._exit(130)
+
+
+def _main() -> None:
+    # A job in the background of a script ignores Ctrl-C, and has to go on doing so.
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
+        signal.signal(signal.SIGINT, _leave)
+    from experiments.cli import app
+
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        app(prog_name="python -m experiments")
+    except KeyboardInterrupt:  # before a command could begin
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
 
 if __name__ == "__main__":
-    app(prog_name="python -m experiments")
+    _main()

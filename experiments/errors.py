@@ -55,12 +55,18 @@ class RunInterrupted(ExperimentError):
     Attributes:
         epochs_done: Number of epochs that the checkpoint holds.
         checkpoint: Where it is, or None when no epoch was finished.
+        untouched: Folder of the earlier run that was to be overwritten, while it still is whole.
     """
 
-    def __init__(self, epochs_done: int, checkpoint: Path | None) -> None:
+    def __init__(
+        self, epochs_done: int, checkpoint: Path | None, *, untouched: Path | None = None
+    ) -> None:
         self.epochs_done = epochs_done
         self.checkpoint = checkpoint
-        if checkpoint is None:
+        self.untouched = untouched
+        if untouched is not None:
+            message = f"interrupted before it began; the earlier run in {untouched} is untouched"
+        elif checkpoint is None:
             message = "interrupted before the first epoch was finished; there is nothing to resume"
         else:
             message = (

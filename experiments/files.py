@@ -16,13 +16,17 @@ from experiments.errors import OutputError
 __all__ = ["prepare_folder", "remove_if_empty", "strict", "write_atomically", "write_json"]
 
 
-def prepare_folder(folder: Path) -> None:
+def prepare_folder(folder: Path) -> bool:
     """Make ``folder`` and prove that files can be written there.
+
+    Returns:
+        Whether it was not there before.
 
     Raises:
         OutputError: They cannot; nothing is left behind.
     """
     try:
+        new = not folder.exists()  # raises as well, for a name that is too long
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
@@ -31,6 +35,7 @@ def prepare_folder(folder: Path) -> None:
             f"cannot write into the output folder {folder} ({error.strerror or error}): "
             "choose another with --out, or free its name, its permissions or the disk"
         ) from error
+    return new
 
 
 def remove_if_empty(folder: Path) -> None:

@@ -130,8 +130,20 @@ def _command() -> list[str]:
     """The command line, as a person would type it."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
-        return ["python", "-m", program.parent.name, *sys.argv[1:]]
+        return ["python", "-m", _package(program.parent), *sys.argv[1:]]
     return [program.name, *sys.argv[1:]]
+
+
+def _package(folder: Path) -> str:
+    """The package in a folder, with those around it: ``experiments.compare``.
+
+    Worker processes know the program from its path alone, so this does not ask ``__main__``.
+    """
+    names = [folder.name]
+    while (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+        names.insert(0, folder.name)
+    return ".".join(names)
 
 
 def _revision() -> str | None:

@@ -11,7 +11,7 @@ import torch
 
 from experiments.errors import SettingsError
 
-__all__ = ["Graph", "Schedule", "Settings", "require", "resolve_device"]
+__all__ = ["Graph", "Schedule", "Settings", "require", "require_seed", "resolve_device"]
 
 Schedule = Literal["plateau", "steps", "cosine"]
 Graph = Literal["auto", "on", "off", "twin", "compile"]
@@ -21,6 +21,11 @@ def require(condition: bool, name: str, value: object, remedy: str) -> None:
     """Raise a :class:`SettingsError` naming the setting, its value and what would work."""
     if not condition:
         raise SettingsError(f"{name} = {value!r} cannot work: {remedy}")
+
+
+def require_seed(name: str, seed: int) -> None:
+    """Raise a :class:`SettingsError` unless every generator of random numbers takes the seed."""
+    require(0 <= seed < 2**31, name, seed, "give a whole number from 0 to 2147483647")
 
 
 @dataclass(frozen=True)
@@ -137,9 +142,7 @@ class Settings:
         require(
             self.threads is None or self.threads >= 1, "threads", self.threads, "give at least 1"
         )
-        require(
-            0 <= self.seed < 2**31, "seed", self.seed, "give a whole number from 0 to 2147483647"
-        )
+        require_seed("seed", self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, for a results file."""

@@ -19,11 +19,10 @@ from experiments.errors import (
     OutOfTime,
     OutputError,
     RunInterrupted,
-    SettingsError,
 )
 from experiments.evaluation import evaluate
-from experiments.files import prepare_folder, remove_if_empty
 from experiments.optimizers import adam, load_state
+from experiments.output import CHECKPOINT, RECORD, RESULTS, claim
 from experiments.reporting import Reporter, Silent
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require, resolve_device
@@ -31,9 +30,6 @@ from experiments.stepping import Step, Stepper, backend_for
 
 __all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
 
-CHECKPOINT = "checkpoint.pt"
-RECORD = "record.jsonl"
-RESULTS = "results.json"
 _WEIGHT_EXAMPLES = 20
 _FRESH_EXAMPLES = 1000
 
@@ -59,7 +55,8 @@ class Trainer:
     Raises:
         OutputError: The folder is not writable, or holds a run already.
         CheckpointError: ``resume`` was asked for and there is no fitting, intact checkpoint.
-        SettingsError: The device does not exist, or the checkpoint holds more epochs already.
+        SettingsError: The device does not exist, the checkpoint holds more epochs already, or both
+            ``resume`` and ``overwrite`` are asked for.
     """
 
     def __init__(
@@ -82,26 +79,9 @@ class Trainer:
         self.device = resolve_device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS
-        self._every, self._overwrite = record, overwrite and not resume
+        self._every, self._overwrite = record, overwrite
         self._recorder: Recorder | None = None
-        self._saved: Record | None = None
-        if resume:
-            self._saved = checkpoints.load(self.checkpoint)
-            saved = self._saved["identity"]
-            checkpoints.matches(self.checkpoint, saved, run.identity(), run.defaults())
-            done = len(self._saved["history"])
-            if done > run.settings.epochs:
-                raise SettingsError(
-                    f"epochs = {run.settings.epochs} cannot work: checkpoint {self.checkpoint} "
-                    f"holds {done} epochs already; give at least as many"
-                )
-        elif not overwrite and (self.checkpoint.exists() or self.results.exists()):
-            raise OutputError(
-                f"the output folder {out} holds a run already: go on with --resume, "
-                "start anew with --overwrite, or choose another --out"
-            )
-        self._new = None if out.exists() else out
-        prepare_folder(out)
+        self._saved = claim(run, out, resume=resume, overwrite=overwrite)
         self.history: list[Record] = []
         self.best: Record | None = None
         self.weights: list[Record] = []
@@ -122,12 +102,7 @@ class Trainer:
         """
         try:
             with isolated_random(self.device), limited_threads(self.run.settings.threads):
-                try:
-                    self._prepare()
-                except BaseException:
-                    if self._new is not None:  # a run that never began leaves no folder
-                        remove_if_empty(self._new)
-                    raise
+                self._prepare()
                 for epoch in range(len(self.history), self.run.settings.epochs):
                     self._require_time(epoch)
                     began = time.monotonic()
@@ -135,11 +110,18 @@ class Trainer:
                     self._longest = max(self._longest, time.monotonic() - began)
                 record = self._finish()
         except KeyboardInterrupt:
-            kept = self.checkpoint if self.checkpoint.exists() else None
-            raise RunInterrupted(len(self.history), kept) from None
+            raise self._interrupted() from None
         finally:
             self.reporter.close()
         return record
+
+    def _interrupted(self) -> RunInterrupted:
+        """What is on the disk now, which until all is prepared is the earlier run's."""
+        there = self.checkpoint.exists()
+        if self._overwrite and (there or self.results.exists()):
+            return RunInterrupted(0, None, untouched=self.checkpoint.parent)
+        history = self.history if self._saved is None else self._saved["history"]
+        return RunInterrupted(len(history), self.checkpoint if there else None)
 
     def _prepare(self) -> None:
         run, settings = self.run, self.run.settings
@@ -157,6 +139,7 @@ class Trainer:
         if self._overwrite:  # not before all is there that the new run needs
             for file in (self.checkpoint, self.results, self.results.with_name(RECORD)):
                 file.unlink(missing_ok=True)
+            self._overwrite = False
         if self._every is not None:
             self._recorder = self.stepper.recorder = self._watch(self._every)
         self.method.train()

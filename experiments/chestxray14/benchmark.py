@@ -30,7 +30,7 @@ from experiments.images.split import ImageSplit
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
 from experiments.scores import AreaUnderCurve, mixed
-from experiments.settings import Settings, require
+from experiments.settings import Settings, require, require_seed
 
 __all__ = ["HEAD", "SINGLE_TASK", "SIZE", "ChestXray14"]
 
@@ -89,6 +89,7 @@ class ChestXray14(Benchmark):
     weights: str | None = "imagenet"
 
     def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
         require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
         require(self.overlap in get_args(Overlap), "overlap", self.overlap, "give error or drop")
 

@@ -25,7 +25,7 @@ from experiments.images.split import ImageSplit, Parts, subset
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
 from experiments.scores import BinaryAccuracy, Largest, mixed
-from experiments.settings import Settings, require
+from experiments.settings import Settings, require, require_seed
 from models.cifar import CifarNetwork
 
 __all__ = ["ACCURACY", "HEAD", "Cifar"]
@@ -91,6 +91,7 @@ class Cifar(Benchmark):
     width: int = 160
 
     def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
         require(
             self.source in get_args(Source),
             "source",

@@ -76,9 +76,10 @@ WeightDecay = Annotated[float, typer.Option(help="Adam's.", rich_help_panel=_TRA
 ScheduleName = Annotated[
     str,
     typer.Option(
-        metavar="steps|plateau",
+        metavar="steps|plateau|cosine",
         help="steps: a tenth of the learning rate after 60 % and again after 80 % of the epochs; "
-        "plateau: 0.7 times it after 5 epochs without a better validation score.",
+        "plateau: 0.7 times it after 5 epochs without a better validation score; cosine: along a "
+        "cosine to 1e-5.",
         rich_help_panel=_TRAINING,
     ),
 ]

@@ -12,8 +12,10 @@ from rich.console import Console
 
 from bayesagg_pyro.errors import BayesAggError
 from experiments import figures, tables
-from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
+from experiments.errors import ExperimentError, OutOfTime, OutputError, RunInterrupted
+from experiments.files import prepare_folder, remove_if_empty
 from experiments.run import Run
+from experiments.runner.store import Place
 from experiments.terminal import reporter
 from experiments.training import RECORD, RESULTS, Trainer
 
@@ -60,25 +62,26 @@ def launch(
     record: int | None = None,
     minutes: float | None = None,
 ) -> Mapping[str, Any]:
-    """Train, print the test errors, draw the figures.
+    """Train, print the test errors, draw the figures; a run that never began leaves no folder.
 
     Returns:
         The results.
 
     Raises:
+        OutputError: Another process is at work in the folder.
         ExperimentError: Anything that cannot work; see :class:`experiments.training.Trainer`.
     """
     folder = out or Path("results") / (f"{run.benchmark.name}-{run.method}-seed{run.settings.seed}")
-    trainer = Trainer(
-        run,
-        folder,
-        resume=resume,
-        overwrite=overwrite,
-        reporter=reporter(console),
-        record=record,
-        minutes=minutes,
-    )
-    found = trainer.train()
+    with _claimed(folder):
+        found = Trainer(
+            run,
+            folder,
+            resume=resume,
+            overwrite=overwrite,
+            reporter=reporter(console),
+            record=record,
+            minutes=minutes,
+        ).train()
     console.print(tables.single(found))
     console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)
     if record is not None:
@@ -87,3 +90,23 @@ def launch(
         for path in figures.draw([found], folder / "figures"):
             console.print(f"figure: {path}", soft_wrap=True, highlight=False)
     return found
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder, which is removed again if an error leaves it empty."""
+    new = prepare_folder(folder)
+    try:
+        with Place(folder).locked() as mine:
+            if not mine:
+                raise OutputError(
+                    f"another process is at work in {folder}: wait until it has finished, or "
+                    "choose another --out"
+                )
+            yield
+    except BaseException:
+        if new and all(file.suffix == ".lock" for file in folder.iterdir()):
+            for file in folder.iterdir():
+                file.unlink()
+            remove_if_empty(folder)
+        raise

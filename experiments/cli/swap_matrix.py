@@ -10,7 +10,7 @@ from rich.progress import track
 
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.files import write_atomically
+from experiments.files import prepare_folder, write_atomically
 
 __all__ = ["EPILOG", "swap_matrix"]
 
@@ -31,10 +31,11 @@ def swap_matrix(
 
     About two minutes on one core. Ends with status 1 where a result is wrong.
     """
-    from experiments.swap.axes import HEADS
-    from experiments.swap.page import Matrix, render, run
-
     with friendly(debug) as console:
+        prepare_folder(out.parent)  # before two minutes of work, not after
+        from experiments.swap.axes import HEADS
+        from experiments.swap.page import Matrix, render, run
+
         found = Matrix()
         for head in track(HEADS, description="heads", console=console, transient=True):
             part = run([head])

@@ -25,7 +25,7 @@ from experiments.classifier_calibration import Calibration
 from experiments.digits.splits import Rows, read, split
 from experiments.images.targets import log_frequencies, log_odds
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
-from experiments.settings import Settings, require
+from experiments.settings import Settings, require, require_seed
 
 __all__ = ["TASKS", "Digits"]
 
@@ -77,6 +77,7 @@ class Digits(Benchmark):
     only: str | None = None
 
     def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
         require(self.width >= 1, "width", self.width, "give at least 1")
         require(
             self.only is None or self.only in TASKS,

@@ -188,13 +188,23 @@ def options(
     kind = method.options_type
     chosen = {key: value for key, value in given.items() if value is not None}
     if "level" in chosen:
-        require_level(method, Level.of(chosen["level"]))
+        require_level(method, _level_of(method, chosen["level"]))
         if not issubclass(kind, GradientOptions):
             del chosen["level"]
     try:
         return kind(**{**(usual or {}).get(name, {}), **kind.arrange(name, chosen)})
     except TypeError as error:  # a word where a number belongs
         raise SettingsError(f"options {chosen} of method {name} cannot work: {error}") from error
+
+
+def _level_of(method: type[Method], key: str) -> Level:
+    for level in Level:
+        if level.key == key:
+            return level
+    remedy = "has no levels to choose from; leave it out"
+    if len(method.levels) > 1:
+        remedy = f"has {' and '.join(level.key for level in method.levels)}; give one of them"
+    raise SettingsError(f"level = {key!r} is unknown: method {method.name} {remedy}")
 
 
 def make(

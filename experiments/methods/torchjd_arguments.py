@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from experiments.errors import SettingsError
 from experiments.methods.torchjd_import import module
@@ -88,7 +89,7 @@ def arguments_of(method: str, kind: Any, tasks: int, given: Mapping[str, Any]) -
     """All arguments of a class of TorchJD.
 
     Raises:
-        SettingsError: One is missing.
+        SettingsError: One is missing, or is no list of numbers where the class wants a tensor.
     """
     arguments: dict[str, Any] = dict(_USUAL.get(kind.__name__, {}))
     if kind.__name__ in _WEIGHTS:
@@ -102,12 +103,18 @@ def arguments_of(method: str, kind: Any, tasks: int, given: Mapping[str, Any]) -
             raise SettingsError(
                 f"method {method} needs a value for {name}: give --option {name}=VALUE"
             )
-    return {name: _tensor(name, value) for name, value in arguments.items()}
+    return {name: _tensor(parameters[name], value) for name, value in arguments.items()}
 
 
-def _tensor(name: str, value: Any) -> Any:
+def _tensor(parameter: inspect.Parameter, value: Any) -> Any:
+    """A list as a tensor, other values as they are where the class takes something else."""
+    name, hint = parameter.name, str(parameter.annotation)
     if not isinstance(value, (list, tuple)):
-        return value
+        if isinstance(value, Tensor) or value is None or "Tensor" not in hint or "float" in hint:
+            return value
+        raise SettingsError(f"{name} = {value!r} cannot work: give a list of numbers")
+    if name not in _PER_TASK and "Tensor" not in hint:
+        raise SettingsError(f"{name} = {value!r} cannot work: give a single value")
     with contextlib.suppress(TypeError, ValueError):
         return torch.tensor(value, dtype=torch.float64 if name == "pref_vector" else torch.float32)
     raise SettingsError(f"{name} = {value!r} cannot work: give a list of numbers")

@@ -20,7 +20,7 @@ from experiments.qm9.dataset import Features, Source, load
 from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.prepared import Part, Prepared, prepare
 from experiments.qm9.targets import BENCHMARK
-from experiments.settings import Settings, require
+from experiments.settings import Settings, require, require_seed
 from models import MessagePassing, MessagePassingPyG, MissingPackageError
 from models.message_passing import ACTIVATIONS
 
@@ -120,6 +120,7 @@ class Qm9(Benchmark):
     groups: int = 4
 
     def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
         require(self.network in ("factorised", "pyg"), "network", self.network, "factorised or pyg")
         require(
             self.activation in ACTIVATIONS,

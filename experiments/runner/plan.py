@@ -122,9 +122,11 @@ def plan(
         usual = {
             **kind.method_options.get(plain, {}),
             **chosen.methods.get(plain, {}),
-            **({"level": level} if level else {}),
         }
-        given = values.read(methods.find(plain).options_type, of_methods.get(plain, {}))
+        given = {
+            **({"level": level} if level else {}),
+            **values.read(methods.find(plain).options_type, of_methods.get(plain, {})),
+        }
         for variant in (grids or {}).get(plain, [{}]):
             own = {key: value for key, value in variant.items() if key in _SEARCHED_SETTINGS}
             rest = {key: value for key, value in variant.items() if key not in own}

@@ -31,7 +31,7 @@ from experiments.images.split import ImageSplit
 from experiments.images.store import Images
 from experiments.images.targets import log_frequencies, log_odds, stratified
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, mixed
-from experiments.settings import Settings, require
+from experiments.settings import Settings, require, require_seed
 from experiments.utkface.names import ETHNICITIES, Faces, read
 
 __all__ = ["CROP", "RESIZE", "UtkFace"]
@@ -93,6 +93,7 @@ class UtkFace(Benchmark):
     weights: str | None = None
 
     def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
         require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
 
     @property

@@ -83,6 +83,7 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
         (["--network", "resnet"], "network = 'resnet' cannot work"),
         (["--threads", "0"], "threads = 0 cannot work: give at least 1"),
         (["--seed", "-1"], "seed = -1 cannot work"),
+        (["--split-seed", "-1"], "split_seed = -1 cannot work: give a whole number"),
         (["--resume"], "no checkpoint at"),
         (["--molecules", "1000"], "1000"),
         (["--features", "magic"], "unknown features 'magic'"),

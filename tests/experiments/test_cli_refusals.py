@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import signal
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import app
+from experiments.runner.store import Place
+from experiments.swap import page
 
 
 def refused(*arguments: str) -> str:
@@ -41,3 +48,52 @@ def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "checkpoint" in refused("qm9", "--resume", "--out", str(out))
     assert not out.exists()
+
+
+DIGITS = ["digits", "--method", "ls", "--epochs", "1", "--device", "cpu", "--no-figures"]
+
+
+def test_a_folder_where_another_process_is_at_work(tmp_path: Path) -> None:
+    with Place(tmp_path / "out").locked() as mine:
+        assert mine
+        text = refused(*DIGITS, "--out", str(tmp_path / "out"))
+    assert "another process is at work in" in text
+    assert "choose another --out" in text
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["run.lock"]
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    text = refused(*DIGITS, "--out", str(tmp_path / ("x" * 300)))
+    assert "cannot write into the output folder" in text
+    assert "File name too long" in text
+
+
+def test_resume_and_overwrite_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "give one of them" in refused(*DIGITS, "--resume", "--overwrite", "--out", str(out))
+    assert not out.exists()
+
+
+def test_swap_matrix_looks_at_its_path_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "run", lambda _: pytest.fail("computed first"))
+    (tmp_path / "file").write_text("in the way")
+    text = refused("swap-matrix", "--out", str(tmp_path / "file" / "page.md"))
+    assert "cannot write into the output folder" in text
+
+
+def test_ctrl_c_during_imports(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(_: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    importing = ModuleType("experiments.cli")
+    monkeypatch.setattr(importing, "__getattr__", press, raising=False)
+    monkeypatch.setitem(sys.modules, "experiments.cli", importing)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("experiments", run_name="__main__")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

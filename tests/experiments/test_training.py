@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import checkpoints
+import experiments.compare
+from experiments import checkpoints, results
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -136,6 +137,42 @@ def test_interruption_before_the_first_epoch(tmp_path: Path) -> None:
     assert "nothing to resume" in str(error)
     with pytest.raises(CheckpointError, match=r"no checkpoint at .* leave --resume away"):
         Trainer(make("ls", 2), tmp_path, resume=True)
+
+
+class Pressed(Toy):
+    """Ctrl-C while the data is loaded."""
+
+    def load(self, device: torch.device) -> Any:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
+def test_interruption_before_an_earlier_run_is_touched(how: str, tmp_path: Path) -> None:
+    Trainer(make("ls", 3), tmp_path).train()
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    with pytest.raises(RunInterrupted) as caught:
+        Trainer(make("ls", 4, Pressed()), tmp_path, **{how: True}).train()
+    if how == "resume":
+        assert caught.value.epochs_done == 3
+        assert "3 finished epoch(s) are kept" in str(caught.value)
+    else:
+        assert caught.value.checkpoint is None
+        assert f"the earlier run in {tmp_path} is untouched" in str(caught.value)
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_an_interrupted_overwriting_counts_its_own_epochs(tmp_path: Path) -> None:
+    Trainer(make("ls", 3), tmp_path).train()
+    with pytest.raises(RunInterrupted, match="1 finished epoch"):
+        Trainer(make("ls", 3), tmp_path, overwrite=True, reporter=StopAt(2)).train()
+
+
+def test_the_command_is_told_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (experiments, experiments.compare):
+        program = Path(str(module.__file__)).with_name("__main__.py")
+        monkeypatch.setattr("sys.argv", [str(program), "ls"])
+        found = results.environment(torch.device("cpu"))["command"]
+        assert found == ["python", "-m", module.__name__, "ls"]
 
 
 def test_global_generators_are_left_alone(tmp_path: Path) -> None:

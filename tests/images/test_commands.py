@@ -28,6 +28,7 @@ def run(*arguments: str, code: int = 0) -> str:
 def test_help(command: str) -> None:
     assert command in run("--help")
     text = run(command, "--help")
+    assert "steps|plateau|cosine" in text
     for word in ("What to train", "Data", "Network", "Training", "Output", "Example", "--resume"):
         assert word in text
 
@@ -65,6 +66,10 @@ def test_the_papers_options_of_the_method_are_taken(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["digits", "--only", "even"], "only = 'even'"),
+        (["digits", "--split-seed", str(10**22)], f"split_seed = {10**22} cannot work"),
+        (["utkface", "--split-seed", "-1"], "split_seed = -1 cannot work"),
+        (["chestxray14", "--split-seed", "-1"], "split_seed = -1 cannot work"),
+        (["cifar-mtl", "--split-seed", "-1"], "split_seed = -1 cannot work"),
         (["digits", "--power", "high"], "power = 'high' cannot be read"),
         (["digits", "--power", "2"], "power = 2.0 cannot work"),
         (["digits", "--power", "odd=0.1", "--epochs", "6"], "odd"),

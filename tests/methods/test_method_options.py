@@ -56,6 +56,9 @@ def test_options_reach_the_run(tmp_path: Path) -> None:
         (["--method", "bayesagg", "--level", "parameters"], "a Jacobian of the network"),
         (["--method", "cagrad", "--option", "c=-1"], "c = -1 cannot work"),
         (["--method", "cagrad", "--option", "d=1"], "its options are level, c"),
+        (["--method", "bayesagg", "--level", "foo"], "method bayesagg has no levels"),
+        (["--method", "torchjd:Constant", "--option", "weights=abc"], "weights = 'abc' cannot"),
+        (["--method", "torchjd:CAGrad", "--option", "c=[1, 2]"], "c = [1, 2] cannot work"),
         (["--method", "torchjd:Nothing"], "is unknown to TorchJD"),
     ],
 )

@@ -85,6 +85,12 @@ def test_refused_changes(changes: dict[str, str], message: str) -> None:
 
 
 def test_refused_requests() -> None:
+    with pytest.raises(SettingsError, match=r"level = 'foo' is unknown: method bayesagg has no"):
+        plan(Request("digits", ["bayesagg@foo"]), OUT)
+    with pytest.raises(SettingsError, match=r"'foo' .* imtl-g has parameters and representation"):
+        plan(Request("digits", ["imtl-g@foo"]), OUT)
+    with pytest.raises(SettingsError, match="it weighs losses"):
+        plan(Request("digits", ["ls@parameters"]), OUT)
     with pytest.raises(SettingsError, match=r"benchmark = 'mnist' is unknown: give one of digits"):
         plan(Request("mnist", ["ls"]), OUT)
     with pytest.raises(SettingsError, match=r"preset = 'tiny' is unknown for digits"):
