@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import runpy
-import signal
+import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -83,17 +80,24 @@ def test_swap_matrix_looks_at_its_path_first(
     assert "cannot write into the output folder" in text
 
 
-def test_ctrl_c_during_imports(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def press(_: str) -> None:
+PRESSED_DURING_IMPORTS = """
+import runpy, signal, sys, types
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore it
+
+
+class Importing(types.ModuleType):
+    def __getattr__(self, name):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(os, "_exit", sys.exit)
-    importing = ModuleType("experiments.cli")
-    monkeypatch.setattr(importing, "__getattr__", press, raising=False)
-    monkeypatch.setitem(sys.modules, "experiments.cli", importing)
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("experiments", run_name="__main__")
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted\n"
+
+sys.modules["experiments.cli"] = Importing("experiments.cli")
+runpy.run_module("experiments", run_name="__main__")
+"""
+
+
+def test_ctrl_c_during_imports() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", PRESSED_DURING_IMPORTS], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stderr) == (130, "interrupted\n")
