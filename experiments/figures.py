@@ -75,7 +75,11 @@ def delta_m(records: Sequence[Record]) -> Figure:
     axes.set_ylabel(f"validation {records[0]['score_name']} (%), lower is better")
     if min(map(min, curves)) > 0:
         log_axis(axes)
-    axes.legend()
+    if len(records) > 2:  # too much to lie between curves
+        figure.set_figheight(3.0 + 0.1 * len(records))
+        figure.legend(loc="outside upper center", ncols=2)
+    else:
+        axes.legend()
     return figure
 
 
@@ -112,7 +116,7 @@ def errors(records: Sequence[Record]) -> Figure:
     handles, labels = grid[1].get_legend_handles_labels()
     more, names = grid[0].get_legend_handles_labels()
     both = dict(zip([*names, *labels], [*more, *handles], strict=True))
-    figure.legend(both.values(), both.keys(), loc="outside upper center", ncols=len(both))
+    figure.legend(both.values(), both.keys(), loc="outside upper center", ncols=columns)
     label = textwrap.fill(f"validation {records[0]['metric']}", 26 * rows)
     figure.supylabel(label, fontsize=8)
     return figure

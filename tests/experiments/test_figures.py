@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from experiments import figures, tables
@@ -51,6 +54,23 @@ def test_curves_hold_the_history(records: list[dict[str, Any]]) -> None:
     np.testing.assert_allclose(curve.get_ydata(), expected)
     np.testing.assert_allclose(curve.get_xdata(), [1, 2, 3, 4])
     assert all(axes.get_yscale() == "log" for axes in panels[1:4])
+
+
+@pytest.mark.parametrize("draw", [figures.delta_m, figures.errors])
+def test_legends_of_many_runs_fit(
+    draw: Callable[[list[dict[str, Any]]], Figure], records: list[dict[str, Any]]
+) -> None:
+    """Nothing is cut off at the figure's edge."""
+    many = [records[-1] | {"title": f"Aligned-MTL-UB {n}"} for n in range(5)]
+    with matplotlib.rc_context(cast(Any, figures.STYLE)):
+        figure = draw(many)
+        FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) >= 7
+    inside, box = figure.bbox, legend.get_window_extent()
+    assert inside.x0 <= box.x0
+    assert box.x1 <= inside.x1
+    assert box.y1 <= inside.y1
 
 
 def test_weights_show_three_stages(records: list[dict[str, Any]]) -> None:
