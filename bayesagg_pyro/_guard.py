@@ -87,7 +87,8 @@ class Guard:
             values: what must be finite.
             valid: the flag of deferred validation, None for "now".
             suspects: names the heads that they come from; called for an error alone.
-            stages: {name: what belongs to the head}, looked at for an error alone.
+            stages: {name: what belongs to the head} of heads whose own weights have a part in it;
+                looked at for an error alone.
 
         Raises:
             NonFiniteError: naming the head, and whether its weights are the cause.

@@ -5,7 +5,8 @@ Neither holds a formula; nothing of a head changes until the backbone has its gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -70,15 +71,16 @@ def warmup_step(
         batch: the examples.
         keep: whether the result holds what passed between the stages.
     """
-    losses = _losses(stages, batch.features, batch.observed, warmup=True)
+    h = batch.features.detach().requires_grad_()  # the backbone's graph is for the update alone
+    losses = _losses(stages, h, batch.observed, warmup=True)
     valid = _check_losses(stages, guard, losses, batch.valid)
     total = torch.cat(list(losses.values())).sum()
     learned = _learned(own.head for own in stages.values())
-    (update, *found), valid = _gradients(stages, guard, total, [batch.features, *learned], valid)
+    (update, *found), valid = _gradients(stages, guard, total, [h, *learned], valid)
     # The backbone first: where its graph is spent, no head has changed.
-    into_backbone(batch.features, torch.zeros_like(batch.features) if update is None else update)
+    into_backbone(batch.features, torch.zeros_like(h) if update is None else update)
     _accumulate(learned, found)
-    kept = Stages(batch.features.detach(), batch.observed) if keep else None
+    kept = Stages(h.detach(), batch.observed) if keep else None
     info = StepInfo(bayesian=False, losses=reported_losses(losses, valid), stages=kept)
     return Done(info, valid)
 
@@ -105,27 +107,28 @@ def bayes_step(
         keep: whether the result holds what passed between the stages.
     """
     features, observed = batch.features, batch.observed
+    used = {n: own for n, own in stages.items() if _learns(own) or point(own, warmup=False) is None}
     h = features.detach().to(reported_dtype(features))  # moments need float32's range at least
     with torch.no_grad():
         try:
             outcome = through_stages(stages, aggregation, h, observed, memory)
         except NumericalError:
-            refuse_weights(stages)  # names the cause, if that is it
+            refuse_weights(used)  # names the cause, if that is it
             raise
-        update = outcome.summary.direction * (scale / len(h))
-        valid = guard.check_finite("the update", [update], batch.valid, outcome.not_finite, stages)
+        update = (outcome.summary.direction * (scale / len(h))).to(features.dtype)
+        valid = guard.check_finite("the update", [update], batch.valid, outcome.not_finite, used)
     with torch.enable_grad():
         losses = _losses(stages, h, observed, warmup=False)
-        valid = _check_losses(stages, guard, losses, valid)
+        valid = _check_losses(used, guard, losses, valid)
         names = [name for name, own in stages.items() if _learns(own)]
         learned = _learned(stages[name].head for name in names)
         found: list[Tensor | None] = []
         if learned:
             total = torch.cat([losses[name] for name in names]).sum()
-            found, valid = _gradients(stages, guard, total, learned, valid)
+            found, valid = _gradients(used, guard, total, learned, valid)
     if valid is not None:
         update = torch.where(valid, update, 0.0)
-    into_backbone(features, update.to(features.dtype))
+    into_backbone(features, update)
     _accumulate(learned, found)
     for name in stages.keys() - outcome.chunked:
         stages[name].refresher.accept(outcome.held[name], outcome.priors[name], valid)
@@ -161,14 +164,18 @@ def _gradients(
 
     A finite loss may have a gradient that is not.
     """
-    found = torch.autograd.grad(total, inputs, allow_unused=True)
-    owner = {id(w): name for name, own in stages.items() for w in own.head.parameters()}
+    with _unhooked(inputs):
+        found = torch.autograd.grad(total, inputs, allow_unused=True)
 
     def suspects() -> list[str]:
-        bad = [
-            w for w, g in zip(inputs, found, strict=True) if not (g is None or g.isfinite().all())
+        bad = {
+            id(w)
+            for w, g in zip(inputs, found, strict=True)
+            if g is not None and not g.isfinite().all()
+        }
+        return [
+            name for name, own in stages.items() if bad & {id(w) for w in own.head.parameters()}
         ]
-        return [owner[id(w)] for w in bad if id(w) in owner]
 
     there = [gradient for gradient in found if gradient is not None]
     valid = guard.check_finite("the loss's gradient", there, valid, suspects, stages)
@@ -183,8 +190,21 @@ def _learned(heads: Iterable[Head]) -> list[Tensor]:
     return list(dict.fromkeys(weights))
 
 
+@contextmanager
+def _unhooked(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Hooks of users run once, when the gradient is accumulated, and not when it is looked at."""
+    kept = [(tensor, tensor._backward_hooks) for tensor in tensors if tensor._backward_hooks]
+    for tensor, _ in kept:
+        tensor._backward_hooks = None
+    try:
+        yield
+    finally:
+        for tensor, hooks in kept:
+            tensor._backward_hooks = hooks
+
+
 def _accumulate(weights: list[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add to `.grad` as autograd does, so that hooks on the weights are called."""
+    """Add to `.grad` as autograd does, with all hooks on the weights."""
     pairs = [(w, g) for w, g in zip(weights, gradients, strict=True) if g is not None]
     if pairs:
         torch.autograd.backward([w for w, _ in pairs], [g for _, g in pairs])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ def load(path: Path) -> dict[str, Any]:
         CheckpointError: There is none, or another version wrote it.
         DamagedCheckpointError: It is damaged.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # False for names that are too long as well
         raise CheckpointError(
             f"no checkpoint at {path}: give the --out of a run that was started, "
             "or leave --resume away to start one"
@@ -93,7 +94,8 @@ def complete(
             if key in defaults:
                 made[key] = defaults[key]
         elif isinstance(value, Mapping) and isinstance(made[key], Mapping):
-            made[key] = complete(made[key], value, defaults.get(key, {}))
+            inner = defaults.get(key)
+            made[key] = complete(made[key], value, inner if isinstance(inner, Mapping) else {})
     return made
 
 

@@ -31,9 +31,9 @@ def claim(run: Run, out: Path, *, resume: bool, overwrite: bool) -> dict[str, An
     """
     if resume and overwrite:
         raise SettingsError("--resume goes on and --overwrite starts anew: give one of them")
-    prepare_folder(out)
     checkpoint = out / CHECKPOINT
     if not resume:
+        prepare_folder(out)
         if not overwrite and (checkpoint.exists() or (out / RESULTS).exists()):
             raise OutputError(
                 f"the output folder {out} holds a run already: go on with --resume, "
@@ -48,4 +48,5 @@ def claim(run: Run, out: Path, *, resume: bool, overwrite: bool) -> dict[str, An
             f"epochs = {run.settings.epochs} cannot work: checkpoint {checkpoint} "
             f"holds {done} epochs already; give at least as many"
         )
+    prepare_folder(out)
     return saved

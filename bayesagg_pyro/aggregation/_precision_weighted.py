@@ -181,7 +181,8 @@ def _uncertain(covariance: Tensor, observed: Tensor) -> Tensor:
     variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     certain = (variance == 0) & observed
     least = torch.where((variance > 0) & observed, variance, torch.inf).amin(0)
-    nearly = torch.where(least.isinf(), 1.0, 1e-12 * least)
+    smallest = 1e3 * torch.finfo(covariance.dtype).tiny  # that has an inverse
+    nearly = torch.where(least.isinf(), 1.0, (1e-12 * least).clamp(min=smallest))
     eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     return torch.where(certain, nearly * eye, covariance)
 

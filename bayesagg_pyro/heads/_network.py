@@ -180,6 +180,11 @@ class Network(SharedWeights):
         """As the given one's."""
         return self.observation.target_weight(targets)
 
+    @property
+    def filler(self) -> float:
+        """As the given one's."""
+        return self.observation.filler
+
     def check_values(self, targets: Targets) -> None:
         """Refuse what the given likelihood refuses."""
         self.observation.name = self.name  # its errors speak of this head

@@ -241,6 +241,14 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
     assert torch.get_num_threads() == before
 
 
+def test_an_option_that_was_a_mapping_before_is_compared_whole(tmp_path: Path) -> None:
+    saved = {"method": {"options": {"power": {"binary": 0.1}}}}
+    wanted = {"method": {"options": {"power": {"number": 0.5, "binary": 0.1}}}}
+    defaults = {"method": {"options": {"power": 0.85}}}
+    with pytest.raises(CheckpointError, match=r"options\.power\.number: None there, 0\.5 here"):
+        checkpoints.matches(tmp_path / "checkpoint.pt", saved, wanted, defaults)
+
+
 def test_resume_refuses_other_settings(tmp_path: Path) -> None:
     Trainer(make("ls", 1), tmp_path).train()
     with pytest.raises(CheckpointError, match=r"settings\.seed: 3 there, 9 here"):

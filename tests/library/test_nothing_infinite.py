@@ -152,6 +152,106 @@ def test_a_head_that_has_diverged_is_named(
     assert backbone.weight.grad is None
 
 
+def test_a_head_that_has_no_part_is_not_blamed(rng: torch.Generator) -> None:
+    """A Gaussian head's posterior mean predicts in a Bayesian step, and not its weights."""
+    backbone, unused, culprit = nn.Linear(4, 3), heads.Gaussian(3), heads.Poisson(3)
+    mtl = ba.BayesAgg({"g": unused, "p": culprit})
+    x, y = torch.randn(16, 4, generator=rng), torch.ones(16, 1)
+    mtl.collect(backbone(x), {"g": y, "p": y})
+    mtl.update_prior()
+    mtl.start_bayes()
+    with torch.no_grad():
+        unused.weight[0, 0] = torch.nan
+    mtl.backward(backbone(x), {"g": y, "p": y})
+    with torch.no_grad():
+        culprit.weight[-1, -1] = 95.0
+    with pytest.raises(errors.NonFiniteError, match="of head 'p' overflows"):
+        mtl.backward(backbone(x), {"g": y, "p": y})
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_an_update_beyond_half_precision(rng: torch.Generator, bayes: bool) -> None:
+    backbone = nn.Linear(4, 3)
+    head = heads.Gaussian(3)
+    mtl = ba.BayesAgg({"y": head})
+    x, y = torch.randn(16, 4, generator=rng), 1e7 * torch.randn(16, 1, generator=rng)
+    mtl.collect(backbone(x), {"y": y})
+    mtl.update_prior()
+    if bayes:
+        mtl.start_bayes()
+    else:
+        with torch.no_grad():
+            head.weight.fill_(1e4)
+    with pytest.raises(errors.NonFiniteError, match=r"overflows torch\.float16"):
+        mtl.backward(backbone(x).half(), {"y": y})
+    assert backbone.weight.grad is None
+
+
+class Shares(heads.OnePredictor):
+    """Targets between 0 and 1, of which 1 is none."""
+
+    filler = 0.5
+
+    def likelihood(self, outputs: Tensor) -> object:
+        share = outputs.sigmoid()
+        return dist.Beta(5 * share, 5 * (1 - share), validate_args=False)
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_a_filler_of_ones_own(rng: torch.Generator, network: bool) -> None:
+    head: heads.Head = Shares(3, missing="nan")
+    if network:
+        head = heads.Network(nn.Linear(3, 1), Shares(3, missing="nan"))
+    backbone, x = nn.Linear(4, 3), torch.randn(16, 4, generator=rng)
+    y = torch.rand(16, 1, generator=rng)
+    y[0] = torch.nan
+    mtl = ba.BayesAgg({"y": head})
+    for _ in range(2):
+        mtl.backward(backbone(x), {"y": y})
+        mtl.update_prior()
+        mtl.start_bayes()
+    assert backbone.weight.grad is not None
+    assert backbone.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("validate", ["now", "deferred"])
+def test_hooks_run_once(rng: torch.Generator, validate: str) -> None:
+    """On the weights of heads and on the features, in either kind of step."""
+    backbone, head = nn.Linear(4, 3), heads.Bernoulli(3)
+    mtl = ba.BayesAgg({"y": head}, validate=validate)  # type: ignore[arg-type]
+    x, y = torch.randn(16, 4, generator=rng), torch.ones(16, 1)
+    seen: list[str] = []
+
+    def halved(name: str) -> Callable[[Tensor], Tensor]:
+        def hook(grad: Tensor) -> Tensor:
+            seen.append(name)
+            return 0.5 * grad
+
+        return hook
+
+    def step() -> list[Tensor]:
+        backbone.zero_grad()
+        head.zero_grad()
+        features = backbone(x)
+        if hooked:
+            features.register_hook(halved("features"))
+        mtl.backward(features, {"y": y})
+        return [weight.grad.clone() for weight in (backbone.weight, head.weight)]  # type: ignore[union-attr]
+
+    for _ in range(2):
+        hooked = False
+        plain = step()
+        hooked = True
+        handle = head.weight.register_hook(halved("weight"))
+        seen.clear()
+        for half, whole in zip(step(), plain, strict=True):
+            torch.testing.assert_close(half, 0.5 * whole)
+        assert sorted(seen) == ["features", "weight"]
+        handle.remove()
+        mtl.update_prior()
+        mtl.start_bayes()
+
+
 def test_hooks_on_heads_are_called(rng: torch.Generator) -> None:
     """Gradients of heads come as autograd brings them: data-parallel training hooks into that."""
     backbone, head = nn.Linear(4, 3), heads.Bernoulli(3)
