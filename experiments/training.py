@@ -44,7 +44,7 @@ class Trainer:
 
     Args:
         run: What to train.
-        out: Output folder; made when missing.
+        out: Output folder; made when missing, and left where a run cannot begin, for the caller.
         resume: Go on from the checkpoint there.
         overwrite: Start anew even if the folder holds a run.
         reporter: Is told how it goes; nobody when None.
