@@ -87,6 +87,10 @@ class DiagonalGaussian(GaussianFamily):
         squares = (value - self._mean).square() * self.precision
         return 0.5 * (self.precision.log() - squares - math.log(2 * math.pi)).sum(-1)
 
+    def sound(self) -> bool:
+        """Whether all precisions are positive."""
+        return super().sound() and bool((self.precision > 0).all())
+
     def tensors(self) -> dict[str, Tensor]:
         """Mean and precisions."""
         return {"mean": self._mean, "precision": self.precision}

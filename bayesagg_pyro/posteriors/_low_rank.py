@@ -114,6 +114,10 @@ class LowRankGaussian(GaussianFamily):
         half_log_det = half_log_det + 0.5 * self.diagonal.log().sum(-1)
         return -half_log_det - 0.5 * (squares + value.shape[-1] * math.log(2 * math.pi))
 
+    def sound(self) -> bool:
+        """Whether all own variances are positive."""
+        return super().sound() and bool((self.diagonal > 0).all())
+
     def tensors(self) -> dict[str, Tensor]:
         """Mean, factor and diagonal."""
         return {"mean": self._mean, "factor": self.factor, "diagonal": self.diagonal}

@@ -36,6 +36,7 @@ class NormalInverseGamma(Posterior):
     """
 
     has_rsample = False
+    derived = ("precision_tril", "jitter")
 
     def __init__(
         self,
@@ -123,6 +124,11 @@ class NormalInverseGamma(Posterior):
         """The same distribution elsewhere or in another precision."""
         moved = {k: t.to(device=device, dtype=dtype) for k, t in self.tensors().items()}
         return NormalInverseGamma(**moved).for_outputs(self.outputs_per_task)
+
+    def sound(self) -> bool:
+        """Whether Λ is definite and its factor its own, with shape and rate in their range."""
+        inside = (self.shape_parameter > 2).all() & (self.rate > 0).all()
+        return super().sound() and bool(inside) and self.unit.sound()
 
     def tensors(self) -> dict[str, Tensor]:
         """What the constructor takes."""
