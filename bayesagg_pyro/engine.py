@@ -312,8 +312,8 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet, or weights are no longer those that it belongs to.
         """
-        for name, weight in self._weights_then.items():
-            if not torch.equal(weight, self._heads()[name].point().detach().to(weight)):
+        for name in self._weights_then:
+            if not self._unchanged(name):
                 raise StateError(
                     f"the weights of head {name!r} are not those that its posterior was made for: "
                     "they were averaged, edited, or loaded without one; call refit(batches)"
@@ -519,14 +519,21 @@ class BayesAgg(nn.Module):
             self._start()
             return self
         same = [] if self.warmup else [n for n in self._following() if self._follows(n)]
+        own = [name for name in self._weights_then if self._unchanged(name)]
         super()._apply(fn, recurse)
         for name, head in self._heads().items():
             self._trackers[name].to(head.weight.device)
             self._refreshers[name].to(head.weight.device)
-        self._weights_then = {n: fn(weight) for n, weight in self._weights_then.items()}
         if same:  # rounded once, not twice
             self._follow()
+        for name, weight in self._weights_then.items():
+            now = self._heads()[name].point().detach().clone()
+            self._weights_then[name] = now if name in own else weight.to(now.device)
         return self
+
+    def _unchanged(self, name: str) -> bool:
+        then, now = self._weights_then[name], self._heads()[name].point().detach()
+        return torch.equal(then, now.to(then))
 
     def _follows(self, name: str) -> bool:
         posterior, weight = self._trackers[name].posterior, self._heads()[name].point().detach()
