@@ -124,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=60, help="seconds of tests for a mutant")
     parser.add_argument("--out", type=Path, default=Path("results/mutation"))
     options = parser.parse_args(arguments)
+    options.out = options.out.resolve()
     here = Path(__file__).resolve().parents[2]
     os.nice(5)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
