@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from bayesagg_pyro import diagnostics
+from bayesagg_pyro import diagnostics, errors, posteriors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -61,3 +61,24 @@ def test_rhat_by_hand(rng) -> None:
 
     expected = max(ratio(halves), ratio(np.abs(halves - np.median(halves))))
     assert float(diagnostics.convergence(samples).rhat) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_posterior_of_draws_knows_its_chains(rng) -> None:
+    chains = draws(rng, 3, 8)
+    found = diagnostics.convergence(posteriors.Empirical(chains.flatten(0, 1), chains=3))
+    expected = diagnostics.convergence(chains)
+    assert torch.equal(found.rhat, expected.rhat)
+    assert torch.equal(found.ess, expected.ess)
+    one = diagnostics.convergence(posteriors.Empirical(chains.flatten(0, 1)))
+    assert torch.equal(one.rhat, diagnostics.convergence(chains.reshape(1, 24, 2, 3)).rhat)
+
+
+def test_four_draws_of_any_kind_are_enough_and_three_are_not(rng) -> None:
+    chains = draws(rng, 2, 4).float().requires_grad_()
+    found = diagnostics.convergence(chains).rhat
+    assert found.dtype == torch.float64
+    assert not found.requires_grad
+    torch.testing.assert_close(found, diagnostics.convergence(chains.detach().double()).rhat)
+    for wrong in (chains[:, :3], chains[0], chains[None]):
+        with pytest.raises(errors.ShapeError, match="draws of at least 4"):
+            diagnostics.convergence(wrong)

@@ -105,7 +105,7 @@ def judge(
             before = {test: n for (path, test), n in kills.items() if path == one.path}
             tests = chosen(coverage.of(one.path, one.lines), coverage.seconds, before, seconds)
             calls.append(lambda one=one, tests=tests: verdict(root, one, tests) if tests else NONE)
-            costs.append(2 * sum(coverage.seconds[test] for test in tests) + 20)
+            costs.append(2 * sum(coverage.seconds[test] for test in tests) + 10)
         for one, outcome in zip(left, run(calls, costs, jobs), strict=True):
             new[one.key] = {**asdict(one), **(outcome or {"status": "timeout"})}
     return new
