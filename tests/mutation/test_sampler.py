@@ -88,10 +88,10 @@ def test_wrong():
 JUDGE = """
 import json, sys
 from pathlib import Path
-from tests.mutation.__main__ import judge, sample
+from tests.mutation.__main__ import judge, sample, sources
 from tests.mutation.tracing import traced
 root = Path(sys.argv[1])
-coverage = traced(root, ["tests/test_total.py"], root / "lines", 1)
+coverage = traced(root, ["tests/test_total.py"], sources(root), root / "lines", 1)
 found = sample(root, 16, 0, "")
 results = judge(root, found, coverage, {}, 5.0, 1)
 print(json.dumps([sorted(coverage.lines), list(results.values())]))

@@ -45,16 +45,19 @@ class Coverage:
         ]
 
 
-def traced(root: Path, files: Sequence[str], store: Path, jobs: int) -> Coverage:
+def traced(
+    root: Path, files: Sequence[str], sources: Sequence[Path], store: Path, jobs: int
+) -> Coverage:
     """Trace the tests of some files in a snapshot, as far as `store` does not know them.
 
     Args:
         root: of the snapshot.
         files: test files, relative to it.
+        sources: files whose lines are noted.
         store: folder with what earlier calls found.
         jobs: processes at once.
     """
-    product = digest(sorted((root / "bayesagg_pyro").rglob("*.py")))
+    product = digest(sources)
     kept = {}
     for name in files:
         folder = (root / name).parent
@@ -63,7 +66,7 @@ def traced(root: Path, files: Sequence[str], store: Path, jobs: int) -> Coverage
         kept[name] = store / f"{Path(name).stem}-{mark}.json"
     store.mkdir(parents=True, exist_ok=True)
     new = [name for name, path in kept.items() if not path.exists()]
-    calls = [lambda name=name: _trace(root, name, kept[name]) for name in new]
+    calls = [lambda name=name: _trace(root, name, sources, kept[name]) for name in new]
     run(calls, [_LIMIT] * len(new), jobs)
     missing = [name for name in new if not kept[name].exists()]
     if missing:
@@ -84,8 +87,8 @@ def digest(paths: Sequence[Path], start: str = "") -> str:
     return found.hexdigest()
 
 
-def _trace(root: Path, name: str, kept: Path) -> None:
-    tracer = _Tracer(str(root / "bayesagg_pyro"), str(root))
+def _trace(root: Path, name: str, sources: Sequence[Path], kept: Path) -> None:
+    tracer = _Tracer({str(path) for path in sources}, str(root))
     pytest_in(root, [name], tracer)
     seconds = {test: round(took + tracer.setup, 3) for test, took in tracer.seconds.items()}
     found = {"seconds": seconds, "lines": tracer.found()}
@@ -93,10 +96,10 @@ def _trace(root: Path, name: str, kept: Path) -> None:
 
 
 class _Tracer:
-    """A plugin of pytest that notes every line of the package that a test runs."""
+    """A plugin of pytest that notes which lines of some files a test runs."""
 
-    def __init__(self, package: str, root: str) -> None:
-        self.package, self.root = package, root
+    def __init__(self, sources: set[str], root: str) -> None:
+        self.sources, self.root = sources, root
         self.seconds: dict[str, float] = {}
         self.lines: dict[str, dict[str, set[int]]] = {}
         self.shared: dict[str, set[int]] = {}  # by fixtures that several tests use
@@ -147,7 +150,7 @@ class _Tracer:
         sys.settrace(call)
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(self.package):
+        if frame.f_code.co_filename not in self.sources:
             return None
         lines = self.current.setdefault(frame.f_code.co_filename, set())
 
