@@ -1,0 +1,82 @@
+"""A smaller case that breaks in the same way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from tests.fuzz.check import run
+from tests.fuzz.draw import Call, Case, Part
+
+__all__ = ["shrunk"]
+
+
+def shrunk(case: Case, kind: str, tries: int = 400) -> Case:
+    """The smallest case found that breaks with the same kind."""
+    progress = True
+    while progress and tries > 0:
+        progress = False
+        for smaller in _smaller(case):
+            tries -= 1
+            if tries <= 0:
+                break
+            if _kind(smaller) == kind:
+                case, progress = smaller, True
+                break
+    return case
+
+
+def _kind(case: Case) -> str:
+    try:
+        broken = run(case)
+    except Exception as error:
+        return f"the fuzzer itself: {type(error).__name__}"
+    return "" if broken is None else broken.kind
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    """One step smaller, the largest steps first."""
+    for name in ("calls", "parts", "settings"):
+        whole = getattr(case, name)
+        for index in reversed(range(len(whole))):
+            if name != "parts" or len(whole) > 1:
+                yield replace(case, **{name: whole[:index] + whole[index + 1 :]})
+    if case.aggregation:
+        yield replace(case, aggregation=None)
+        yield from (replace(case, aggregation=code) for code in _simpler(case.aggregation))
+    if case.dtype != "float32":
+        yield replace(case, dtype="float32")
+    for name in ("parts", "calls"):
+        for index, item in enumerate(getattr(case, name)):
+            for other in _plainer(item):
+                items = list(getattr(case, name))
+                items[index] = other
+                yield replace(case, **{name: tuple(items)})
+
+
+def _plainer(item: Part | Call) -> Iterator[Any]:
+    """With one field at its default, or with a simpler expression there."""
+    for field in fields(item):
+        value = getattr(item, field.name)
+        if value == field.default or field.name in ("do", "seed"):
+            continue
+        if field.name != "head":
+            yield replace(item, **{field.name: field.default})
+        if isinstance(item, Part):
+            yield from (replace(item, **{field.name: code}) for code in _simpler(value))
+        elif field.name == "examples" and value > 2:
+            yield replace(item, examples=2)
+
+
+def _simpler(code: str) -> Iterator[str]:
+    """Expressions with one option less."""
+    tree = ast.parse(code, mode="eval")
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in calls:
+        for keyword in list(node.keywords):
+            place = node.keywords.index(keyword)
+            node.keywords.remove(keyword)
+            yield ast.unparse(tree)
+            node.keywords.insert(place, keyword)
