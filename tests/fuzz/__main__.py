@@ -48,6 +48,8 @@ def main() -> int:
     kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for found in many(seeds, given.jobs):
         if found is not None:
+            if found[1] not in kinds:
+                print(f"{found[0]}  {found[1]}", flush=True)
             kinds[found[1]].append((found[0], found[2]))
     for kind, cases in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
         seed, detail = cases[0]

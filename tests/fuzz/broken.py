@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Broken"]
+import re
+import traceback
+
+__all__ = ["Broken", "untyped"]
 
 
 class Broken(Exception):
@@ -19,3 +22,12 @@ class Broken(Exception):
         self.kind = kind
         self.detail = detail
         self.call = -1
+
+
+def untyped(what: str, error: Exception) -> Broken:
+    """An error that is none of the library's, with the place that let it out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "bayesagg_pyro/" in f.filename] or frames
+    place = f"{own[-1].filename.rpartition('bayesagg_pyro/')[2]}:{own[-1].name}"
+    brief = re.sub(r"[\d.e+-]*\d", "#", str(error).splitlines()[0] if str(error) else "")[:90]
+    return Broken(f"untyped {type(error).__name__} at {place}", f"{what}: {brief}")

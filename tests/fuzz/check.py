@@ -10,7 +10,6 @@ import contextlib
 import copy
 import io
 import re
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor
 import bayesagg_pyro as ba
 from bayesagg_pyro.errors import BayesAggError, DtypeError, SettingError
 from tests.fuzz import laws, oracle
-from tests.fuzz.broken import Broken
+from tests.fuzz.broken import Broken, untyped
 from tests.fuzz.build import Batch, batch, engine
 from tests.fuzz.draw import Call, Case
 from tests.fuzz.outputs import check_predicted, check_predictive
@@ -52,15 +51,6 @@ def _mode(name: str) -> Iterator[None]:
     }
     with modes[name]() if name else contextlib.nullcontext():
         yield
-
-
-def untyped(what: str, error: Exception) -> Broken:
-    """An error that is none of the library's, with the place that let it out."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "bayesagg_pyro/" in f.filename] or frames
-    place = f"{own[-1].filename.rpartition('bayesagg_pyro/')[2]}:{own[-1].name}"
-    brief = re.sub(r"[\d.e+-]*\d", "#", str(error).splitlines()[0] if str(error) else "")[:90]
-    return Broken(f"untyped {type(error).__name__} at {place}", f"{what}: {brief}")
 
 
 class Unfit(Exception):
@@ -183,6 +173,7 @@ class Life:
             self._untouched(leaf, x)
             return
         self._took(call)
+        self._absent(given, losses)
         laws.all_finite("backward", {"losses": losses, "update": leaf.grad})
         try:
             oracle.check_step(self.mtl, leaf.grad)
@@ -191,6 +182,13 @@ class Life:
         except BayesAggError as error:
             raise Broken("what a step kept cannot be read", str(error)) from error
         self.mtl.zero_grad(set_to_none=True)
+
+    def _absent(self, given: Batch, losses: dict[str, Tensor]) -> None:
+        """A task without a label has no loss, which is not the same as a loss of 0."""
+        for name, head in self.mtl._heads().items():
+            parsed = head.parse_targets(given.targets[name], len(given.features))
+            if (losses[name][parsed.counts() == 0] == 0).any():
+                raise Broken("the loss of a task without any label is 0", str(losses))
 
     def _collect(self, call: Call) -> None:
         given = self._batch(call)
@@ -336,7 +334,7 @@ class Life:
         if not old.warmup and not self.prior:
             return
         given = self._batch(Call(examples=3, seed=call.seed))
-        one, two = (laws.outcome(mtl, given, "backward") for mtl in (old, self.mtl))
+        one, two = (laws.settled(mtl, given, "backward") for mtl in (old, self.mtl))
         if difference := changed(dict(flat(one)), dict(flat(two))):
             raise Broken(f"after {call.do} the next step differs in {_kinds(difference)}", "")
 

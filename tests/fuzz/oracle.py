@@ -95,6 +95,7 @@ def _check_posterior(
     prior: Any,
     posterior: Any,
 ) -> None:
+    _check_expansion(head, scheme, features, targets, prior, posterior)
     exact = isinstance(scheme, inference.Conjugate | inference.TaylorGGN | inference.Laplace)
     if not (type(head) is heads.Gaussian and exact and isinstance(posterior, posteriors.Gaussian)):
         return
@@ -126,6 +127,52 @@ def _check_posterior(
         _near(f"{name} posterior mean", posterior.mean[t], mean, tolerance, size)
         found = posterior.variance.expand(head.tasks, -1)[t].sqrt()
         _near(f"{name} posterior deviation", found, deviation, tolerance, deviation)
+
+
+#: Heads whose curvature in inference is the exact one.
+_EXACT = (heads.Bernoulli, heads.Categorical, heads.Poisson, heads.Ordinal, heads.NegativeBinomial)
+
+
+def _check_expansion(
+    head: heads.Head, scheme: Any, features: Tensor, targets: Targets, prior: Any, posterior: Any
+) -> None:
+    """One Newton step from the point, or a mode: slope and curvature by differentiating twice."""
+    expands = isinstance(scheme, inference.TaylorGGN | inference.Laplace)
+    if not (expands and scheme.structure == "full" and type(head) in _EXACT):
+        return
+    if head.embedding is not None or not isinstance(prior, posteriors.GaussianFamily):
+        return
+    taylor = isinstance(scheme, inference.TaylorGGN)
+    point = (head.point() if taylor else posterior.mean).detach().double()
+    with torch.enable_grad():
+        w = point.clone().requires_grad_()
+        nll = head.negative_log_probs(features.double(), targets, w)
+        factor = targets.factor(torch.float64)
+        nll = nll if factor is None else torch.where(factor > 0, nll * factor, 0.0)
+        (slope,) = torch.autograd.grad(nll.sum(), w, create_graph=True)
+        columns = [
+            torch.autograd.grad(slope[:, p].sum(), w, retain_graph=True)[0]
+            for p in range(w.shape[1])
+        ]
+    dense = prior.to_gaussian()
+    p = dense.precision_matrix
+    total = torch.stack(columns, -1) + p
+    pull = slope.detach() + (p @ (point - dense.mean)[..., None])[..., 0]
+    if not total.isfinite().all() or head(features.double(), point).abs().max() > 30:
+        return
+    unit = total.diagonal(dim1=-2, dim2=-1).sqrt()
+    name = f"{type(scheme).__name__} of {type(head).__name__}"
+    found = posterior.to_gaussian().precision_matrix / unit[:, None] / unit[..., None]
+    _near(f"{name}: precision", found, total / unit[:, None] / unit[..., None], 1e-6)
+    step = torch.linalg.solve(total, -pull)
+    deviation = torch.linalg.inv(total).diagonal(dim1=-2, dim2=-1).sqrt()
+    if taylor:
+        size = deviation + step.abs()
+        _near(f"{name}: mean", posterior.mean, point + step, 1e-5, size)
+    elif (
+        posterior.info is None or posterior.info.converged is None or posterior.info.converged.all()
+    ):
+        _near(f"{name}: mode", step / deviation, torch.zeros_like(step), 1.0, 1e-4)
 
 
 def _factor(targets: Targets, task: int) -> Tensor:

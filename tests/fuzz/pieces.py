@@ -36,9 +36,9 @@ def head(rng: Random, d: int) -> str:
     """A head of d features."""
     tasks = rng.choice([1, 1, 2, 3, 4])
     rare = rng.random()
-    if rare < 0.01:
+    if rare < 0.004:
         return _make("heads.FromPyro", "linear_model", d)
-    if rare < 0.02:
+    if rare < 0.01:
         points = f"torch.linspace(-1, 1, {3 * d}).reshape(3, {d})"
         return _make("heads.GaussianProcess", d, tasks, inducing=points)
     if rare < 0.05:
@@ -85,7 +85,7 @@ def scheme(rng: Random, head: str) -> str | None:
     if chance < 0.25:
         return None
     if chance < 0.27:
-        return rng.choice(["inference.Conjugate()", "inference.Laplace('kron')"])
+        return rng.choice(["inference.Conjugate()", "inference.Laplace('kron', max_steps=20)"])
     if chance < 0.33:
         return _iterative(rng)
     structures = ["'full'"] * 3 + ["'diag'"] + ["'kron'"] * head.startswith("heads.Categorical")
@@ -94,8 +94,11 @@ def scheme(rng: Random, head: str) -> str | None:
         shape = _maybe(rng, 0.3, shape=5.0)
         choices = ["inference.Conjugate()"] * 4 + [_make("inference.IntegratedNoise", **shape)]
         return rng.choice([*choices, "inference.EvidenceMaximised(inference.Conjugate())"])
-    choices = [_make(f"inference.{name}", structure) for name in ["TaylorGGN", "Laplace"] * 3]
-    return rng.choice([*choices, "inference.Delta()", f"inference.EvidenceMaximised({choices[0]})"])
+    taylor = _make("inference.TaylorGGN", structure)
+    laplace = _make("inference.Laplace", structure, max_steps=20)
+    if rng.random() < 0.04:
+        return f"inference.EvidenceMaximised({taylor})"
+    return rng.choice([taylor, taylor, taylor, laplace, laplace, "inference.Delta()"])
 
 
 def _iterative(rng: Random) -> str:
@@ -132,7 +135,7 @@ def prior(rng: Random) -> str | None:
     out = _maybe(rng, 0.15, leave_batch_out=True)
     in_place = _maybe(rng, 0.15, in_place=True)
     keep = _maybe(rng, 0.15, keep=f"inference.Keep({rng.choice(_KEEPS)})")
-    names = ["FullData", "PreviousBatch", "Running", "Constant"] * 2 + ["Fresh", "Evidence"]
+    names = ["FullData", "PreviousBatch", "Running", "Constant"] * 4 + ["Fresh"] * 2 + ["Evidence"]
     kind = rng.choice(names)
     if kind == "Constant":
         return _make("priors.Constant", **shared, **keep)

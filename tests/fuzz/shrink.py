@@ -13,7 +13,7 @@ from tests.fuzz.draw import Call, Case, Part
 __all__ = ["shrunk"]
 
 
-def shrunk(case: Case, kind: str, tries: int = 400) -> Case:
+def shrunk(case: Case, kind: str, tries: int = 150) -> Case:
     """The smallest case found that breaks with the same kind."""
     progress = True
     while progress and tries > 0:
