@@ -249,6 +249,6 @@ def _spoil(made: Batch, spoil: str, own: Mapping[str, heads.Head]) -> Batch:
 
 
 def _at_first(tensor: Tensor, value: float) -> Tensor:
-    spoilt = tensor.clone()
-    spoilt.view(-1)[0] = value
-    return spoilt
+    spoilt = tensor.reshape(-1).clone()
+    spoilt[0] = value
+    return spoilt.reshape(tensor.shape)

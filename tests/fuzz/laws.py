@@ -41,7 +41,9 @@ def outcome(mtl: ba.BayesAgg, given: Batch, do: str) -> dict[str, Any]:
 def settled(mtl: ba.BayesAgg, given: Batch, do: str) -> dict[str, Any]:
     """The same, with a refusal as an outcome of its own."""
     try:
-        return outcome(mtl, given, do)
+        found = outcome(mtl, given, do)
+        mtl.raise_deferred()
+        return found
     except BayesAggError as error:
         return {"refused": f"{type(error).__name__}: {error}"}
     except Exception as error:

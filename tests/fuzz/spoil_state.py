@@ -23,7 +23,7 @@ def spoilt_state(state: Any, seed: int) -> tuple[str, dict[str, Any]]:
     ways = ["missing", "nonsense"]
     if isinstance(value, Tensor):
         ways += ["shape", "shape"]
-        if value.is_floating_point() and value.numel():
+        if value.is_floating_point() and value.numel() and "info" not in path:
             ways += ["NaN", "inf"] * 2
     way = rng.choice(ways)
     if way == "missing":
@@ -33,8 +33,9 @@ def spoilt_state(state: Any, seed: int) -> tuple[str, dict[str, Any]]:
     elif way == "shape":
         owner[key] = torch.cat([value.reshape(-1), value.reshape(-1)[:1], value.new_ones(1)])
     else:
-        owner[key] = value.clone()
-        owner[key].view(-1)[0] = float(way)
+        owner[key] = value.reshape(-1).clone()
+        owner[key][0] = float(way)
+        owner[key] = owner[key].reshape(value.shape)
     return f"{path} {way}", bad
 
 
