@@ -194,13 +194,15 @@ class Life:
         self._took(call)
         self._absent(given, losses)
         laws.all_finite("backward", {"losses": losses, "update": leaf.grad})
+        self.mtl.zero_grad(set_to_none=True)
+        if any("in_place" in (part.prior or "") for part in self.case.parts):
+            return  # priors that the step kept have changed since
         try:
             oracle.check_step(self.mtl, leaf.grad)
         except Broken:
             raise
         except BayesAggError as error:
             raise Broken("what a step kept cannot be read", str(error)) from error
-        self.mtl.zero_grad(set_to_none=True)
 
     def _absent(self, given: Batch, losses: dict[str, Tensor]) -> None:
         """A task without a label has no loss, which is not the same as a loss of 0."""
@@ -284,8 +286,9 @@ class Life:
             may_refuse=not self.prior,
             reads=True,
         )
-        if taken:
-            check_predictive(self.mtl, given, found, call)
+        if taken and (call.tame or self.mtl._guard.mode != "deferred"):
+            with _mode(call.mode):
+                check_predictive(self.mtl, given, found, call)
 
     # -- state -----------------------------------------------------------------------------------
 

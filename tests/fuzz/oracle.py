@@ -114,7 +114,7 @@ def _check_posterior(
     if tolerance > 0.01:
         return
     for t in range(head.tasks):
-        mean, deviation = _conjugate(
+        found = _conjugate(
             design,
             targets.values[:, t],
             _factor(targets, t),
@@ -122,13 +122,16 @@ def _check_posterior(
             dense.mean[t],
             dense.precision_matrix.expand(head.tasks, -1, -1)[t],
         )
+        if found is None:
+            return
+        mean, deviation = found
         name = type(scheme).__name__
         size = deviation + mean.abs().max()
         if not isinstance(scheme, inference.Conjugate):  # a step from the point
             size = size + 1e-15 / tolerance * float(head.point().detach().abs().max())
         _near(f"{name} posterior mean", posterior.mean[t], mean, tolerance, size)
-        found = posterior.variance.double().expand(head.tasks, -1)[t].sqrt()
-        _near(f"{name} posterior deviation", found, deviation, tolerance, deviation)
+        own = posterior.variance.double().expand(head.tasks, -1)[t].sqrt()
+        _near(f"{name} posterior deviation", own, deviation, tolerance, deviation)
 
 
 #: Heads whose curvature in inference is the exact one.
@@ -186,7 +189,7 @@ def _factor(targets: Targets, task: int) -> Tensor:
 
 def _conjugate(
     design: Tensor, y: Tensor, factor: Tensor, noise: float, m: Tensor, precision: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | None:
     """Mean and standard deviations, in 60 digits."""
     with mpmath.workdps(60):
         h, p = mpmath.matrix(design.tolist()), mpmath.matrix(precision.tolist())
@@ -199,12 +202,13 @@ def _conjugate(
             shift += weight * values[b] * row.T
         inverse = total**-1
         mean = inverse * shift
-        size = len(m)
+        variances = [inverse[i, i] for i in range(len(m))]
+        if min(variances) <= 0:  # rounding has cost the prior its definiteness
+            return None
+        deviations = [float(mpmath.sqrt(v)) for v in variances]
         return (
-            torch.tensor([float(mean[i]) for i in range(size)], dtype=torch.float64),
-            torch.tensor(
-                [float(mpmath.sqrt(inverse[i, i])) for i in range(size)], dtype=torch.float64
-            ),
+            torch.tensor([float(v) for v in mean], dtype=torch.float64),
+            torch.tensor(deviations, dtype=torch.float64),
         )
 
 
