@@ -8,21 +8,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
-import torch
-
-from tests.fuzz.check import run
 from tests.fuzz.draw import draw
-from tests.fuzz.shrink import shrunk
-
-
-def one(seed: str) -> tuple[str, str, str] | None:
-    """Seed, kind and detail of what broke, or None."""
-    torch.set_num_threads(1)
-    try:
-        broken = run(draw(seed))
-    except Exception as error:
-        return seed, f"the fuzzer itself: {type(error).__name__}", repr(error)
-    return None if broken is None else (seed, broken.kind, broken.detail)
+from tests.fuzz.shrink import one, shrunk
 
 
 def many(seeds: list[str], jobs: int) -> Iterator[tuple[str, str, str] | None]:

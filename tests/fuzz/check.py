@@ -137,7 +137,7 @@ class Life:
         if may_refuse or not call.tame:
             return
         if isinstance(error, SettingError | DtypeError):
-            if not self.taken:
+            if not self.taken and not call.form:
                 raise Unfit from error
             raise Broken(f"late {type(error).__name__} in {call.do}", str(error)) from error
         if isinstance(error, NumericalError | NonFiniteError) and self._touchy():

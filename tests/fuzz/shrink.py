@@ -1,4 +1,4 @@
-"""A smaller case that breaks in the same way."""
+"""One case by its seed, and a smaller one that breaks in the same way."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from tests.fuzz.check import run
-from tests.fuzz.draw import Call, Case, Part
+import torch
 
-__all__ = ["shrunk"]
+from tests.fuzz.broken import Broken
+from tests.fuzz.check import run
+from tests.fuzz.draw import Call, Case, Part, draw
+
+__all__ = ["one", "shrunk"]
+
+
+def one(seed: str) -> tuple[str, str, str] | None:
+    """Seed, kind and detail of what breaks in the case of a seed, or None."""
+    torch.set_num_threads(1)
+    broken = _broken(draw(seed))
+    return None if broken is None else (seed, broken.kind, broken.detail)
 
 
 def shrunk(case: Case, kind: str, tries: int = 150) -> Case:
@@ -22,18 +32,18 @@ def shrunk(case: Case, kind: str, tries: int = 150) -> Case:
             tries -= 1
             if tries <= 0:
                 break
-            if _kind(smaller) == kind:
+            broken = _broken(smaller)
+            if broken is not None and broken.kind == kind:
                 case, progress = smaller, True
                 break
     return case
 
 
-def _kind(case: Case) -> str:
+def _broken(case: Case) -> Broken | None:
     try:
-        broken = run(case)
+        return run(case)
     except Exception as error:
-        return f"the fuzzer itself: {type(error).__name__}"
-    return "" if broken is None else broken.kind
+        return Broken(f"the fuzzer itself: {type(error).__name__}", repr(error))
 
 
 def _smaller(case: Case) -> Iterator[Case]:

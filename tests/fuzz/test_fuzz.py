@@ -6,6 +6,7 @@ import pytest
 
 from tests.fuzz.check import run
 from tests.fuzz.draw import draw
+from tests.fuzz.found import FOUND
 from tests.fuzz.shrink import shrunk
 from tests.torch_fixtures import one_thread
 
@@ -20,3 +21,9 @@ def test_no_life_breaks_an_invariant(piece: int) -> None:
         case = draw(f"ci:{index}")
         broken = run(case)
         assert broken is None, f"{broken.kind}\n{broken.detail}\n{shrunk(case, broken.kind)}"
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_broke_once_holds(name: str) -> None:
+    broken = run(FOUND[name])
+    assert broken is None, f"{broken.kind}\n{broken.detail}"
