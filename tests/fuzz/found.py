@@ -119,6 +119,12 @@ FOUND: dict[str, Case] = {
         Call("update_prior"),
         prior="priors.FullData(keep=inference.Keep(dtype=torch.float16))",
     ),
+    "precisions that half precision does not hold": _one(
+        "heads.Categorical(2, 3)",
+        Call(weight="huge"),
+        Call("update_prior"),
+        prior="priors.FullData(dtype=torch.float16)",
+    ),
     "a curvature that overflows": _one(
         "heads.Poisson(2)", Call("collect", features=1e15), Call("update_prior")
     ),

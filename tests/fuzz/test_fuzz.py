@@ -12,7 +12,7 @@ from tests.torch_fixtures import one_thread
 
 __all__ = ["one_thread"]
 
-CASES, PIECES = 240, 8
+CASES, PIECES = 120, 8
 
 
 @pytest.mark.parametrize("piece", range(PIECES))
