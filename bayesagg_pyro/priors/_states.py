@@ -52,6 +52,6 @@ def of_policy(head: Head, policy: Policy, state: Mapping[str, Tensor]) -> dict[s
     if others - {own}:
         raise StateError(
             f"head {head.site!r} has the prior policy {own}, the saved state is of "
-            f"{sorted(others)}; make the engine with the policy as saved"
+            f"{', '.join(sorted(others))}; make the engine with the policy as saved"
         )
     return part(state, own)
