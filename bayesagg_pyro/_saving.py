@@ -68,10 +68,10 @@ def state(engine: BayesAgg) -> dict[str, Tensor]:
         **read_generator(engine.generator),
         **named("aggregation", engine.aggregation.state_dict()),
     }
-    for name, tracker in engine._trackers.items():
+    for name, tracker in engine._slots.trackers.items():
         found |= named(f"priors.{name}", tracker.state_dict())
-        found |= named(f"held.{name}", engine._refreshers[name].state_dict())
-        found |= named(f"streams.{name}", read_generator(engine._streams[name]))
+        found |= named(f"held.{name}", engine._slots.refreshers[name].state_dict())
+        found |= named(f"streams.{name}", read_generator(engine._slots.streams[name]))
     # Whether entries were lost on the way shows in no other place: a part may be empty.
     return {**found, "entries": number(len(found))}
 
@@ -101,12 +101,12 @@ def checked(engine: BayesAgg, state_dict: Mapping[str, Any], prefix: str, strict
     missing = [f"state.held.{name}" for name in engine.heads if name not in saved]
     unexpected += [f"state.held.{name}" for name in saved if name not in engine.heads]
     _check_weights(engine, inside, strict)
-    made = _made(engine, own, names) if engine._trackers else None
+    made = _made(engine, own, names) if engine._slots.trackers else None
     if own:
         _rehearse(engine, own, strict)
     before = {
         name: engine.heads[name].point().detach().clone()
-        for name, tracker in engine._trackers.items()
+        for name, tracker in engine._slots.trackers.items()
         if name not in names and tracker.posterior is not None and part(inside, f"heads.{name}")
     }
     return Loading(own, names, made, before, missing, unexpected)
@@ -118,20 +118,22 @@ def commit(engine: Any, keys: Any) -> None:
     engine._loading = None
     if loading is None:
         return
-    if not engine._trackers:
-        engine._start()
-    own = loading.own
-    made = loading.made or (_made(engine, own, loading.names) if engine._trackers else ({}, {}))
-    engine._refreshers = {**engine._refreshers, **made[0]}
-    engine._trackers = {**engine._trackers, **made[1]}
-    kept = {k: v for k, v in engine._weights_then.items() if k not in loading.names}
-    engine._weights_then = {**kept, **loading.before}
+    slots, own = engine._slots, loading.own
+    if not slots.trackers:
+        slots.start()
+    refreshers, trackers = loading.made or ({}, {})
+    if slots.trackers and loading.made is None:
+        refreshers, trackers = _made(engine, own, loading.names)
+    slots.refreshers = {**slots.refreshers, **refreshers}
+    slots.trackers = {**slots.trackers, **trackers}
+    kept = {k: v for k, v in slots.weights_then.items() if k not in loading.names}
+    slots.weights_then = {**kept, **loading.before}
     if not own:
         return
     engine.warmup, engine._epochs = bool(count(own, "warmup", most=1)), count(own, "epochs")
     set_generator(engine.generator, own)
     for name in loading.names:
-        set_generator(engine._streams[name], part(own, f"streams.{name}"))
+        set_generator(slots.streams[name], part(own, f"streams.{name}"))
     _take_aggregation(engine, own)
     engine._guard.forget()
 
@@ -157,7 +159,7 @@ def of_tensors(module: nn.Module) -> Undo:
 def _made(
     engine: BayesAgg, own: Mapping[str, Tensor], names: list[str]
 ) -> tuple[dict[str, Refresher], dict[str, Tracker]]:
-    refreshers, trackers = engine._fresh()
+    refreshers, trackers = engine._slots.fresh()
     for name in names:
         trackers[name].load_state_dict(part(own, f"priors.{name}"))
         refreshers[name].load_state_dict(part(own, f"held.{name}"))
@@ -186,7 +188,7 @@ def _rehearse(engine: BayesAgg, own: Mapping[str, Tensor], strict: bool) -> None
     """Refuse what the end of loading could stumble over."""
     count(own, "warmup", most=1), count(own, "epochs")
     check_generator(engine.generator, own)
-    for name, stream in engine._streams.items():
+    for name, stream in engine._slots.streams.items():
         check_generator(stream, part(own, f"streams.{name}"))
     undo = of_aggregation(engine.aggregation)
     try:

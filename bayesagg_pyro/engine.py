@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,24 +18,21 @@ from bayesagg_pyro._checks import (
     check_estimators,
     check_graph,
     check_heads,
-    check_posteriors,
     check_settings,
     known,
     per_head,
 )
 from bayesagg_pyro._guard import Guard
 from bayesagg_pyro._modes import plain
-from bayesagg_pyro._pipeline import HeadStages
 from bayesagg_pyro._processes import Processes
-from bayesagg_pyro._refresh import Refresher, streams
-from bayesagg_pyro._steps import Done, bayes_step, follows, point, warmup_step
+from bayesagg_pyro._refresh import streams
+from bayesagg_pyro._slots import Settled, Slots
+from bayesagg_pyro._steps import Done, bayes_step, point, warmup_step
 from bayesagg_pyro._transaction import (
     all_or_nothing,
     of_aggregation,
     of_attributes,
     of_generators,
-    of_gradients,
-    of_values,
 )
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.errors import BayesAggError, StateError
@@ -43,7 +40,7 @@ from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.priors import Batches, FullData, Policy, Tracker, show
+from bayesagg_pyro.priors import Batches, FullData, Policy, show
 from bayesagg_pyro.step import Observer, StepInfo
 from bayesagg_pyro.targets import RawTargets
 
@@ -134,16 +131,10 @@ class BayesAgg(nn.Module):
         self.heads = nn.ModuleDict(heads)
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
-        schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
+        self.schemes = Settled(per_head("inference", inference, heads, Scheme, _default_scheme))
         self.estimators = check_estimators(estimator, heads)
-        self._policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
-        self._streams = streams(generator, list(heads))
-        self.schemes = Settled(schemes)
-        self._refreshers: dict[str, Refresher] = {}
-        self._trackers: dict[str, Tracker] = {}
-        self._start()
-        #: Weights of a copy when it was made, or before others were loaded without a posterior.
-        self._weights_then: dict[str, Tensor] = {}
+        policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
+        self._slots = Slots(self.heads, self.schemes, policies, streams(generator, list(heads)))
         self._loading: _saving.Loading | None = None
         self._strict = False  # while a state is loaded into a module around this one
         self.register_load_state_dict_post_hook(_saving.commit)
@@ -190,7 +181,7 @@ class BayesAgg(nn.Module):
             info = self.info = done.info
             if self.training:  # without what turned out to overflow
                 self._collect(replace(batch, valid=done.valid))
-            self._weights_then = {}
+            self._slots.weights_then = {}
             into_backbone(features, batch.own(done.update))
         if observer is not None:
             observer.passed(info)
@@ -215,10 +206,12 @@ class BayesAgg(nn.Module):
         """
         self.raise_deferred()
         with plain(), self._whole():
-            show(self._trackers, batches, self._parse)
+            show(self._slots.trackers, batches, self._parse)
             self.raise_deferred()
-            self._renew(self._trackers)
+            self._slots.renew()
             self._epochs += 1
+            if not self.warmup:
+                self._slots.follow()
             if self.warmup and self._epochs == self.warmup_epochs:
                 self.start_bayes()
 
@@ -241,10 +234,10 @@ class BayesAgg(nn.Module):
         """
         self.raise_deferred()
         with plain(), self._whole():
-            self._start()
-            show(self._trackers, batches, self._parse, everyone=True)
+            self._slots.start()
+            show(self._slots.trackers, batches, self._parse, everyone=True)
             self.raise_deferred()
-            self._renew(self._trackers)
+            self._slots.renew()
             self.start_bayes()
 
     def start_bayes(self) -> None:
@@ -255,9 +248,7 @@ class BayesAgg(nn.Module):
         """
         self.priors()
         self.warmup = False
-        for name in self._following():
-            self.heads[name].weight.grad = None  # or momentum would move it on
-        self._follow()
+        self._slots.stop_learning()
 
     def raise_deferred(self) -> None:
         """Raise what deferred validation found since the last call; waits for the device.
@@ -285,7 +276,7 @@ class BayesAgg(nn.Module):
         dtype = reported_dtype(features)
         return {
             name: own.head(features, point(own, warmup=self.warmup)).to(dtype)
-            for name, own in self._stages().items()
+            for name, own in self._slots.stages(self.estimators).items()
         }
 
     def predictive(self, features: Tensor) -> dict[str, Any]:
@@ -299,7 +290,7 @@ class BayesAgg(nn.Module):
         self._check_features(features, values=not self._guard.defers(features))
         known = self.posteriors()
         return {
-            name: head.predictive(features, known[name]) for name, head in self._heads().items()
+            name: head.predictive(features, known[name]) for name, head in self._slots.heads.items()
         }
 
     def posteriors(self) -> dict[str, Posterior]:
@@ -310,13 +301,8 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet, or weights are no longer those that it belongs to.
         """
-        for name in self._weights_then:
-            if not self._unchanged(name):
-                raise StateError(
-                    f"the weights of head {name!r} are not those that its posterior was made for: "
-                    "they were averaged, edited, or loaded without one; call refit(batches)"
-                )
-        return known("posterior", {name: t.posterior for name, t in self._trackers.items()})
+        self._slots.check_weights()
+        return known("posterior", {name: t.posterior for name, t in self._slots.trackers.items()})
 
     def priors(self) -> dict[str, Posterior]:
         """The prior in force for each head: {name: distribution}.
@@ -324,7 +310,7 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet.
         """
-        return known("prior", {name: t.prior for name, t in self._trackers.items()})
+        return known("prior", {name: t.prior for name, t in self._slots.trackers.items()})
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         """As `predict`."""
@@ -334,21 +320,21 @@ class BayesAgg(nn.Module):
 
     def _step(self, batch: Batch, keep: bool) -> Done:
         if self.warmup:
-            return warmup_step(self._stages(), self._guard, batch, keep=keep)
+            return warmup_step(self._slots.stages(self.estimators), self._guard, batch, keep=keep)
         self.priors()
         return bayes_step(
-            self._stages(),
+            self._slots.stages(self.estimators),
             self.aggregation,
             self._guard,
             batch,
-            scale=self._scale(sum(head.tasks for head in self._heads().values())),
+            scale=self._scale(sum(head.tasks for head in self._slots.heads.values())),
             memory=None if keep else self.working_memory,
             keep=keep,
         )
 
     def _parse(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
         """The batch, checked; in several processes that of all."""
-        heads = self._heads()
+        heads = self._slots.heads
         if self._processes.count > 1 and not self._processes.joined:
             self._join()
         batch = self._processes.whole(features, lambda: self._guard.parse(heads, features, targets))
@@ -358,65 +344,16 @@ class BayesAgg(nn.Module):
 
     def _join(self) -> None:
         """What is drawn must be the same in all processes, so every head gets a stream."""
-        own = [self.generator, *self._streams.values()]
+        own = [self.generator, *self._slots.streams.values()]
         number = self._processes.join(self.heads, own)
         if self.generator is None:
             source = torch.Generator(next(self.heads.parameters()).device).manual_seed(number)
-            self._streams = streams(source, list(self._streams))
-            for name, refresher in self._refreshers.items():
-                refresher.generator = self._streams[name]
+            self._slots.draw_from(streams(source, list(self.heads)))
 
     def _collect(self, batch: Batch) -> None:
-        with torch.no_grad():
-            for name, tracker in self._trackers.items():
-                tracker.collect(batch.features.detach(), batch.observed[name], batch.valid)
+        self._slots.collect(batch)
         if not self.warmup:
-            self._follow()
-
-    def _renew(self, trackers: Mapping[str, Tracker]) -> None:
-        """Put in force what was collected, for all heads or none."""
-        empty = [name for name, tracker in trackers.items() if not tracker.collected]
-        if empty:
-            raise StateError(
-                f"nothing has been collected for {empty} since the last update_prior(); "
-                "only backward() in train mode (mtl.train()) collects"
-            )
-        found = {name: tracker.propose() for name, tracker in trackers.items()}
-        check_posteriors(found)
-        for name, tracker in trackers.items():
-            tracker.accept(found[name])
-            self._refreshers[name].due = True
-        self._weights_then = {}
-        if not self.warmup:
-            self._follow()
-
-    def _following(self) -> list[str]:
-        """Names of heads whose weights are their posterior's mean, not learned by gradient."""
-        return [name for name, own in self._refreshers.items() if not own.learns]
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Write those means into the weights."""
-        for name in self._following():
-            posterior, head = self._trackers[name].posterior, self._heads()[name]
-            if posterior is not None:
-                head.weight.copy_(posterior.mean.reshape(head.weight.shape))
-
-    def _start(self) -> None:
-        """New trackers and refreshers, once the heads' weights have a place."""
-        if not any(head.weight.is_meta for head in self._heads().values()):
-            self._refreshers, self._trackers = self._fresh()
-
-    def _fresh(self) -> tuple[dict[str, Refresher], dict[str, Tracker]]:
-        refreshers = {
-            name: Refresher(head, self.schemes[name], self._streams[name])
-            for name, head in self._heads().items()
-        }
-        trackers = {
-            name: self._policies[name].start(own.head, own.bound())
-            for name, own in refreshers.items()
-        }
-        return refreshers, trackers
+            self._slots.follow()
 
     def _whole(self, features: Tensor | None = None) -> AbstractContextManager[None]:
         """A context that a call goes through as a whole or not at all.
@@ -427,22 +364,8 @@ class BayesAgg(nn.Module):
         """
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return nullcontext()
-        heads = self._heads()
-        learned = [w for head in heads.values() for w in head.parameters() if w.requires_grad]
-        written = [heads[name].weight for name in self._following()]
-        if features is None:
-            written += [buffer for head in heads.values() for buffer in head.buffers()]
-        return all_or_nothing(
-            [
-                of_values(written),
-                of_gradients(learned),
-                of_generators([self.generator, *self._streams.values()]),
-                of_aggregation(self.aggregation),
-                *(of_attributes(own) for own in self._refreshers.values()),
-                *(of_attributes(own) for own in self._trackers.values()),
-                of_attributes(self),
-            ]
-        )
+        own = of_generators([self.generator]), of_aggregation(self.aggregation), of_attributes(self)
+        return all_or_nothing([*self._slots.undo(step=features is not None), *own])
 
     def _scale(self, tasks: int) -> float:
         if self.scale == self.aggregation.scale:
@@ -450,19 +373,8 @@ class BayesAgg(nn.Module):
         return float(tasks) if self.scale == "sum" else 1 / tasks
 
     def _check_features(self, features: Tensor, *, values: bool = False) -> None:
-        for head in self._heads().values():
+        for head in self._slots.heads.values():
             head.check_features(features, values=values)
-
-    def _stages(self) -> dict[str, HeadStages]:
-        return {
-            name: HeadStages(
-                head, self._refreshers[name], self._trackers[name], self.estimators[name]
-            )
-            for name, head in self._heads().items()
-        }
-
-    def _heads(self) -> dict[str, Head]:
-        return dict(self.heads.items())  # type: ignore[arg-type]  # only heads are let in
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -519,68 +431,14 @@ class BayesAgg(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._remember()
-
-    def _remember(self) -> None:
-        """Note which weights the posteriors belong to, in a copy, whose weights may be averaged."""
-        self._weights_then = {
-            name: self._heads()[name].point().detach().clone()
-            for name, tracker in self._trackers.items()
-            if tracker.posterior is not None
-        }
+        self._slots.remember()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
-        if not self._trackers:  # weights without a place may get one
+        with self._slots.moving(bayesian=not self.warmup):
             super()._apply(fn, recurse)
-            self._start()
-            return self
-        same = [] if self.warmup else [n for n in self._following() if self._follows(n)]
-        own = [name for name in self._weights_then if self._unchanged(name)]
-        super()._apply(fn, recurse)
-        for name, head in self._heads().items():
-            self._trackers[name].to(head.weight.device)
-            self._refreshers[name].to(head.weight.device)
-        if same:  # rounded once, not twice
-            self._follow()
-        for name, weight in self._weights_then.items():
-            now = self._heads()[name].point().detach().clone()
-            self._weights_then[name] = now if name in own else weight.to(now.device)
         return self
-
-    def _unchanged(self, name: str) -> bool:
-        then, now = self._weights_then[name], self._heads()[name].point().detach()
-        return torch.equal(then, now.to(then))
-
-    def _follows(self, name: str) -> bool:
-        posterior, weight = self._trackers[name].posterior, self._heads()[name].point().detach()
-        return posterior is not None and bool(follows(weight, posterior.mean))
 
 
 def _default_scheme(head: Head) -> Scheme:
     """Exact where that exists, else the paper's."""
     return Conjugate() if isinstance(head, Gaussian) else TaylorGGN()
-
-
-class Settled(Mapping[str, Scheme]):
-    """The schemes of an engine, {name: scheme}, which it was made with and keeps."""
-
-    def __init__(self, schemes: Mapping[str, Scheme]) -> None:
-        self._schemes = dict(schemes)
-
-    def __getitem__(self, name: str) -> Scheme:
-        return self._schemes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._schemes)
-
-    def __len__(self) -> int:
-        return len(self._schemes)
-
-    def __setitem__(self, name: str, scheme: Scheme) -> None:
-        raise StateError(
-            f"the scheme of head {name!r} is settled, since its prior rests on it; make a new "
-            "engine of the same heads, BayesAgg(dict(mtl.heads), inference=...), and refit(batches)"
-        )
-
-    def __repr__(self) -> str:
-        return repr(self._schemes)

@@ -205,7 +205,7 @@ def test_what_a_head_draws_depends_on_no_other() -> None:
         found.append(grad.mean[grad.groups["a"]])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
-    assert not torch.equal(mtl._refreshers["a"].generator.get_state(), seed().get_state())
+    assert not torch.equal(mtl._slots.refreshers["a"].generator.get_state(), seed().get_state())
     free = World(scheme, number=2)
     free.mtl = ba.BayesAgg(
         {"size": heads.Gaussian(2), "sick": heads.Bernoulli(2)}, inference=scheme
