@@ -10,7 +10,7 @@ from rich.progress import track
 
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.files import prepare_folder, write_atomically
+from experiments.files import prepare_folder, write_text
 
 __all__ = ["EPILOG", "swap_matrix"]
 
@@ -42,8 +42,7 @@ def swap_matrix(
             found.inference |= part.inference
             found.moments |= part.moments
             found.directions |= part.directions
-        text = render(found).encode()
-        write_atomically(out, lambda file: file.write(text))
+        write_text(out, render(found))
         for cell in found.faults():
             console.print(f"[red]{' × '.join(cell.names)}[/]: {cell.fault}")
         ran = sum(c.why is None for c in [*found.inference.values(), *found.directions.values()])

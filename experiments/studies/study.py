@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 
 from experiments import results
 from experiments.figures import write_figure
-from experiments.files import prepare_folder, write_json
+from experiments.files import prepare_folder, write_json, write_text
 
 __all__ = [
     "RESULTS",
@@ -148,7 +148,7 @@ def conduct(study: Study, context: Context) -> Outcome:
     }
     write_json(context.folder / RESULTS, record)
     text = "\n\n".join(f"{t.title}\n\n{t.markdown()}" for t in outcome.tables.values())
-    (context.folder / "tables.md").write_text(text + "\n", encoding="utf-8")
+    write_text(context.folder / "tables.md", text + "\n")
     for name, make in outcome.figures.items():
         write_figure(make, context.folder / name)
     return outcome
