@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import head_stage, network, step
+from experiments.files import write_json
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results["torch"] = torch.__version__
-    options.out.write_text(json.dumps(results, indent=2) + "\n")
+    write_json(options.out, results)
     console.print(f"written to {options.out}")
 
 

@@ -90,7 +90,8 @@ def _torchvision(source: Literal["cifar100", "cifar10"], root: Path) -> Labelled
     except Exception as error:  # pickles whose checksums fit, archives and the network
         raise DataError(
             f"{kind.__name__} is neither complete in {root} nor can it be downloaded "
-            f"({reason(error)}): unpack {kind.url} there, or delete a damaged {kind.base_folder} and try again"
+            f"({reason(error)}): unpack {kind.url} there, or delete a damaged "
+            f"{kind.base_folder} and try again"
         ) from error
     pixels = np.concatenate([part.data for part in parts]).transpose(0, 3, 1, 2)
     if source == "cifar10":

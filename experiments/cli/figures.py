@@ -40,7 +40,7 @@ def figures(
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
     with friendly(debug) as console:
         folders = list(dict.fromkeys(runs))
-        records = [results.load(folder / RESULTS) for folder in folders]
+        records = [results.load_whole(folder / RESULTS) for folder in folders]
         names = sorted({record["benchmark"]["name"] for record in records})
         if len(names) > 1:
             raise DataError(f"these runs belong to {', '.join(names)}: give runs of one benchmark")

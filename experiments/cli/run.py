@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
 from experiments.cli import options as o
-from experiments.cli.launch import friendly
+from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
 from experiments.runner import (
     BENCHMARKS,
@@ -57,7 +56,7 @@ python -m experiments sweep cifar-mtl --methods bayesagg --seeds 0 --out results
 """
 
 
-class SeveralValues(TyperCommand):
+class SeveralValues(Command):
     """Lets ``--seeds 0 1 2`` stand for ``--seeds 0,1,2``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

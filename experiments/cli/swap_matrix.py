@@ -44,7 +44,7 @@ def swap_matrix(
             found.directions |= part.directions
         write_text(out, render(found))
         for cell in found.faults():
-            console.print(f"[red]{' × '.join(cell.names)}[/]: {cell.fault}")
+            console.print(f"{' × '.join(cell.names)}: {cell.fault}", style="red")
         ran = sum(c.why is None for c in [*found.inference.values(), *found.directions.values()])
         total = len(found.inference) + len(found.directions)
         console.print(f"{ran} of {total} combinations run; written to {out}")

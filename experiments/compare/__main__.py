@@ -7,12 +7,11 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from bayesagg_pyro.errors import BayesAggError
 from experiments.compare.catalogue import find
 from experiments.compare.work import BUSY, FINISHED, STOPPED
 from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
+from experiments.escaping import PlainConsole
 from experiments.runner.store import Place
 from experiments.terminal import Lines
 from experiments.training import CHECKPOINT, Trainer
@@ -55,7 +54,7 @@ def main(arguments: list[str]) -> int:
                 run,
                 folder,
                 resume=(folder / CHECKPOINT).is_file(),
-                reporter=Lines(Console(width=200)),
+                reporter=Lines(PlainConsole(width=200)),
                 record=given.record,
                 minutes=given.minutes,
             ).train()

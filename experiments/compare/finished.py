@@ -22,7 +22,7 @@ def record(job: Job, out: Path) -> dict[str, Any] | None:
         DataError: The file is damaged.
     """
     file = out / job.folder / RESULTS
-    return results.load(file) if file.is_file() else None
+    return results.load_whole(file) if file.exists() else None
 
 
 def differences(job: Job, found: Mapping[str, Any]) -> list[str]:

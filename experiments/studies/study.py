@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table as Grid
 
 from experiments import results
+from experiments.escaping import markdown
 from experiments.figures import write_figure
 from experiments.files import prepare_folder, write_json, write_text
 
@@ -88,7 +89,8 @@ class Table:
 
     def markdown(self) -> str:
         """For a page."""
-        lines = [list(self.columns), ["---"] * len(self.columns), *map(self.cells, self.rows)]
+        lines = [list(map(markdown, line)) for line in (self.columns, *map(self.cells, self.rows))]
+        lines.insert(1, ["---"] * len(self.columns))
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
