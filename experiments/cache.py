@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments import reading
-from experiments.errors import DamagedDataError, DataError, OutputError
+from experiments.errors import DamagedDataError, DataError, MissingDataError, OutputError
 from experiments.files import prepare_folder, write_atomically
 
 __all__ = [
@@ -110,7 +110,10 @@ def read(path: Path, remedy: str = REBUILD) -> tuple[Arrays, dict[str, Any]]:
     Raises:
         DataError: There is no such file, it is damaged or cannot be read, or its layout is another.
     """
-    content = reading.arrays(path, remedy)
+    try:
+        content = reading.arrays(path, remedy)
+    except MissingDataError as error:
+        raise DataError(f"there is no data file {path}; {remedy}") from error
     try:
         about: dict[str, Any] = reading.json_text(str(content.pop("about", "")))
         reading.fits(about, {"source?": str})

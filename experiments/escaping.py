@@ -85,7 +85,7 @@ class PlainConsole(Console):
 
 
 def figure(text: object) -> str:
-    """For matplotlib, where dollars begin mathematics and labels with ``_`` in front are left out."""
+    """For matplotlib, where dollars begin mathematics and no label may begin with ``_``."""
     shown = visible(text).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 

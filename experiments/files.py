@@ -60,6 +60,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Raises:
         OutputError: It could not be written; the old content is intact.
     """
+    if not path.name:
+        raise OutputError(f"cannot write '{path}': give the name of a file")
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
     target: _Target | None = None
     try:

@@ -168,7 +168,10 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         DataError: There is none, it is damaged, or it cannot be read.
     """
-    record: dict[str, Any] = json_file(path, f"finish a run with --out {path.parent}")
+    try:
+        record: dict[str, Any] = json_file(path, f"finish a run with --out {path.parent}")
+    except DataError as error:
+        raise type(error)(f"no readable results file at {path.parent}: {error}") from error
     return record
 
 

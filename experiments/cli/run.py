@@ -12,6 +12,7 @@ from rich.console import Console
 from experiments.cli import options as o
 from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
+from experiments.files import prepare_folder
 from experiments.runner import (
     BENCHMARKS,
     PRESETS,
@@ -214,6 +215,8 @@ def _command(given: Mapping[str, Any], *, searched: bool) -> None:
         trial = _engine(given, out)(given["jobs"])
         trial.close(stop=False)
         threads: int = getattr(trial, "threads", 1)
+        if not given["plan_only"]:
+            prepare_folder(out)
         expected = None
         if given["cost"]:
             with console.status("a few steps of each method") as status:

@@ -203,7 +203,10 @@ def other(name: str) -> Mapping[str, Any]:
         DataError: There is no such table, or its file is not in order.
     """
     path = _FOLDER / "other" / f"{name}.json"
-    found: Mapping[str, Any] = json_file(path, "restore it")
+    try:
+        found: Mapping[str, Any] = json_file(path, "restore it")
+    except DataError as error:
+        raise DataError(f"no published table {name!r} in order: {error}") from error
     return found
 
 
