@@ -19,7 +19,7 @@ from bayesagg_pyro import heads
 from benchmarks.network import random_groups
 from benchmarks.timing import interleave
 from experiments import methods
-from experiments.files import write_json
+from experiments.files import prepare_folder, write_json
 from experiments.methods import METHODS, Level, Method
 from experiments.report.run_time import FILE
 from models import CifarNetwork, MessagePassing
@@ -137,9 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--case", choices=list(CASES), help="one of the two; default: both")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, ...")
     options = parser.parse_args(arguments)
+    prepare_folder(options.out.parent)  # before minutes of work, not after
     cases = [options.case] if options.case else list(CASES)
     result = run(options.rounds, cases=cases, device=options.device)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(options.out, result)
     for row in result["rows"]:
         text = "  ".join(

@@ -98,7 +98,9 @@ def tensors(file: IO[bytes]) -> Any:
             damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"the checksum of {damaged} does not fit")
-    elif file.seek(0) == 0 and tarfile.is_tarfile(file):  # torch's oldest format; reading it safely came late
+    elif file.seek(0) == 0 and tarfile.is_tarfile(
+        file
+    ):  # torch's oldest format; reading it safely came late
         raise ValueError("a tar archive")
     file.seek(0)
     with only_data():

@@ -11,6 +11,7 @@ from rich.progress import track
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
 from experiments.files import prepare_folder, write_text
+from experiments.settings import require
 
 __all__ = ["EPILOG", "swap_matrix"]
 
@@ -32,6 +33,7 @@ def swap_matrix(
     About two minutes on one core. Ends with status 1 where a result is wrong.
     """
     with friendly(debug) as console:
+        require(not out.is_dir(), "out", str(out), "it is a folder: give the name of a file")
         prepare_folder(out.parent)  # before two minutes of work, not after
         from experiments.swap.axes import HEADS
         from experiments.swap.page import Matrix, render, run

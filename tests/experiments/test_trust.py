@@ -129,7 +129,9 @@ def test_saved_tensors(zipped: bool, tmp_path: Path, marker: Path) -> None:
 def test_pickles_need_a_published_checksum(tmp_path: Path, marker: Path) -> None:
     file = tmp_path / "meta"
     file.write_bytes(pickle.dumps(Evil(marker)))
-    with pytest.raises(DamagedDataError, match="its checksum is not the published one.*: fetch it"):
+    with pytest.raises(
+        DamagedDataError, match=r"its checksum is not the published one.*: fetch it"
+    ):
         reading.unpickled(file, "0" * 32, "fetch it")
     file.write_bytes(pickle.dumps({"a": 1}))
     found = reading.unpickled(file, hashlib.md5(file.read_bytes()).hexdigest(), "")
