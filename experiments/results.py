@@ -73,7 +73,7 @@ _RECORD: Final = {
         "images?": (str, None),
         "sha256?": (str, None),
     },
-    "best": _MEASURED,
+    "best": {**_MEASURED, "validation_score": NUMBER},
     "last": _MEASURED,
     "constant?": _MEASURED,
     "timing?": {"seconds": NUMBER, "seconds_per_step": {str: NUMBER}},
@@ -198,6 +198,15 @@ def check(record: Mapping[str, Any], path: Path) -> None:
         )
     try:
         fits(record, _RECORD)
+        names = {task["name"] for task in record.get("tasks", ())}
+        if absent := sorted(names - record["best"]["test"].keys()):
+            raise ValueError(f"its best epoch has no metric of {', '.join(absent)}")
+        stages = record.get("weights", ())
+        rows = [row for s in stages for row in (s["applied"], *s["by_example"])]
+        if len(stages) > 3 or any(len(row) != len(names) for row in rows):
+            raise ValueError("its weights are not those of its tasks at up to three epochs")
+        if not all(stage["by_example"] for stage in stages):
+            raise ValueError("its weights are of no example")
     except ValueError as error:
         raise DamagedDataError(f"{path} is damaged ({error}): repeat the run") from error
 
@@ -206,8 +215,7 @@ def _belong_together(record: Mapping[str, Any]) -> None:
     """Raise ValueError or KeyError where parts speak of other tasks, epochs or phases."""
     names = [task["name"] for task in record["tasks"]]
     epochs = [epoch["epoch"] for epoch in record["history"]]
-    places = [record["best"]["test"], record["last"]["test"]]
-    places += [record["constant"]["test"], record["constant"]["validation"]]
+    places = [record["last"]["test"], record["constant"]["test"], record["constant"]["validation"]]
     for part in [*places, *(epoch["validation"] for epoch in record["history"])]:
         if not part.keys() >= {*names}:
             raise ValueError(f"no metric of {', '.join(sorted({*names} - part.keys()))}")
