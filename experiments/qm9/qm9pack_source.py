@@ -121,8 +121,6 @@ def _read_chunk(rows: list[_Row], path: Path) -> _Chunk:
         number = np.array([int(row.number) for row in rows], np.int64)
         positions = np.array(",".join(numbers).split(","), float).reshape(-1, 3)
         raw = np.array([row.raw for row in rows], float)
-        if not (np.isfinite(positions).all() and np.isfinite(raw).all()):
-            raise ValueError("it is not finite")
     except (ValueError, OverflowError) as error:
         raise DataError(
             f"{path}: a number cannot be read near gdb_{rows[0].number}: {error}"
