@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> int:
             Trainer(
                 run,
                 folder,
-                resume=(folder / CHECKPOINT).is_file(),
+                resume=os.path.lexists(folder / CHECKPOINT),
                 reporter=Lines(PlainConsole(width=200)),
                 record=given.record,
                 minutes=given.minutes,

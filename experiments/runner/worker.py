@@ -93,7 +93,9 @@ def _trainer(run: Run, place: Place) -> Trainer:
     if place.results.exists():  # unreadable, or the run would be done
         _set_aside(place, place.results, "it is written again")
     try:
-        return Trainer(run, place.folder, resume=place.checkpoint.exists(), reporter=reporter)
+        return Trainer(
+            run, place.folder, resume=os.path.lexists(place.checkpoint), reporter=reporter
+        )
     except DamagedCheckpointError:
         _set_aside(place, place.checkpoint, "training begins anew")
     return Trainer(run, place.folder, reporter=reporter)

@@ -245,6 +245,9 @@ def test_results_that_cannot_be_read_are_not_replaced(
     assert outcome.ending is Ending.FAILED
     assert "cannot be read" in outcome.message
     assert place.results.is_symlink()
+    done = CliRunner().invoke(app, ["digits", "--method", "ls", "--out", str(place.folder)])
+    assert done.exit_code == 2
+    assert "holds a run already" in " ".join(done.output.split())
 
 
 def test_an_output_folder_that_is_a_file(tmp_path: Path) -> None:
