@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import head_stage, network, step
+from experiments.files import prepare_folder, write_json
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -19,6 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks.json"))
     parser.add_argument("--quick", action="store_true", help="few rounds: a look, not a figure")
     options = parser.parse_args(arguments)
+    prepare_folder(options.out.parent)  # before minutes of work, not after
     console = Console()
     rounds = 4 if options.quick else 20
     results: dict[str, Any] = {}
@@ -36,9 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
     console.print(
         f"QM9 network, forward + backward: PyG / factorised {median:.1f} [{low:.1f}, {high:.1f}]"
     )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     results["torch"] = torch.__version__
-    options.out.write_text(json.dumps(results, indent=2) + "\n")
+    write_json(options.out, results)
     console.print(f"written to {options.out}")
 
 

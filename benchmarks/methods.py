@@ -7,7 +7,6 @@ data of the right shapes (what it holds does not change the time). The report re
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from bayesagg_pyro import heads
 from benchmarks.network import random_groups
 from benchmarks.timing import interleave
 from experiments import methods
+from experiments.files import prepare_folder, write_json
 from experiments.methods import METHODS, Level, Method
 from experiments.report.run_time import FILE
 from models import CifarNetwork, MessagePassing
@@ -137,10 +137,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--case", choices=list(CASES), help="one of the two; default: both")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, ...")
     options = parser.parse_args(arguments)
+    prepare_folder(options.out.parent)  # before minutes of work, not after
     cases = [options.case] if options.case else list(CASES)
     result = run(options.rounds, cases=cases, device=options.device)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(options.out, result)
     for row in result["rows"]:
         text = "  ".join(
             f"{case} {1e3 * row[case]['seconds']:8.1f} ms, {row[case]['over_ls'][0]:6.2f} × LS"

@@ -7,7 +7,6 @@ the features hold does not change the time). The conversion to torch-geometric's
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import interleave, peak_memory
+from experiments.files import write_json
 from models import MessagePassing, MessagePassingPyG, PaddedGraphs, pad, to_geometric
 
 # Molecules with so many atoms, among QM9's 130,831.
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"  pyg / factorised = {median:.1f} [{low:.1f}, {high:.1f}] (95 % over rounds)")
     print(f"  largest difference of features {result['difference']:.1e}")
     if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+        write_json(options.json, result)
 
 
 if __name__ == "__main__":

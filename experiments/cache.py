@@ -9,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.errors import DataError, OutputError
+from experiments import reading
+from experiments.errors import DamagedDataError, DataError, MissingDataError, OutputError
 from experiments.files import prepare_folder, write_atomically
 
 __all__ = [
@@ -110,29 +108,17 @@ def read(path: Path, remedy: str = REBUILD) -> tuple[Arrays, dict[str, Any]]:
         remedy: What the reader of an error can do about it.
 
     Raises:
-        DataError: There is no such file, it is damaged, or its layout is another.
+        DataError: There is no such file, it is damaged or cannot be read, or its layout is another.
     """
     try:
-        # Opened here, because np.load leaves the file open when the archive is damaged.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            content: Arrays = {name: archive[name] for name in archive.files}
-        about: dict[str, Any] = json.loads(str(content.pop("about")))
-    except FileNotFoundError as error:
+        content = reading.arrays(path, remedy)
+    except MissingDataError as error:
         raise DataError(f"there is no data file {path}; {remedy}") from error
-    except PermissionError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}; change its permissions"
-        ) from error
-    except (
-        *(AttributeError, TypeError),  # a single array instead of an archive
-        *(OSError, EOFError, ValueError, KeyError, NotImplementedError, MemoryError),
-        *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
-    ) as error:
-        # Advice of numpy's own, to load pickles, must not reach the reader.
-        reason = f"{type(error).__name__}: {str(error).split('.')[0]}"
-        raise _damaged(path, reason, remedy) from error
-    if not isinstance(about, dict):
-        raise _damaged(path, "its note is not a dictionary", remedy)
+    try:
+        about: dict[str, Any] = reading.json_text(str(content.pop("about", "")))
+        reading.fits(about, {"source?": str})
+    except ValueError as error:
+        raise _damaged(path, f"its note: {error}", remedy) from error
     if about.get("layout") != LAYOUT:
         raise DataError(
             f"{path} has layout {about.get('layout')!r}, this version reads layout {LAYOUT}; "
@@ -143,8 +129,8 @@ def read(path: Path, remedy: str = REBUILD) -> tuple[Arrays, dict[str, Any]]:
     return content, about
 
 
-def _damaged(path: Path, reason: str, remedy: str) -> DataError:
-    return DataError(f"{path} is damaged ({reason}); {remedy}")
+def _damaged(path: Path, reason: str, remedy: str) -> DamagedDataError:
+    return DamagedDataError(f"{path} is damaged ({reason}); {remedy}")
 
 
 def _reason(error: BaseException) -> str:

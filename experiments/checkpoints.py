@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from experiments.errors import CheckpointError, DamagedCheckpointError
+from experiments import results
+from experiments.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    DamagedDataError,
+    DataError,
+    MissingDataError,
+)
 from experiments.files import write_atomically
+from experiments.reading import NUMBER, fits, saved_tensors, sensible
 
 __all__ = ["complete", "differences", "load", "matches", "save", "snapshot"]
 
 FORMAT = 2
+
+_STAGE: Final = {"epoch": int, "by_example": Tensor, "applied": Tensor}
+#: What a checkpoint holds; the parts that belong to a method are the method's to check.
+_PARTS: Final = {
+    "identity": dict,
+    "history": [results.EPOCH],
+    "method": dict,
+    "optimizer": dict,
+    "schedule": dict,
+    "best": {"epoch": int, "score": NUMBER, "state": dict},
+    "weights": [_STAGE],
+}
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
@@ -28,33 +46,34 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU.
 
     Raises:
-        CheckpointError: There is none, or another version wrote it.
-        DamagedCheckpointError: It is damaged.
+        CheckpointError: There is none, it cannot be read, or another version wrote it.
+        DamagedCheckpointError: It is damaged, or parts of it are missing.
     """
-    if not os.path.isfile(path):  # False for names that are too long as well
+    remedy = "delete it and start anew, or put an intact copy in its place"
+    try:
+        state = saved_tensors(path, remedy)
+    except DamagedDataError as error:
+        raise DamagedCheckpointError(f"checkpoint {error}") from error
+    except MissingDataError as error:
         raise CheckpointError(
             f"no checkpoint at {path}: give the --out of a run that was started, "
             "or leave --resume away to start one"
-        )
-    remedy = "delete it and start anew, or put an intact copy in its place"
-    try:
-        # torch does not notice a flipped bit; the checksums of the archive do.
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise DamagedCheckpointError(f"checkpoint {path} is damaged (in {damaged}): {remedy}")
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
-    except Exception as error:  # torch raises about ten kinds for a file it cannot read
-        raise DamagedCheckpointError(
-            f"checkpoint {path} is damaged ({type(error).__name__}): {remedy}"
         ) from error
+    except DataError as error:
+        raise CheckpointError(f"checkpoint {error}") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise CheckpointError(
             f"checkpoint {path} has format {found}, this version reads {FORMAT}: {remedy}"
         )
+    try:
+        fits(state, _PARTS)
+        sensible(state["identity"])
+        epochs = [record["epoch"] for record in state["history"]]
+        if epochs != [*range(1, len(epochs) + 1)] or state["best"]["epoch"] not in epochs:
+            raise ValueError("its epochs are out of order")
+    except ValueError as error:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged ({error}): {remedy}") from error
     return state
 
 
@@ -113,7 +132,7 @@ def snapshot(state: Any) -> Any:
 def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], at: str = "") -> list[str]:
     """What differs between nested mappings of plain values, for people."""
     found = []
-    for key in sorted({*saved, *wanted}):
+    for key in sorted({*saved, *wanted}, key=str):
         old, new = saved.get(key), wanted.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += differences(old, new, f"{at}{key}.")

@@ -11,9 +11,11 @@ from pathlib import Path
 __all__ = [
     "CheckpointError",
     "DamagedCheckpointError",
+    "DamagedDataError",
     "DataError",
     "DivergenceError",
     "ExperimentError",
+    "MissingDataError",
     "OutOfTime",
     "OutputError",
     "RunInterrupted",
@@ -26,7 +28,15 @@ class ExperimentError(Exception):
 
 
 class DataError(ExperimentError):
-    """A data set is missing, damaged or not what it claims to be."""
+    """A data set or a record is missing, damaged or not what it claims to be."""
+
+
+class MissingDataError(DataError):
+    """There is no such file."""
+
+
+class DamagedDataError(DataError):
+    """A file was read, and its content is not what it should be."""
 
 
 class SettingsError(ExperimentError, ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from experiments import escaping
 from experiments.files import prepare_folder, write_atomically
 from experiments.weight_figure import typeset, weights
 
@@ -60,8 +60,9 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
         if record["weights"]:
             name = record["method"]["name"]
             if methods[name] > 1:
-                name = re.sub(r"[^A-Za-z0-9_-]+", "-", record["title"]).strip("-")
-            figures[f"weights_{name}"] = lambda record=record: weights(record)  # type: ignore[misc]
+                name = record["title"]
+            name = escaping.file_name(f"weights_{name}", figures)
+            figures[name] = lambda record=record: weights(record)  # type: ignore[misc]
     return [write_figure(make, folder / name) for name, make in figures.items()]
 
 
@@ -72,7 +73,8 @@ def delta_m(records: Sequence[Record]) -> Figure:
     curves = [[epoch["score"] for epoch in record["history"]] for record in records]
     _curves(axes, records, curves, labels=True)
     axes.set_xlabel("epoch")
-    axes.set_ylabel(f"validation {records[0]['score_name']} (%), lower is better")
+    score = escaping.figure(records[0]["score_name"])
+    axes.set_ylabel(f"validation {score} (%), lower is better")
     if min(map(min, curves)) > 0:
         log_axis(axes)
     if len(records) > 2:  # too much to lie between curves
@@ -92,7 +94,7 @@ def errors(records: Sequence[Record]) -> Figure:
     grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     curves = [[epoch["score"] for epoch in record["history"]] for record in records]
     _curves(grid[0], records, curves, labels=True)
-    grid[0].set_title(f"{records[0]['score_name']} (%)", fontweight="bold")
+    grid[0].set_title(escaping.figure(f"{records[0]['score_name']} (%)"), fontweight="bold")
     if min(map(min, curves)) > 0:
         log_axis(grid[0])
     for axes, task in zip(grid[1:], tasks, strict=False):
@@ -117,7 +119,7 @@ def errors(records: Sequence[Record]) -> Figure:
     more, names = grid[0].get_legend_handles_labels()
     both = dict(zip([*names, *labels], [*more, *handles], strict=True))
     figure.legend(both.values(), both.keys(), loc="outside upper center", ncols=columns)
-    label = textwrap.fill(f"validation {records[0]['metric']}", 26 * rows)
+    label = textwrap.fill(escaping.figure(f"validation {records[0]['metric']}"), 26 * rows)
     figure.supylabel(label, fontsize=8)
     return figure
 
@@ -135,7 +137,7 @@ def _curves(
             color=colour,
             linestyle=_STYLES[index % len(_STYLES)],
             linewidth=1.2,
-            label=record["title"] if labels else None,
+            label=escaping.figure(record["title"]) if labels else None,
         )
         best = record["best"]["epoch"]
         axes.plot(best, values[epochs.index(best)], "o", color=colour, markersize=3.5, zorder=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -13,7 +14,14 @@ from typing import IO, Any
 
 from experiments.errors import OutputError
 
-__all__ = ["prepare_folder", "remove_if_empty", "strict", "write_atomically", "write_json"]
+__all__ = [
+    "prepare_folder",
+    "remove_if_empty",
+    "strict",
+    "write_atomically",
+    "write_json",
+    "write_text",
+]
 
 
 def prepare_folder(folder: Path) -> bool:
@@ -52,28 +60,55 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Raises:
         OutputError: It could not be written; the old content is intact.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if not path.name:
+        raise OutputError(f"cannot write '{path}': give the name of a file")
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
+    target: _Target | None = None
     try:
         try:
-            with temporary.open("wb") as file:
+            target = _Target(temporary, "wb")
+            with io.BufferedWriter(target) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise
         _sync_folder(path.parent)
-    except OSError as error:
+    except Exception as error:
+        reason = error if target is None or target.failed is None else target.failed
+        if not isinstance(reason, OSError):
+            raise
         raise OutputError(
-            f"cannot write {path} ({error.strerror or error}): free its permissions or the disk"
+            f"cannot write {path} ({reason.strerror or reason}): free its permissions or the disk"
         ) from error
+
+
+class _Target(io.FileIO):
+    """Remembers why it could not be written: torch's writer hides the reason."""
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """As any file's."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failed = error
+            raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text whole or not at all, as :func:`write_atomically` does."""
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write ``value`` as strict JSON: numbers that are not finite become null."""
     text = json.dumps(strict(value), indent=1, allow_nan=False, ensure_ascii=False)
-    write_atomically(path, lambda file: file.write(text.encode() + b"\n"))
+    write_text(path, text + "\n")
 
 
 def strict(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ def claim(run: Run, out: Path, *, resume: bool, overwrite: bool) -> dict[str, An
     checkpoint = out / CHECKPOINT
     if not resume:
         prepare_folder(out)
-        if not overwrite and (checkpoint.exists() or (out / RESULTS).exists()):
+        if not overwrite and any(map(os.path.lexists, (checkpoint, out / RESULTS))):
             raise OutputError(
                 f"the output folder {out} holds a run already: go on with --resume, "
                 "start anew with --overwrite, or choose another --out"

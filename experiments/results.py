@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
 import statistics
 import subprocess
@@ -16,14 +15,79 @@ from typing import Any, Final
 import torch
 
 from experiments.benchmark import Benchmark, Values
-from experiments.errors import DataError
+from experiments.errors import DamagedDataError, DataError
 from experiments.files import write_json
+from experiments.reading import NUMBER, VALUE, fits, json_file
 
-__all__ = ["OF_A_RUN", "by_task", "check", "environment", "load", "read", "save", "timing"]
+__all__ = [
+    "EPOCH",
+    "OF_A_RUN",
+    "by_task",
+    "check",
+    "environment",
+    "load",
+    "load_whole",
+    "read",
+    "save",
+    "timing",
+]
 
 FORMAT = 1
 #: What the record of a run has at least; other files of that name have not.
 OF_A_RUN: Final = frozenset({"benchmark", "method", "settings", "best", "last", "history"})
+#: An epoch in a history, as a pattern of :func:`experiments.reading.fits`.
+EPOCH: Final = {
+    "epoch": int,
+    "phase": str,
+    "train_loss": {str: VALUE},
+    "validation": {str: VALUE},
+    "score": NUMBER,
+    "seconds": NUMBER,
+    "seconds_per_step": NUMBER,
+}
+_MEASURED: Final = {
+    "epoch?": int,
+    "validation?": {str: VALUE},
+    "validation_score?": NUMBER,
+    "test": {str: VALUE},
+    "test_figures": {str: VALUE},
+    "test_delta_m?": VALUE,
+    "test_score?": NUMBER,
+}
+_TASK: Final = {
+    **dict.fromkeys(("name", "symbol", "unit"), str),
+    "single_task": VALUE,
+    "higher_is_better": bool,
+}
+_SEED: Final = {"split_seed?": (int, None)}
+#: What a report needs.
+_RECORD: Final = {
+    "title?": str,
+    "benchmark": {"name": str, "options": _SEED},
+    "method": {"name": str, "options": {"level?": (str, None)}},
+    "settings": {"seed": int, "epochs": int, "batch_size": int},
+    "tasks?": [_TASK],
+    "data?": {
+        "sizes?": {str: NUMBER},
+        "molecules?": NUMBER,
+        "images?": (str, None),
+        "sha256?": (str, None),
+    },
+    "best": {**_MEASURED, "validation_score": NUMBER},
+    "last": _MEASURED,
+    "constant?": _MEASURED,
+    "timing?": {"seconds": NUMBER, "seconds_per_step": {str: NUMBER}},
+    "history": [EPOCH],
+    "weights?": [{"epoch": int, "by_example": [[NUMBER]], "applied": [NUMBER]}],
+}
+#: What tables and figures of single runs need besides.
+_WHOLE: Final = {
+    **dict.fromkeys(("title", "metric", "score_name", "single_task_source"), str),
+    **{part: {"epoch": int, "test_score": NUMBER} for part in ("best", "last")},
+    "constant": {"validation": {str: VALUE}, "test_score": NUMBER},
+    **dict.fromkeys(("tasks", "history", "weights"), list),
+    "timing": dict,
+}
 _PACKAGES = (
     *("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit"),
     *("torchvision", "pillow", "scikit-learn"),
@@ -83,23 +147,31 @@ def load(path: Path) -> dict[str, Any]:
     return record
 
 
+def load_whole(path: Path) -> dict[str, Any]:
+    """Read the results file of a run, with all that tables and figures of single runs show.
+
+    Raises:
+        DataError: There is none, or parts of it are missing.
+    """
+    record = load(path)
+    try:
+        fits(record, _WHOLE)
+        _belong_together(record)
+    except (ValueError, KeyError) as error:
+        raise DamagedDataError(f"{path} is not whole ({error}): repeat the run") from error
+    return record
+
+
 def read(path: Path) -> dict[str, Any]:
     """Read a file of that name, whoever wrote it.
 
     Raises:
-        DataError: There is none, or it is damaged.
+        DataError: There is none, it is damaged, or it cannot be read.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"no readable results file at {path} ({error}): finish a run with --out {path.parent}"
-        ) from error
-    if not isinstance(record, dict):
-        raise DataError(
-            f"{path} holds a {type(record).__name__} and no record: finish a run with "
-            f"--out {path.parent}"
-        )
+        record: dict[str, Any] = json_file(path, f"finish a run with --out {path.parent}")
+    except DataError as error:
+        raise type(error)(f"no readable results file at {path.parent}: {error}") from error
     return record
 
 
@@ -111,7 +183,7 @@ def check(record: Mapping[str, Any], path: Path) -> None:
         path: Where, for the message.
 
     Raises:
-        DataError: A part of it is missing, or another version wrote it.
+        DataError: A part of it is missing or of another type, or another version wrote it.
     """
     missing = sorted(OF_A_RUN - record.keys())
     if missing:
@@ -124,6 +196,35 @@ def check(record: Mapping[str, Any], path: Path) -> None:
             f"{path} has format {record.get('format')!r}, this version reads {FORMAT}: repeat the "
             "run, or read it with the version that wrote it"
         )
+    try:
+        fits(record, _RECORD)
+        names = {task["name"] for task in record.get("tasks", ())}
+        if absent := sorted(names - record["best"]["test"].keys()):
+            raise ValueError(f"its best epoch has no metric of {', '.join(absent)}")
+        stages = record.get("weights", ())
+        rows = [row for s in stages for row in (s["applied"], *s["by_example"])]
+        if len(stages) > 3 or any(len(row) != len(names) for row in rows):
+            raise ValueError("its weights are not those of its tasks at up to three epochs")
+        if not all(stage["by_example"] for stage in stages):
+            raise ValueError("its weights are of no example")
+    except ValueError as error:
+        raise DamagedDataError(f"{path} is damaged ({error}): repeat the run") from error
+
+
+def _belong_together(record: Mapping[str, Any]) -> None:
+    """Raise ValueError or KeyError where parts speak of other tasks, epochs or phases."""
+    names = [task["name"] for task in record["tasks"]]
+    epochs = [epoch["epoch"] for epoch in record["history"]]
+    places = [record["last"]["test"], record["constant"]["test"], record["constant"]["validation"]]
+    for part in [*places, *(epoch["validation"] for epoch in record["history"])]:
+        if not part.keys() >= {*names}:
+            raise ValueError(f"no metric of {', '.join(sorted({*names} - part.keys()))}")
+    for part in (record["best"], record["last"]):
+        if not part["test_figures"].keys() >= record["constant"]["test_figures"].keys():
+            raise ValueError("its figures differ from those of the constant prediction")
+    if not names or record["best"]["epoch"] not in epochs:
+        raise ValueError("it has no tasks, or not its best epoch")
+    record["timing"]["seconds_per_step"][record["history"][-1]["phase"]]
 
 
 def _command() -> list[str]:

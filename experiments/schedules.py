@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
+from experiments.reading import NUMBER, VALUE, fits
 from experiments.settings import Settings
 
 __all__ = ["STEPS", "Schedule", "cosine", "make", "set_rate", "steps"]
@@ -87,6 +88,7 @@ class _Fixed:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there, at the learning rate that this run has in that epoch."""
+        fits(state_dict, {"epoch": int})
         self._epoch = state_dict["epoch"]
 
 
@@ -126,5 +128,6 @@ class _Plateau:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
+        fits(state_dict, {"rate": NUMBER, "smoothed": VALUE, "best": VALUE, "waited": int})
         self.rate, self._smoothed = state_dict["rate"], state_dict["smoothed"]
         self._best, self._waited = state_dict["best"], state_dict["waited"]

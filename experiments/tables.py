@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from experiments.classifier_calibration import tells_calibration
+from experiments.escaping import terminal, visible
 
 __all__ = ["comparison", "number", "single"]
 
@@ -59,19 +61,21 @@ def _table(
     footer: Sequence[tuple[str, Sequence[str]]],
 ) -> Table:
     tasks, constant = record["tasks"], record["constant"]
-    table = Table(title=f"Test {record['metric']}", caption=_caption(record), title_justify="left")
+    table = Table(
+        title=terminal(f"Test {record['metric']}"), caption=_caption(record), title_justify="left"
+    )
     table.add_column("task")
     table.add_column("unit")
     for name, _ in columns:
-        table.add_column(name, justify="right", style="bold")
+        table.add_column(terminal(name), justify="right", style="bold")
     table.add_column("predict the mean", justify="right")
     table.add_column("single task*", justify="right")
     for task in tasks:
         name = task["name"]
         values = [column["test"][name] for _, column in columns]
         table.add_row(
-            task["symbol"],
-            task["unit"],
+            terminal(task["symbol"]),
+            terminal(task["unit"]),
             *map(number, values),
             number(constant["test"][name]),
             number(task["single_task"]),
@@ -81,20 +85,21 @@ def _table(
         if tells_calibration(name):  # the report's
             continue
         values = [column["test_figures"][name] for _, column in columns]
-        table.add_row(name, "%", *map(number, values), number(reference), _UNKNOWN)
+        table.add_row(terminal(name), "%", *map(number, values), number(reference), _UNKNOWN)
     scores = [f"{column['test_score']:,.1f}" for _, column in columns]
     reference = "0.0" if record["score_name"] == "Δm" else _UNKNOWN
-    table.add_row(record["score_name"], "%", *scores, f"{constant['test_score']:,.1f}", reference)
+    score = terminal(record["score_name"])
+    table.add_row(score, "%", *scores, f"{constant['test_score']:,.1f}", reference)
     for name, entries in footer:
         table.add_row(name, "", *entries, "", "")
     return table
 
 
-def _caption(record: Record) -> str:
-    source = record["single_task_source"]
+def _caption(record: Record) -> Text:
+    source, score = visible(record["single_task_source"]), visible(record["score_name"])
     if record["score_name"] != "Δm":
-        return f"{record['score_name']}: lower is better.\n* {source}"
-    return (
+        return Text(f"{score}: lower is better.\n* {source}")
+    return Text(
         "Δm: mean of the relative differences to networks trained for one task each; lower is "
         f"better.\n* published, all of the data: {source}"
     )

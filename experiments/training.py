@@ -15,7 +15,9 @@ from bayesagg_pyro.diagnostics import Recorder
 from experiments import checkpoints, results, schedules, summary
 from experiments.benchmark import Batch, Values
 from experiments.errors import (
+    CheckpointError,
     DivergenceError,
+    ExperimentError,
     OutOfTime,
     OutputError,
     RunInterrupted,
@@ -27,6 +29,7 @@ from experiments.reporting import Reporter, Silent
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require, resolve_device
 from experiments.stepping import Step, Stepper, backend_for
+from models.files import finite, reason
 
 __all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
 
@@ -98,6 +101,7 @@ class Trainer:
                 epoch before is kept.
             RunInterrupted: Ctrl-C; the last finished epoch is on disk.
             OutOfTime: The minutes are over; likewise.
+            CheckpointError: The content of the checkpoint does not fit this run.
             OutputError: A file could not be written.
         """
         try:
@@ -111,6 +115,13 @@ class Trainer:
                 record = self._finish()
         except KeyboardInterrupt:
             raise self._interrupted() from None
+        except OSError as error:
+            if isinstance(error, ExperimentError):
+                raise
+            raise OutputError(
+                f"a file cannot be read or written ({error}): free its permissions or the disk; "
+                "finished epochs are kept"
+            ) from error
         finally:
             self.reporter.close()
         return record
@@ -266,9 +277,25 @@ class Trainer:
         )
 
     def _restore(self, saved: Record) -> None:
-        self.method.load_state_dict(saved["method"])
-        load_state(self.optimizer, saved["optimizer"])
-        self.schedule.load_state_dict(saved["schedule"])
+        """Raise CheckpointError for content of other shapes or types, or that is not finite."""
+        try:
+            for state in (
+                saved["best"]["state"],
+                saved["method"],
+            ):  # the former is wanted at the end
+                self.method.load_state_dict(state)
+                if not all(map(finite, self.method.parameters())):
+                    raise ValueError("a parameter is not finite")
+            load_state(self.optimizer, saved["optimizer"])
+            self.schedule.load_state_dict(saved["schedule"])
+            for stage in saved["weights"]:
+                if stage["by_example"].shape[1:] != stage["applied"].shape != ():
+                    raise ValueError("watched weights of other shapes")
+        except Exception as error:  # every method has ways of its own to refuse state
+            raise CheckpointError(
+                f"the content of checkpoint {self.checkpoint} does not fit this run "
+                f"({reason(error)}): delete it and start anew, or put an intact copy in its place"
+            ) from error
         self.history = list(saved["history"])
         self.best = saved["best"]
         self.weights = list(saved["weights"])

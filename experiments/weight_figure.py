@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from experiments import escaping
+
 __all__ = ["typeset", "weights"]
 
 _STAGES = {1: ("end",), 2: ("start", "end"), 3: ("start", "middle", "end")}
@@ -66,5 +68,5 @@ def weights(record: Mapping[str, Any]) -> Figure:
 
 def typeset(text: str) -> str:
     """``"c_v"`` or ``"a0^3"`` with real subscripts and superscripts."""
-    text = re.sub(r"\^(\d+)", r"$^{\1}$", text.replace("a0", "a_0"))
-    return re.sub(r"_([A-Za-z0-9]+)", r"$_{\\mathrm{\1}}$", text)
+    text = re.sub(r"(?<=\w)\^(\d+)", r"$^{\1}$", escaping.figure(text).replace("a0", "a_0"))
+    return re.sub(r"(?<=\w)_([A-Za-z0-9]+)", r"$_{\\mathrm{\1}}$", text)

@@ -6,15 +6,14 @@ included, belongs to the network and is trained.
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 
 from models.errors import MissingPackageError, NetworkError
+from models.files import DamagedFileError, finite, only_data, parsed, reason, tensors
 
 __all__ = ["DEPTHS", "IMAGENET", "ResNetFeatures", "WeightsError"]
 
@@ -91,13 +90,14 @@ def _imagenet(models: Any, depth: int) -> dict[str, Tensor]:
     """What torchvision offers, from its cache or the network."""
     published = models.get_model_weights(f"resnet{depth}").IMAGENET1K_V1
     try:
-        state: dict[str, Tensor] = published.get_state_dict(progress=True, check_hash=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        with only_data():  # the hash is looked at after a download, not when the file is there
+            state = published.get_state_dict(progress=True, check_hash=True)
+    except Exception as error:  # torch and zip archives raise about ten kinds
         raise WeightsError(
-            f"the ImageNet weights of ResNet-{depth} cannot be had ({error}): fetch "
+            f"the ImageNet weights of ResNet-{depth} cannot be had ({reason(error)}): fetch "
             f"{published.url} elsewhere and give the file, or start without weights"
         ) from error
-    return state
+    return _checked(state, published.url)
 
 
 def _read(file: Path) -> dict[str, Tensor]:
@@ -107,16 +107,26 @@ def _read(file: Path) -> dict[str, Tensor]:
             f"there is no weights file {file}: give a file, {IMAGENET!r}, or no weights"
         )
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        return _checked(parsed(file, tensors), file)
+    except OSError as error:
         raise WeightsError(
-            f"{file} is damaged or not a state dict ({type(error).__name__}): save "
+            f"the weights file {file} cannot be read ({error.strerror or error}): change its "
+            "permissions, or try again"
+        ) from error
+    except DamagedFileError as error:
+        raise WeightsError(
+            f"{file} is damaged or not a state dict ({error}): save "
             "network.state_dict() with torch.save, or fetch the file again"
         ) from error
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+
+
+def _checked(state: Any, source: object) -> dict[str, Tensor]:
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and finite(value) for name, value in state.items()
+    ):
         raise WeightsError(
-            f"{file} holds a {type(state).__name__}, not a state dict of tensors: save "
-            "network.state_dict()"
+            f"{source} holds a {type(state).__name__}, not a state dict of tensors (by name, and "
+            "finite): save network.state_dict()"
         )
     return state
 

@@ -27,6 +27,7 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 7,
     "savefig.dpi": 130,
+    "text.parse_math": False,  # a dollar in a name is a dollar
 }
 
 
@@ -86,7 +87,8 @@ def look(index: int) -> dict[str, Any]:
 def lines(axes: Axes, x: Sequence[float], series: dict[str, Sequence[float]]) -> None:
     """One line per name."""
     for index, (name, values) in enumerate(series.items()):
-        axes.plot(x, values, label=name, linewidth=1, **look(index))
+        label = f" {name}" if name.startswith("_") else name  # else matplotlib leaves it out
+        axes.plot(x, values, label=label, linewidth=1, **look(index))
 
 
 def bars(axes: Axes, names: Sequence[str], values: Sequence[float], **settings: Any) -> None:

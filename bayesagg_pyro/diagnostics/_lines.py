@@ -40,7 +40,7 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise SettingError(

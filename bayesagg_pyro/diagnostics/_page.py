@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayesagg_pyro.diagnostics._figure import png
+from bayesagg_pyro.diagnostics._text import html
 from bayesagg_pyro.diagnostics._thresholds import Check
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
         sections: in order.
     """
     alarms = [(s, check) for s in sections for check in s.checks if check.alarm]
-    parts = [f"<h1>{html.escape(title)}</h1>", _summary(sections, alarms)]
+    parts = [f"<h1>{html(title)}</h1>", _summary(sections, alarms)]
     parts += [_section(section) for section in sections]
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{html(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
@@ -76,27 +76,27 @@ def _summary(sections: Sequence[Section], alarms: Sequence[tuple[Section, Check]
     if not alarms:
         return f'<p class="ok">{count} checks, no alarm.</p>'
     items = "".join(
-        f'<li><a href="#{_anchor(section)}">{html.escape(section.title)}</a>: '
-        f"{html.escape(check.threshold.label)}{_place(check)} — "
-        f"{html.escape(check.threshold.meaning)}</li>"
+        f'<li><a href="#{_anchor(section)}">{html(section.title)}</a>: '
+        f"{html(check.threshold.label)}{_place(check)} — "
+        f"{html(check.threshold.meaning)}</li>"
         for section, check in alarms
     )
     return f'<p class="alarm">{len(alarms)} of {count} checks alarm.</p><ul>{items}</ul>'
 
 
 def _section(section: Section) -> str:
-    parts = [f'<h2 id="{_anchor(section)}">{html.escape(section.title)}</h2>']
-    parts += [f"<p>{html.escape(text)}</p>" for text in section.text]
+    parts = [f'<h2 id="{_anchor(section)}">{html(section.title)}</h2>']
+    parts += [f"<p>{html(text)}</p>" for text in section.text]
     for figure in section.figures:
         data = base64.b64encode(png(figure)).decode()
-        parts.append(f'<img alt="{html.escape(section.title)}" src="data:image/png;base64,{data}">')
+        parts.append(f'<img alt="{html(section.title)}" src="data:image/png;base64,{data}">')
     if section.checks:
         rows = "".join(_row(check) for check in section.checks)
         parts.append(
             "<table><tr><th></th><th>what</th><th>value</th><th>wanted</th>"
             f"<th>what an alarm means</th></tr>{rows}</table>"
         )
-    parts += [f'<p class="note">{html.escape(note)}</p>' for note in section.notes]
+    parts += [f'<p class="note">{html(note)}</p>' for note in section.notes]
     return "\n".join(parts)
 
 
@@ -105,15 +105,15 @@ def _row(check: Check) -> str:
     verdict = '<td class="alarm">alarm</td>' if check.alarm else '<td class="ok">ok</td>'
     sign = {"above": "at most", "below": "at least"}[threshold.side]
     return (
-        f"<tr>{verdict}<td>{html.escape(threshold.label)}{_place(check)}</td>"
+        f"<tr>{verdict}<td>{html(threshold.label)}{_place(check)}</td>"
         f"<td>{check.value:.3g}</td><td>{sign} {threshold.limit:g}<br>"
-        f'<span class="note">{html.escape(threshold.source)}</span></td>'
-        f"<td>{html.escape(threshold.meaning)}</td></tr>"
+        f'<span class="note">{html(threshold.source)}</span></td>'
+        f"<td>{html(threshold.meaning)}</td></tr>"
     )
 
 
 def _place(check: Check) -> str:
-    return f" ({html.escape(check.where)})" if check.where else ""
+    return f" ({html(check.where)})" if check.where else ""
 
 
 def _anchor(section: Section) -> str:

@@ -158,7 +158,10 @@ def _table(folder: Path) -> dict[str, tuple[int, list[float]]]:
                     f"{file} has no column {some(absent)}: fetch it from the NIH release again"
                 )
             for row in rows:
-                table[row["Image Index"]] = int(row["Patient ID"]), _findings(row["Finding Labels"])
+                patient = int(row["Patient ID"])
+                if not 0 <= patient < 2**63:
+                    raise ValueError(f"patient {patient}")
+                table[row["Image Index"]] = patient, _findings(row["Finding Labels"])
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
             f"{file} cannot be read (row {len(table) + 2}: {error}): fetch it from the NIH release "

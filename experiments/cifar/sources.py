@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -17,6 +16,8 @@ from experiments.cache import require_writable
 from experiments.errors import DataError
 from experiments.images.decode import Form, decoded
 from experiments.images.files import images_in, require_folder, some
+from experiments.reading import unpickled
+from models.files import reason
 
 __all__ = ["SIZE", "LabelledImages", "Source", "class_names", "digest", "load"]
 
@@ -86,10 +87,11 @@ def _torchvision(source: Literal["cifar100", "cifar10"], root: Path) -> Labelled
     require_writable(root)
     try:
         parts = [kind(str(root), train=train, download=True) for train in (True, False)]
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # pickles whose checksums fit, archives and the network
         raise DataError(
-            f"{kind.__name__} is neither complete in {root} nor can it be downloaded ({error}): "
-            f"unpack {kind.url} there, or delete a damaged {kind.base_folder} and try again"
+            f"{kind.__name__} is neither complete in {root} nor can it be downloaded "
+            f"({reason(error)}): unpack {kind.url} there, or delete a damaged "
+            f"{kind.base_folder} and try again"
         ) from error
     pixels = np.concatenate([part.data for part in parts]).transpose(0, 3, 1, 2)
     if source == "cifar10":
@@ -98,8 +100,9 @@ def _torchvision(source: Literal["cifar100", "cifar10"], root: Path) -> Labelled
     else:
         folder = root / kind.base_folder
         labels, classes = _super_classes(
-            [folder / name for name, _ in (*kind.train_list, *kind.test_list)],
+            {folder / name: md5 for name, md5 in (*kind.train_list, *kind.test_list)},
             folder / kind.meta["filename"],
+            kind.meta["md5"],
         )
     return LabelledImages(
         torch.from_numpy(np.ascontiguousarray(pixels)),
@@ -109,23 +112,23 @@ def _torchvision(source: Literal["cifar100", "cifar10"], root: Path) -> Labelled
     )
 
 
-def _super_classes(batches: Sequence[Path], names: Path) -> tuple[list[int], tuple[str, ...]]:
-    """The coarse labels, which torchvision leaves aside, from files whose checksums it has checked.
+def _super_classes(
+    batches: Mapping[Path, str], names: Path, md5: str
+) -> tuple[list[int], tuple[str, ...]]:
+    """The coarse labels, which torchvision leaves aside, of files with these checksums.
 
     Raises:
-        DataError: A file has none.
+        DataError: A file has none, or another checksum.
     """
+    remedy = "delete it, and CIFAR-100 will be fetched again"
     labels: list[int] = []
     try:
-        for file in batches:
-            with file.open("rb") as stream:
-                labels += pickle.load(stream, encoding="latin1")["coarse_labels"]
-        with names.open("rb") as stream:
-            classes = tuple(pickle.load(stream, encoding="latin1")["coarse_label_names"])
-    except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        for file, checksum in batches.items():
+            labels += unpickled(file, checksum, remedy)["coarse_labels"]
+        classes = tuple(unpickled(names, md5, remedy)["coarse_label_names"])
+    except (KeyError, TypeError) as error:
         raise DataError(
-            f"{names.parent} holds no super-classes ({type(error).__name__}: {error}): delete it, "
-            "and CIFAR-100 will be fetched again"
+            f"{names.parent} holds no super-classes ({type(error).__name__}: {error}): {remedy}"
         ) from error
     return labels, classes
 

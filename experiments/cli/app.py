@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 
 import typer
-from typer.core import TyperCommand
 
 from experiments.cli import (
     calibration,
@@ -23,6 +22,7 @@ from experiments.cli import (
     swap_matrix,
     utkface,
 )
+from experiments.cli.launch import Command
 
 __all__ = ["app"]
 
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 
 
-def _add(command: Callable[..., None], epilog: str, cls: type[TyperCommand] | None = None) -> None:
+def _add(command: Callable[..., None], epilog: str, cls: type[Command] = Command) -> None:
     """Add a command; its docstring is the help, one line of it per paragraph."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)

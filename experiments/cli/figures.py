@@ -14,6 +14,7 @@ from experiments import results, tables
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
 from experiments.errors import DataError
+from experiments.files import prepare_folder
 from experiments.images.files import some
 from experiments.training import RESULTS
 
@@ -40,12 +41,13 @@ def figures(
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
     with friendly(debug) as console:
         folders = list(dict.fromkeys(runs))
-        records = [results.load(folder / RESULTS) for folder in folders]
+        records = [results.load_whole(folder / RESULTS) for folder in folders]
         names = sorted({record["benchmark"]["name"] for record in records})
         if len(names) > 1:
             raise DataError(f"these runs belong to {', '.join(names)}: give runs of one benchmark")
         _require_same_tasks(folders, records)
         shown = _told_apart(folders, records)
+        prepare_folder(out)
         console.print(tables.comparison(shown))
         for path in drawing.draw(shown, out):
             console.print(f"figure: {path}", soft_wrap=True, highlight=False)

@@ -9,17 +9,39 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 from bayesagg_pyro.errors import BayesAggError
 from experiments import figures, tables
-from experiments.errors import ExperimentError, OutOfTime, OutputError, RunInterrupted
+from experiments.errors import (
+    ExperimentError,
+    OutOfTime,
+    OutputError,
+    RunInterrupted,
+    SettingsError,
+)
+from experiments.escaping import PlainConsole, visible
 from experiments.files import prepare_folder, remove_if_empty
 from experiments.run import Run
 from experiments.runner.store import Place
 from experiments.terminal import reporter
 from experiments.training import RECORD, RESULTS, Trainer
 
-__all__ = ["friendly", "launch"]
+__all__ = ["Command", "friendly", "launch"]
+
+
+class Command(TyperCommand):
+    """Refuses empty arguments: an empty path would mean the folder that one is in."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As any command does."""
+        for before, word in zip(["", *args], args, strict=False):
+            name, sign, value = word.partition("=")
+            if not word.strip() or (sign and name.startswith("--") and not value.strip()):
+                told = name if sign else before if before.startswith("-") else "an argument"
+                with friendly(debug=False):
+                    raise SettingsError(f"{told} = {value!r} cannot work: give it a value")
+        return super().parse_args(ctx, args)
 
 
 @contextmanager
@@ -31,20 +53,20 @@ def friendly(debug: bool) -> Iterator[Console]:
     Args:
         debug: Let the exception through, with its traceback.
     """
-    console = Console()
-    errors = Console(stderr=True)
+    console = PlainConsole()
+    errors = PlainConsole(stderr=True)
     try:
         yield console
     except RunInterrupted as error:
-        errors.print(str(error), style="yellow", soft_wrap=True, highlight=False, markup=False)
+        errors.print(visible(error), style="yellow", soft_wrap=True, highlight=False)
         raise typer.Exit(130) from None
     except OutOfTime as stopped:
-        console.print(str(stopped), soft_wrap=True, highlight=False, markup=False)
+        console.print(visible(stopped), soft_wrap=True, highlight=False)
         raise typer.Exit(3) from None
-    except (ExperimentError, BayesAggError) as error:
+    except (ExperimentError, BayesAggError, OSError) as error:  # the last of a file or a folder
         if debug:
             raise
-        errors.print(f"error: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
+        errors.print(visible(f"error: {error}"), style="red", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         errors.print("interrupted", style="yellow")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.errors import SettingsError
+from experiments.reading import json_text
 
 __all__ = ["merged"]
 
@@ -40,6 +40,6 @@ def merged(
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return json_text(text)
+    except ValueError:
         return text

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.console import Console
 
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
 from experiments.errors import SettingsError
+from experiments.escaping import PlainConsole, visible
 from experiments.report import FORMATS, NAMES, markdown, tables, terminal, write
 from experiments.report.figures import draw
 from experiments.report.latex import latex
@@ -82,8 +82,8 @@ def report(
         unreadable: list[str] = []
         made = tables(store, table, cast(SingleTask, single_task), unreadable.append)
         for line in unreadable:
-            Console(stderr=True).print(
-                f"warning: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False
+            PlainConsole(stderr=True).print(
+                visible(f"warning: {line}"), style="yellow", soft_wrap=True, highlight=False
             )
         if form == "terminal":
             if not console.is_terminal:

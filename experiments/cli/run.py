@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
 from experiments.cli import options as o
-from experiments.cli.launch import friendly
+from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
+from experiments.files import prepare_folder
 from experiments.runner import (
     BENCHMARKS,
     PRESETS,
@@ -57,7 +57,7 @@ python -m experiments sweep cifar-mtl --methods bayesagg --seeds 0 --out results
 """
 
 
-class SeveralValues(TyperCommand):
+class SeveralValues(Command):
     """Lets ``--seeds 0 1 2`` stand for ``--seeds 0,1,2``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -215,6 +215,8 @@ def _command(given: Mapping[str, Any], *, searched: bool) -> None:
         trial = _engine(given, out)(given["jobs"])
         trial.close(stop=False)
         threads: int = getattr(trial, "threads", 1)
+        if not given["plan_only"]:
+            prepare_folder(out)
         expected = None
         if given["cost"]:
             with console.status("a few steps of each method") as status:

@@ -10,7 +10,8 @@ from rich.progress import track
 
 from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.files import prepare_folder, write_atomically
+from experiments.files import prepare_folder, write_text
+from experiments.settings import require
 
 __all__ = ["EPILOG", "swap_matrix"]
 
@@ -32,6 +33,7 @@ def swap_matrix(
     About two minutes on one core. Ends with status 1 where a result is wrong.
     """
     with friendly(debug) as console:
+        require(not out.is_dir(), "out", str(out), "it is a folder: give the name of a file")
         prepare_folder(out.parent)  # before two minutes of work, not after
         from experiments.swap.axes import HEADS
         from experiments.swap.page import Matrix, render, run
@@ -42,10 +44,9 @@ def swap_matrix(
             found.inference |= part.inference
             found.moments |= part.moments
             found.directions |= part.directions
-        text = render(found).encode()
-        write_atomically(out, lambda file: file.write(text))
+        write_text(out, render(found))
         for cell in found.faults():
-            console.print(f"[red]{' × '.join(cell.names)}[/]: {cell.fault}")
+            console.print(f"{' × '.join(cell.names)}: {cell.fault}", style="red")
         ran = sum(c.why is None for c in [*found.inference.values(), *found.directions.values()])
         total = len(found.inference) + len(found.directions)
         console.print(f"{ran} of {total} combinations run; written to {out}")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from pathlib import Path
-
-from rich.console import Console
 
 from bayesagg_pyro.errors import BayesAggError
 from experiments.compare.catalogue import find
 from experiments.compare.work import BUSY, FINISHED, STOPPED
 from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
+from experiments.escaping import PlainConsole
 from experiments.runner.store import Place
 from experiments.terminal import Lines
 from experiments.training import CHECKPOINT, Trainer
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> int:
             Trainer(
                 run,
                 folder,
-                resume=(folder / CHECKPOINT).is_file(),
-                reporter=Lines(Console(width=200)),
+                resume=os.path.lexists(folder / CHECKPOINT),
+                reporter=Lines(PlainConsole(width=200)),
                 record=given.record,
                 minutes=given.minutes,
             ).train()

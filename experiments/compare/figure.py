@@ -131,7 +131,7 @@ def _lines(axes: Axes, runs: list[list[float]], look: dict[str, Any], label: str
 
 def _history(job: Job, out: Path) -> History:
     folder = out / job.folder
-    if (folder / RESULTS).is_file():
+    if (folder / RESULTS).exists():
         history: History = results.load(folder / RESULTS)["history"]
         return history
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def record(job: Job, out: Path) -> dict[str, Any] | None:
         DataError: The file is damaged.
     """
     file = out / job.folder / RESULTS
-    return results.load(file) if file.is_file() else None
+    return results.load_whole(file) if os.path.lexists(file) else None
 
 
 def differences(job: Job, found: Mapping[str, Any]) -> list[str]:

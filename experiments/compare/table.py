@@ -13,6 +13,8 @@ from rich.table import Table
 from experiments.compare.comparison import Comparison, Job
 from experiments.compare.finished import differences, record
 from experiments.compare.work import progress
+from experiments.escaping import markdown as escaped
+from experiments.escaping import terminal
 from experiments.tables import number
 
 __all__ = ["Row", "markdown", "rows", "table"]
@@ -58,7 +60,7 @@ def table(comparison: Comparison, found: Sequence[Row]) -> Table:
     """The rows for a terminal: entries as columns, or as lines where there are many."""
     if len(found) > _COLUMNS:
         return _long(comparison, found)
-    names = [(task.symbol, task.unit) for task in comparison.benchmark.tasks]
+    names = [(terminal(task.symbol), terminal(task.unit)) for task in comparison.benchmark.tasks]
     score = comparison.benchmark.score_name
     made = _empty(comparison, comparison.benchmark.metric)
     made.add_column("task")
@@ -105,7 +107,7 @@ def _long(comparison: Comparison, found: Sequence[Row]) -> Table:
 def markdown(comparison: Comparison, found: Sequence[Row]) -> str:
     """The rows for a page: tasks as columns."""
     score = comparison.benchmark.score_name
-    symbols = [task.symbol for task in comparison.benchmark.tasks]
+    symbols = [escaped(task.symbol) for task in comparison.benchmark.tasks]
     lines = [
         "| " + " | ".join(["", *symbols, f"{score} %", f"{score} %, last epoch", "seeds"]) + " |",
         "| --- " + "| ---: " * (len(symbols) + 3) + "|",
@@ -113,7 +115,9 @@ def markdown(comparison: Comparison, found: Sequence[Row]) -> str:
     for row in found:
         if row.seeds:
             cells = [*map(number, row.tasks), spread(row.best), spread(row.last)]
-            lines.append("| " + " | ".join([row.title, *cells, str(len(row.seeds))]) + " |")
+            lines.append(
+                "| " + " | ".join([escaped(row.title), *cells, str(len(row.seeds))]) + " |"
+            )
     return "\n".join(lines)
 
 

@@ -34,6 +34,8 @@ __all__ = ["Form", "decode", "decoded"]
 
 _CHUNK: Final = 64
 _LAYOUT: Final = 1
+#: What images may be, whatever they are called; pillow hands other formats to outside programs.
+_FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 
 Progress = Callable[[int], None]
 
@@ -60,13 +62,13 @@ def decode(file: Path, form: Form) -> NDArray[np.uint8]:
     """One image as [channels, size, size].
 
     Raises:
-        OSError, ValueError, SyntaxError: It is damaged or not an image; Pillow raises all of them.
+        Exception: It is damaged or not an image, or too large; Pillow raises many kinds.
     """
     from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file) as image:
+        with Image.open(file, formats=_FORMATS) as image:
             image.load()
             plain = image.convert("L" if form.grey else "RGB")
     if plain.size != (form.size, form.size):
@@ -118,8 +120,9 @@ def _build(name: str, files: Sequence[Path], form: Form, path: Path, progress: b
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
+            _reserve(temporary, len(files) * int(np.prod(form.shape)))
             pixels = np.memmap(
-                temporary, dtype=np.uint8, mode="w+", shape=(len(files), *form.shape)
+                temporary, dtype=np.uint8, mode="r+", shape=(len(files), *form.shape)
             )
             damaged = _decode_all(name, files, form, pixels, progress)
             pixels.flush()
@@ -139,6 +142,15 @@ def _build(name: str, files: Sequence[Path], form: Form, path: Path, progress: b
         ) from error
 
 
+def _reserve(path: Path, length: int) -> None:
+    """Make a file of that length on the disk; a mapping that finds no room kills the process."""
+    with path.open("wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, length)
+        else:
+            file.truncate(length)
+
+
 def _decode_all(
     name: str, files: Sequence[Path], form: Form, pixels: NDArray[np.uint8], progress: bool
 ) -> list[str]:
@@ -150,7 +162,7 @@ def _decode_all(
         for index in range(start, stop):
             try:
                 pixels[index] = decode(files[index], form)
-            except (OSError, ValueError, SyntaxError, EOFError, Warning) as error:
+            except Exception as error:
                 bad.append(f"{files[index]} ({error or type(error).__name__})")
         return stop - start, bad
 

@@ -7,13 +7,13 @@ a table is read; the printed value stays available.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from experiments.errors import DataError
+from experiments.reading import json_file
 
 __all__ = ["QM9_SINGLE_TASK", "QM9_SOURCE", "Doubt", "Erratum", "Row", "Table", "load", "other"]
 
@@ -127,8 +127,8 @@ def load(name: str) -> Table:
         raise DataError(f"no published table {name!r}; there are {', '.join(known)}")
     path = _FOLDER / f"{name}.json"
     try:
-        return parse(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return parse(json_file(path, "restore it"))
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path} is not in order ({type(error).__name__}: {error}); restore it"
         ) from error
@@ -204,9 +204,9 @@ def other(name: str) -> Mapping[str, Any]:
     """
     path = _FOLDER / "other" / f"{name}.json"
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"no published table {name!r} in order at {path}; restore it") from error
+        found: Mapping[str, Any] = json_file(path, "restore it")
+    except DataError as error:
+        raise DataError(f"no published table {name!r} in order: {error}") from error
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from experiments.errors import DataError
 from experiments.qm9.molecules import Molecules, node_features
+from models.files import only_data, reason
 
 __all__ = ["build", "convert"]
 
@@ -21,7 +24,8 @@ def build(root: Path, progress: Callable[[int], None] | None = None) -> Molecule
     """All molecules of ``torch_geometric.datasets.QM9(root)``.
 
     Raises:
-        DataError: PyTorch Geometric is missing, or its data set cannot be read or downloaded.
+        DataError: PyTorch Geometric is missing, or its data set cannot be read or downloaded;
+            also where a file there holds more than data.
     """
     try:
         from torch_geometric.datasets import QM9
@@ -31,7 +35,11 @@ def build(root: Path, progress: Callable[[int], None] | None = None) -> Molecule
             "leave --source out"
         ) from error
     try:
-        graphs = cast("Iterable[Any]", QM9(str(root)))
+        # Genuine files name one class. PyTorch Geometric allows more of them, and reads again
+        # without protection what it may not read.
+        with only_data(*_classes()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graphs = cast("Iterable[Any]", QM9(str(root)))
         return convert(graphs, progress)
     except DataError:
         raise
@@ -39,9 +47,15 @@ def build(root: Path, progress: Callable[[int], None] | None = None) -> Molecule
     # user.
     except Exception as error:
         raise DataError(
-            f"PyTorch Geometric cannot provide QM9 in {root} ({type(error).__name__}: {error}); "
+            f"PyTorch Geometric cannot provide QM9 in {root} ({reason(error)}); "
             "put its files there, or leave --source out to use the package qm9pack"
         ) from error
+
+
+def _classes() -> list[type]:
+    """The class that genuine files name."""
+    kind = getattr(sys.modules.get("torch_geometric.data"), "Data", None)
+    return [kind] if isinstance(kind, type) else []
 
 
 def convert(graphs: Iterable[Any], progress: Callable[[int], None] | None = None) -> Molecules:

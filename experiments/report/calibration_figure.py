@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from experiments import escaping
 from experiments.classifier_calibration import tells_calibration
 from experiments.report.collect import Group, Setup, mean_std
 from experiments.weight_figure import typeset
@@ -61,7 +62,7 @@ def calibration(setup: Setup, task: str) -> Figure:
     for title, place in points.items():
         if title == best or title not in rivals:
             axes.annotate(
-                title,
+                escaping.figure(title),
                 place,
                 xytext=(-5, -9) if title == best else (5, 4),
                 ha="right" if title == best else "left",

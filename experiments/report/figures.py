@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.escaping import file_name
 from experiments.figures import write_figure
 from experiments.files import prepare_folder
 from experiments.report.calibration_figure import calibrated_tasks, calibration
@@ -41,9 +42,9 @@ def draw(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         for key, group in setup.groups.items():
             record = group.records[0]
             if record["weights"]:
-                figures[f"weights_{name}_{key}"] = lambda record=record: weights(record)  # type: ignore[misc]
+                stem = file_name(f"weights_{name}_{key}", figures)
+                figures[stem] = lambda record=record: weights(record)  # type: ignore[misc]
         for task in calibrated_tasks(setup):
-            figures[f"calibration_{name}_{task}"] = lambda setup=setup, task=task: calibration(  # type: ignore[misc]
-                setup, task
-            )
+            stem = file_name(f"calibration_{name}_{task}", figures)
+            figures[stem] = lambda setup=setup, task=task: calibration(setup, task)  # type: ignore[misc]
     return [write_figure(make, folder / name) for name, make in figures.items()]

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 
+from experiments.escaping import latex as escaped
 from experiments.report.table import Cell, Column, Table
 
 __all__ = ["document", "latex"]
 
-_SPECIAL = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "–": "--",
-    "−": "$-$",
-    "Δ": r"$\Delta$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "↓": r"$\downarrow$",
-    "↑": r"$\uparrow$",
-    "→": r"$\rightarrow$",
-    "μ": r"$\mu$",
-    "α": r"$\alpha$",
-    "ε": r"$\epsilon$",
-    "…": r"\ldots{}",
-    "<": "$<$",
-    ">": "$>$",
-}
 _WIDE = 8
 
 
@@ -75,30 +55,6 @@ def document(tables: Sequence[Table]) -> str:
             "",
         ]
     )
-
-
-def escaped(text: str) -> str:
-    """Text that means in LaTeX what it says; ``ε_HOMO`` and ``R^2`` with real scripts."""
-    parts = re.split(r"([A-Za-zμαε]+[_^][A-Za-z0-9]+)(?![A-Za-z0-9_])", text)
-    return "".join(
-        _scripts(part) if index % 2 and _is_symbol(part) else _plain(part)
-        for index, part in enumerate(parts)
-    )
-
-
-def _is_symbol(text: str) -> bool:
-    """Whether ``a_b`` is a symbol with a script, and not a word with an underscore."""
-    return len(re.split(r"[_^]", text)[0]) <= 2
-
-
-def _scripts(text: str) -> str:
-    base, sign, script = re.split(r"([_^])", text, maxsplit=1)
-    greek = {"μ": r"\mu", "α": r"\alpha", "ε": r"\epsilon"}
-    return f"${greek.get(base, base)}{sign}{{\\mathrm{{{script}}}}}$"
-
-
-def _plain(text: str) -> str:
-    return "".join(_SPECIAL.get(letter, letter) for letter in text)
 
 
 def _heads(columns: Sequence[Column]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from experiments import escaping
 from experiments.report.table import Cell, Table
 
 __all__ = ["markdown"]
@@ -14,27 +15,24 @@ def markdown(table: Table) -> str:
         for column in table.columns
     ]
     lines = [
-        f"**{table.title}**",
+        f"**{escaping.markdown(table.title)}**",
         "",
-        "| | " + " | ".join(map(_escaped, heads)) + " |",
+        "| | " + " | ".join(map(escaping.markdown, heads)) + " |",
         "| :-- |" + " --: |" * len(heads),
     ]
     lines += [
-        f"| {_escaped(row.label)} | " + " | ".join(map(_cell, row.cells)) + " |"
+        f"| {escaping.markdown(row.label)} | " + " | ".join(map(_cell, row.cells)) + " |"
         for row in table.rows
     ]
     if table.notes:
-        lines += ["", *(f"- {note}" for note in table.notes)]
+        lines += ["", *(f"- {escaping.markdown(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
 def _cell(cell: Cell) -> str:
     parts = cell.parts()
     if not parts:
-        return f"*{cell.text}*" if cell.text.isalpha() or " " in cell.text else cell.text
+        text = escaping.markdown(cell.text)
+        return f"*{text}*" if cell.text.isalpha() or " " in cell.text else text
     text = " ± ".join(parts).replace("-", "−")
     return f"**{text}**" if cell.bold else text
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")

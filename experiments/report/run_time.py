@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from experiments import published
-from experiments.errors import DataError
+from experiments.reading import NUMBER, json_file
 from experiments.report.collect import title_of
 from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table
 
@@ -18,6 +17,15 @@ FILE: Final = "run-time.json"
 """Name of the file with the timings, in a store."""
 
 CASES: Final = {"cifar": "CIFAR-MTL", "qm9": "QM9"}
+
+_TIMED: Final = {"seconds": NUMBER, "over_ls": [NUMBER]}
+_PATTERN: Final = {
+    "machine": str,
+    "torch": str,
+    "rounds": NUMBER,
+    "rounds_of_parameters?": NUMBER,
+    "rows": [{"method": str, "level": str, "cifar?": _TIMED, "qm9?": _TIMED}],
+}
 
 _LEVELS: Final = {
     "losses": "losses",
@@ -30,18 +38,13 @@ def load(folder: Path) -> Mapping[str, Any] | None:
     """The timings in a store; None when there are none.
 
     Raises:
-        DataError: The file is not in order.
+        DataError: The file is not in order, or cannot be read.
     """
     path = folder / FILE
-    if not path.is_file():
+    if not path.exists():
         return None
-    try:
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(
-            f"{path} is not in order ({error}): measure again with "
-            f"python -m benchmarks.methods --out {path}"
-        ) from error
+    remedy = f"measure again with python -m benchmarks.methods --out {path}"
+    found: Mapping[str, Any] = json_file(path, remedy, _PATTERN)
     return found
 
 

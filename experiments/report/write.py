@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from experiments.errors import SettingsError
-from experiments.files import prepare_folder, write_atomically
+from experiments.files import prepare_folder, write_text
 from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.comparison import build
 from experiments.report.latex import document
@@ -96,7 +96,7 @@ def write(made: Sequence[Table], form: Format, path: Path) -> Path:
     if path.suffix != _SUFFIX[form]:
         path = path / f"report{_SUFFIX[form]}"
     prepare_folder(path.parent)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, text)
     return path
 
 

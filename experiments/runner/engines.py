@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.errors import SettingsError
+from experiments.errors import OutputError, SettingsError
 from experiments.runner.plan import Job
 from experiments.runner.worker import Outcome, prepare, work
 from experiments.settings import require
@@ -92,6 +93,7 @@ class Submitit:
 
     Raises:
         SettingsError: submitit is not installed.
+        OutputError: The folder cannot be written.
     """
 
     def __init__(
@@ -114,7 +116,15 @@ class Submitit:
             ) from error
         self.jobs = jobs
         self.threads = threads or 1
-        self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        # A folder of this launch's own: submitit unpickles what it finds there.
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            own = tempfile.mkdtemp(prefix="launch-", dir=folder)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write into {folder} ({error.strerror or error}): choose another --out"
+            ) from error
+        self._executor = submitit.AutoExecutor(folder=own, cluster=cluster)
         extra = {"slurm_array_parallelism": jobs} if cluster == "slurm" else {}
         self._executor.update_parameters(
             timeout_min=minutes,

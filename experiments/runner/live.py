@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from experiments.runner.estimate import Cost
 from experiments.runner.plan import Job
@@ -151,7 +152,7 @@ class Watcher:
             left = float(seconds) * (epochs - epoch) if seconds is not None else None
             table.add_row(
                 job.label,
-                f"[{_COLOURS.get(state, 'white')}]{state}[/]",
+                Text(state, style=_COLOURS.get(state, "white")),
                 f"{epoch}/{epochs}",
                 str(status.get("phase", "")),
                 _number(status.get("score")),

@@ -30,8 +30,9 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from experiments import results
-from experiments.errors import DataError
-from experiments.files import prepare_folder, strict
+from experiments.errors import DamagedDataError, DataError, ExperimentError, MissingDataError
+from experiments.files import prepare_folder, strict, write_json
+from experiments.reading import NUMBER, VALUE, json_file
 from experiments.training import CHECKPOINT, RESULTS
 
 __all__ = ["Place", "State", "records"]
@@ -40,6 +41,19 @@ _STATUS: Final = "status.json"
 _FAILURE: Final = "failure.json"
 _LOCK: Final = "run.lock"
 LOG: Final = "log.txt"
+
+
+_SAID: Final = {
+    "state": str,
+    "time": NUMBER,
+    "epoch": int,
+    "epochs": int,
+    "phase?": str,
+    "seconds?": VALUE,
+    "score?": VALUE,
+    "best?": VALUE,
+}
+_TOLD: Final = {"type": str, "message": str, "traceback": str}
 
 
 class State(Enum):
@@ -65,7 +79,11 @@ class Place:
         self.log = folder / LOG
 
     def state(self) -> State:
-        """From what is on the disk; whether somebody is at work there is another question."""
+        """From what is on the disk; whether somebody is at work there is another question.
+
+        Raises:
+            DataError: There are results that cannot be read for now, which nobody may replace.
+        """
         if self._finished():
             return State.DONE
         if (self.folder / _FAILURE).is_file():
@@ -126,7 +144,7 @@ class Place:
 
     def status(self) -> dict[str, Any]:
         """What was said last; empty when nothing was."""
-        return self._read(_STATUS)
+        return self._read(_STATUS, _SAID)
 
     def fail(self, error: BaseException | str) -> None:
         """Record why an attempt ended."""
@@ -139,13 +157,13 @@ class Place:
                 "message": str(error),
                 "traceback": "".join(traceback.format_exception(error)),
             }
-        prepare_folder(self.folder)
-        text = json.dumps(entry, indent=1, ensure_ascii=False) + "\n"
-        (self.folder / _FAILURE).write_text(text, encoding="utf-8")
+        with suppress(ExperimentError):  # where the disk is the reason, nothing can be noted on it
+            prepare_folder(self.folder)
+            write_json(self.folder / _FAILURE, entry)
 
     def failure(self) -> dict[str, Any]:
         """Why the last attempt ended; empty when it did not fail."""
-        return self._read(_FAILURE)
+        return self._read(_FAILURE, _TOLD)
 
     def forgive(self) -> None:
         """Forget the failure of an earlier attempt."""
@@ -153,17 +171,21 @@ class Place:
 
     def _finished(self) -> bool:
         try:
-            self.load()
+            record = results.read(self.results)
+        except (MissingDataError, DamagedDataError):
+            return False
+        try:
+            results.check(record, self.results)
         except DataError:
             return False
         return True
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def _read(self, name: str, pattern: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            entry = json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            entry: dict[str, Any] = json_file(self.folder / name, "", pattern)
+        except DataError:
             return {}
-        return entry if isinstance(entry, dict) else {}
+        return entry
 
 
 def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list[Mapping[str, Any]]:

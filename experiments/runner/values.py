@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments.errors import SettingsError
+from experiments.reading import json_text
 
 __all__ = ["pairs", "read"]
 
@@ -68,7 +68,7 @@ def _value(name: str, text: str, hint: Any) -> Any:
                 continue
     if any(isinstance(c, type) and issubclass(c, Mapping) for c in choices):
         try:
-            value = json.loads(text)
+            value = json_text(text)
         except ValueError:
             value = None
         if isinstance(value, dict):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from experiments.benchmark import Data
-from experiments.errors import DamagedCheckpointError, RunInterrupted
+from experiments.errors import DamagedCheckpointError, ExperimentError, RunInterrupted
 from experiments.run import Run
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
@@ -57,16 +57,19 @@ def work(job: Job, threads: int | None = None) -> Outcome:
         threads: CPU threads where the settings leave them open.
     """
     place = Place(job.folder)
-    with place.locked() as mine:
-        if not mine:
-            return Outcome(Ending.ELSEWHERE)
-        if place.state() is State.DONE:
-            return Outcome(Ending.SKIPPED)
-        place.tidy()
-        place.forgive()
-        place.say(state="preparing", epoch=0, epochs=job.run.settings.epochs)
-        with place.log.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
-            return _train(job, place, threads)
+    try:
+        with place.locked() as mine:
+            if not mine:
+                return Outcome(Ending.ELSEWHERE)
+            if place.state() is State.DONE:
+                return Outcome(Ending.SKIPPED)
+            place.tidy()
+            place.forgive()
+            place.say(state="preparing", epoch=0, epochs=job.run.settings.epochs)
+            with place.log.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
+                return _train(job, place, threads)
+    except (ExperimentError, OSError) as error:  # the folder's own, so it cannot be noted there
+        return Outcome(Ending.FAILED, f"{type(error).__name__}: {error}")
 
 
 def _train(job: Job, place: Place, threads: int | None) -> Outcome:
@@ -90,7 +93,9 @@ def _trainer(run: Run, place: Place) -> Trainer:
     if place.results.exists():  # unreadable, or the run would be done
         _set_aside(place, place.results, "it is written again")
     try:
-        return Trainer(run, place.folder, resume=place.checkpoint.exists(), reporter=reporter)
+        return Trainer(
+            run, place.folder, resume=os.path.lexists(place.checkpoint), reporter=reporter
+        )
     except DamagedCheckpointError:
         _set_aside(place, place.checkpoint, "training begins anew")
     return Trainer(run, place.folder, reporter=reporter)

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from rich.table import Table as Grid
 
 from experiments import results
+from experiments.escaping import markdown
 from experiments.figures import write_figure
-from experiments.files import prepare_folder, write_json
+from experiments.files import prepare_folder, write_json, write_text
 
 __all__ = [
     "RESULTS",
@@ -88,7 +89,8 @@ class Table:
 
     def markdown(self) -> str:
         """For a page."""
-        lines = [list(self.columns), ["---"] * len(self.columns), *map(self.cells, self.rows)]
+        lines = [list(map(markdown, line)) for line in (self.columns, *map(self.cells, self.rows))]
+        lines.insert(1, ["---"] * len(self.columns))
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -148,7 +150,7 @@ def conduct(study: Study, context: Context) -> Outcome:
     }
     write_json(context.folder / RESULTS, record)
     text = "\n\n".join(f"{t.title}\n\n{t.markdown()}" for t in outcome.tables.values())
-    (context.folder / "tables.md").write_text(text + "\n", encoding="utf-8")
+    write_text(context.folder / "tables.md", text + "\n")
     for name, make in outcome.figures.items():
         write_figure(make, context.folder / name)
     return outcome
