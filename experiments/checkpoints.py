@@ -22,7 +22,7 @@ from experiments.reading import NUMBER, fits, saved_tensors, sensible
 
 __all__ = ["complete", "differences", "load", "matches", "save", "snapshot"]
 
-FORMAT = 2
+FORMAT = 3
 
 _STAGE: Final = {"epoch": int, "by_example": Tensor, "applied": Tensor}
 #: What a checkpoint holds; the parts that belong to a method are the method's to check.
