@@ -42,9 +42,7 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
         [S, tasks, B, d] in the weights' dtype; 0 where a target is not observed.
     """
     features = features.detach().to(weight.dtype)
-    kind = type(head)
-    linear = kind.design is Head.design and kind.forward in (Head.forward, Categorical.forward)
-    if not linear or kind.losses is not Head.losses:
+    if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
         return _by_jacobian(head, features, targets, weight)
     values = targets.values
     if values.is_floating_point():

@@ -94,6 +94,7 @@ class Network(SharedWeights):
             ShapeError: if its outputs are not as many as the likelihood needs.
         """
         _check_outputs(module, likelihood)
+        _check_linear(likelihood)
         body, layer = _split(module, likelihood.in_features)
         if layer.bias is not None and not likelihood.bias:
             raise SettingError(
@@ -206,9 +207,20 @@ def _likelihood_of(head: Head) -> Head:
             "the likelihood of a network is given by a plain head, such as heads.Bernoulli(d, "
             f"tasks=T), not by {type(head).__name__}"
         )
+    _check_linear(head)
     likelihood = copy.deepcopy(head)
     likelihood.weight = nn.Parameter(head.weight.detach()[:, :0].clone(), requires_grad=False)
     return likelihood
+
+
+def _check_linear(head: Head) -> None:
+    """The network's outputs are its module's: what a likelihood does to its own would be lost."""
+    if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
+        raise SettingError(
+            f"head {head.site!r}: the likelihood of a network gets its outputs from the module, "
+            f"not from the forward, design or sums of {type(head).__name__}; put those into the "
+            "module, or give a head that leaves them as they are"
+        )
 
 
 def _check_outputs(module: nn.Module, likelihood: Head) -> None:
