@@ -170,11 +170,15 @@ class Network(SharedWeights):
         return self.observation.likelihood(outputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As the given one's."""
+        """As the given one's; where that is −log p, this head's."""
+        if self.observation.is_still(Head, "loss"):
+            return self.negative_log_prob(outputs, targets)
         return self.observation.loss(outputs, targets)
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As the given one's."""
+        """As the given one's, unless a subclass weighs targets otherwise."""
+        if not self.is_still(Network, "weight"):
+            return super().negative_log_prob(outputs, targets)
         return self.observation.negative_log_prob(outputs, targets)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
