@@ -22,7 +22,7 @@ from bayesagg_pyro.inference._curvature import Structure
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["check_structure", "chunk_of", "expand", "value"]
+__all__ = ["check_structure", "check_tasks", "chunk_of", "expand", "value"]
 
 
 def check_structure(head: Head, structure: Structure) -> None:
@@ -42,6 +42,16 @@ def check_structure(head: Head, structure: Structure) -> None:
             f"head {head.site!r}: structure must be one of {allowed} for {type(head).__name__} "
             f"heads, not {structure!r}"
         )
+
+
+def check_tasks(head: Head) -> None:
+    """Refuse outputs of a subclass that mix the weights of tasks; looks at values, so not per step.
+
+    Raises:
+        SettingError: naming the head and the remedy.
+    """
+    if head.blocks > 1 and not _linear(head):
+        _nonlinear.check_tasks(head)
 
 
 def chunk_of(head: Head, features: Tensor, targets: Targets) -> Chunk:

@@ -22,7 +22,13 @@ from bayesagg_pyro.inference._curvature import (
     formed,
 )
 from bayesagg_pyro.inference._examples import Examples, Keep
-from bayesagg_pyro.inference._expansion import check_structure, chunk_of, expand, value
+from bayesagg_pyro.inference._expansion import (
+    check_structure,
+    check_tasks,
+    chunk_of,
+    expand,
+    value,
+)
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
@@ -110,6 +116,7 @@ class SecondOrder(Scheme):
         """
         if not isinstance(targets, Targets):  # parsed targets come with checked features
             head.check_features(features)
+            check_tasks(head)
         chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
         return self._infer(head, lambda: [chunk], prior)
 
@@ -120,6 +127,7 @@ class SecondOrder(Scheme):
             SettingError: if head and structure do not fit.
         """
         check_structure(head, self.structure)
+        check_tasks(head)
         return ExpansionSums(head, self) if keep.streaming else Examples(head, keep)
 
     @torch.no_grad()

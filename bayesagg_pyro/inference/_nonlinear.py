@@ -17,6 +17,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import (
     Categorical,
@@ -32,7 +33,7 @@ from bayesagg_pyro.inference._log_joint import log_likelihood
 from bayesagg_pyro.posteriors import Gaussian, GaussianFamily
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Hessian", "expand", "value"]
+__all__ = ["Hessian", "check_tasks", "expand", "value"]
 
 #: Entries of the largest Jacobian at once: 2²³ doubles are 64 MiB.
 _CHUNK = 2**23
@@ -163,6 +164,32 @@ def _jacobian(head: Head, features: Tensor, point: Tensor) -> tuple[Tensor, Tens
         unit = torch.eye(len(shift), dtype=shift.dtype, device=shift.device)
         (columns,) = torch.autograd.grad(pulled, v, unit, is_grads_batched=True)
     return columns.movedim(0, -1), outputs.detach()
+
+
+def check_tasks(head: Head) -> None:
+    """Refuse a head whose tasks have weights of their own but outputs that mix them.
+
+    Seen at two examples: Σ r_t f_t, for some numbers r, has in the weights of task t the slope of
+    r_t f_t alone.
+
+    Raises:
+        SettingError: naming the head and the remedy.
+    """
+    point = head.point().detach().to(linalg.head_dtype(head.weight.device))
+    count = 2 * head.in_features
+    features = (0.7 * torch.arange(count).to(point)).sin().reshape(2, -1)
+    jacobian, outputs = _jacobian(head, features, point)  # [2, tasks, C, P]
+    r = (0.3 + torch.arange(outputs.numel()).to(point)).sin().reshape(outputs.shape)
+    alone = torch.einsum("btc,btcp->tp", r, jacobian)
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = point.clone().requires_grad_()
+        total = (head(features.clone(), weight).reshape(r.shape) * r).sum()
+        (together,) = torch.autograd.grad(total, weight)
+    if (together - alone).abs().max() > 1e-4 * alone.abs().max():
+        raise SettingError(
+            f"head {head.site!r}: outputs of one task of {type(head).__name__} depend on the "
+            "weights of others, whose posteriors are apart; derive it from heads.SharedWeights"
+        )
 
 
 def _curved(

@@ -130,3 +130,17 @@ def test_a_default_that_does_not_fit_is_refused_by_name() -> None:
 
     with pytest.raises(errors.SettingError, match=r"'y'.*Pair.*sampling scheme"):
         ba.BayesAgg({"y": Pair(D, outputs_per_task=2)})
+
+
+def test_outputs_that_mix_the_weights_of_tasks_are_refused() -> None:
+    class Mixed(heads.Gaussian):
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            return super().forward(features, weight).cumsum(-1)
+
+    head = Mixed(D, 3, name="mixed").double()
+    h, y = torch.zeros(4, D).double(), torch.zeros(4, 3).double()
+    for scheme in (inference.TaylorGGN(), inference.Laplace()):
+        with pytest.raises(errors.SettingError, match=r"'mixed'.*Mixed.*SharedWeights"):
+            scheme.infer(head, h, y, priors.isotropic(head, 1.0))
+    with pytest.raises(errors.SettingError, match=r"'mixed'.*SharedWeights"):
+        ba.BayesAgg({"y": head})

@@ -1,4 +1,4 @@
-"""Moments and predictives of a head that changes its base's model are those of the changed model."""
+"""Moments and predictives of a head that changes its base's model are those of the change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from overridden import CASES, F64, Setting, make, seed
 from torch import Tensor
 
-from bayesagg_pyro import errors, gradients, heads, posteriors, predictive
+from bayesagg_pyro import errors, gradients, heads, inference, posteriors, predictive, priors
 
 
 @pytest.mark.parametrize(("name", "change", "where"), CASES)
@@ -90,3 +90,31 @@ def _said(
     parts = predictive.uncertainty(head, posterior, features)
     mean = law.probs if head.target_kind == "class" else law.mean
     return [mean, law.log_prob(targets), parts.epistemic, parts.aleatoric]
+
+
+def test_an_embedded_head_whose_code_no_transform_can_run() -> None:
+    """Outputs 2u and target y: the loss 4 (u − y/2)², the likelihood of y/2 with half the noise."""
+    pytest.importorskip("gpytorch")
+
+    class Twice(heads.GaussianProcess):
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            return 2 * super().forward(features, weight)
+
+    h, y = (torch.randn(9, k, generator=seed(k), dtype=F64) for k in (3, 2))
+    head, plain = (
+        kind(3, 2, inducing=h[:4].clone(), noise_scale=noise).double()
+        for kind, noise in ((Twice, 1.0), (heads.GaussianProcess, 0.5))
+    )
+    prior = priors.isotropic(plain, 1.0)
+    found = inference.Laplace().infer(head, h, y, prior)
+    exact = inference.Conjugate().infer(plain, h, y / 2, prior)
+    torch.testing.assert_close(found.mean, exact.mean)
+    shared = exact.covariance_matrix.expand_as(found.covariance_matrix)
+    torch.testing.assert_close(found.covariance_matrix, shared)
+    few = gradients.MonteCarlo(8)
+    grad, right = (
+        gradients.distribution(one, exact, h, at, estimator=few, generator=seed())
+        for one, at in ((head, y), (plain, y / 2))
+    )
+    torch.testing.assert_close(grad.mean, 4 * right.mean)
+    torch.testing.assert_close(grad.variance, 16 * right.variance)
