@@ -60,7 +60,7 @@ def test_posteriors(name: str, change: str, where: str) -> None:
     case = make(name, change, where)
     prior, plain_prior = (priors.isotropic(head, 0.8) for head in (case.head, case.plain))
     schemes = SECOND_ORDER | (GAUSSIAN if name == "gaussian" else {})
-    if where == "class" and name in ("gaussian", "classes", "student", "network"):
+    if where == "class" and name in ("gaussian", "classes", "network"):
         schemes |= SAMPLED  # which look at the density alone
     for scheme, build in schemes.items():
         if change in LIKELIHOODS and scheme in ELSEWHERE.get(name, ()):
@@ -144,3 +144,31 @@ def test_outputs_that_mix_the_weights_of_tasks_are_refused() -> None:
             scheme.infer(head, h, y, priors.isotropic(head, 1.0))
     with pytest.raises(errors.SettingError, match=r"'mixed'.*SharedWeights"):
         ba.BayesAgg({"y": head})
+
+
+def test_overrides_that_would_be_ignored_are_refused() -> None:
+    """By a network, whose outputs are its module's, and by a Pyro model, which says it all."""
+
+    class Twice(heads.Gaussian):
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            return 2 * super().forward(features, weight)
+
+    class Model(heads.FromPyro):
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            return 2 * super().forward(features, weight)
+
+    for build in (heads.Network, heads.Network.last_layer):
+        with pytest.raises(errors.SettingError, match=r"'mine'.*module.*Twice"):
+            build(torch.nn.Linear(D, 1, bias=False), Twice(D, name="mine"))
+    with pytest.raises(errors.SettingError, match=r"'mine'.*Model overrides \['forward'\]"):
+        Model(lambda features, targets=None: None, D, name="mine")
+
+
+@pytest.mark.parametrize("variance", ["task", None])
+def test_an_evidence_that_is_no_longer_the_heads_is_refused_at_once(variance: Any) -> None:
+    noise: Any = 1.0 if variance else "learned"
+    case = make("gaussian", "forward", "class")
+    head = type(case.head)(D, noise_scale=noise, name="mine")
+    policy = priors.Evidence() if variance else priors.FullData()
+    with pytest.raises(errors.DtypeError, match=r"'mine'.*Mine overrides forward of Gaussian"):
+        ba.BayesAgg({"y": head}, prior=policy)
