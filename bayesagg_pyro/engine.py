@@ -441,4 +441,5 @@ class BayesAgg(nn.Module):
 
 def _default_scheme(head: Head) -> Scheme:
     """Exact where that exists, else the paper's."""
-    return Conjugate() if isinstance(head, Gaussian) else TaylorGGN()
+    exact = head.is_still(Gaussian, "outputs", "likelihood", "weight")
+    return Conjugate() if exact else TaylorGGN()

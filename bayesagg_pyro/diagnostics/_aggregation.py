@@ -190,7 +190,7 @@ def uncertainty_pull(
     for rare or dead units means towards zero. The share is ‖2 S h‖ / (‖2 m r‖ + ‖2 S h‖) over the
     batch. None for other heads and posteriors, whose mean gradient has no such term.
     """
-    linear = type(head) is Gaussian and head.embedding is None
+    linear = head.is_still(Gaussian) and head.embedding is None
     if not linear or not isinstance(posterior, GaussianFamily):
         return None
     observed = head.parse_targets(targets, len(features))

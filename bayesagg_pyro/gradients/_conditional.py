@@ -31,7 +31,6 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
-from bayesagg_pyro.gradients._registry import same_model
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments
 from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import (
@@ -89,8 +88,7 @@ class Conditional(Estimator):
                 Gaussian.
         """
         generator = self.generator or generator
-        softmax = isinstance(head, Categorical) and same_model(type(head), Categorical)
-        softmax = softmax and head.embedding is None
+        softmax = head.is_still(Categorical) and head.embedding is None
         if not softmax or not isinstance(posterior, GaussianFamily):
             raise DtypeError(
                 f"Conditional is for Categorical heads (without embedding) with Gaussian "

@@ -13,7 +13,7 @@ from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._quadrature import Quadrature
-from bayesagg_pyro.gradients._registry import registered, same_model
+from bayesagg_pyro.gradients._registry import registered
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
@@ -67,12 +67,9 @@ def default_estimator(head: Head, posterior: Posterior) -> Estimator:
     if isinstance(posterior, Point):
         return AtPoint()
     if isinstance(posterior, GaussianFamily):
-        kind = type(head)
-        linear = kind.forward is Head.forward and kind.design is Head.design
-        if isinstance(head, OnePredictor) and linear:
+        if head.is_still(OnePredictor, "outputs", "design", "pointwise"):
             return Quadrature()
-        softmax = isinstance(head, Categorical) and same_model(kind, Categorical)
-        if softmax and head.embedding is None:
+        if head.is_still(Categorical) and head.embedding is None:
             assert isinstance(head, Categorical)
             return Quadrature() if head.classes == 2 else Conditional()
     return MonteCarlo()

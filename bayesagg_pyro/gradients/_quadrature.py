@@ -23,8 +23,8 @@ from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._predictor import predictor_terms
-from bayesagg_pyro.gradients._registry import same_model
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
+from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.quadrature import Transition, normal_rule
 from bayesagg_pyro.targets import Targets
@@ -71,13 +71,15 @@ class Quadrature(Estimator):
                 "use gradients.MonteCarlo()"
             )
         posterior = posterior.to(features.device, linalg.head_dtype(features.device))
-        if isinstance(head, OnePredictor):
+        if isinstance(head, OnePredictor) and head.is_still(
+            OnePredictor, "outputs", "design", "pointwise"
+        ):
             predictor = _one_predictor(head, posterior, features, targets)
         elif (
             isinstance(head, Categorical)
             and head.classes == 2
             and head.embedding is None
-            and same_model(type(head), Categorical)
+            and head.is_still(Categorical)
         ):
             predictor = _two_classes(head, posterior, head.exact(features), targets)
         else:
@@ -109,14 +111,14 @@ def _one_predictor(
     head: OnePredictor, posterior: GaussianFamily, features: Tensor, targets: Targets
 ) -> _Predictor:
     terms = predictor_terms(head, posterior, features, features.dtype)
-    values = targets.values.to(terms.mean.dtype)
+    values = like(targets.values, terms.mean)
     return _Predictor(
         terms.slope_mean,
         terms.slope_variance,
         terms.cross,
         terms.mean,
         terms.variance.sqrt().mT,
-        lambda u: head.derivative(u, values),
+        lambda u: head.loss_derivative(u, values),
         head.transition(values),
         terms.covariance,
     )

@@ -13,7 +13,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Formula", "register", "registered", "same_model"]
+__all__ = ["Formula", "register", "registered"]
 
 #: A moment formula: (head, posterior, features, parsed targets) -> distribution.
 Formula: TypeAlias = Callable[[Any, Any, Tensor, Targets], GradientDistribution]
@@ -23,9 +23,6 @@ _formulas: dict[tuple[type, type], Formula] = {}
 #: Formulas that also hold for heads with an embedding.
 _embedded: set[Formula] = set()
 
-#: A subclass that changes one of these is another model: its base's formula no longer applies.
-_DEFINING = ("forward", "loss", "negative_log_prob", "likelihood", "design")
-
 
 def register(
     head: type[Head], posterior: type[Posterior], *, embedded: bool = False
@@ -33,7 +30,8 @@ def register(
     """Decorator: this function gives the moments for `head` with `posterior` and their subclasses.
 
     The most specific registered pair wins; an ambiguous choice warns. A subclass of `head` that
-    overrides `forward`, `loss`, `negative_log_prob`, `likelihood` or `design` does not inherit it.
+    is another model (`heads.Head.is_still`: it overrides `loss`, `likelihood`, `forward`, ...) does
+    not inherit it.
 
     Args:
         head: type of the head.
@@ -64,9 +62,8 @@ def registered(head: Head, posterior: Posterior) -> Formula | None:
     matches = [
         (rh, rp)
         for (rh, rp), formula in _formulas.items()
-        if issubclass(h, rh)
-        and issubclass(p, rp)
-        and same_model(h, rh)
+        if issubclass(p, rp)
+        and head.is_still(rh)
         and (head.embedding is None or formula in _embedded)
     ]
     if not matches:
@@ -82,7 +79,3 @@ def registered(head: Head, posterior: Posterior) -> Formula | None:
             stacklevel=3,
         )
     return _formulas[by_head]
-
-
-def same_model(head: type, base: type) -> bool:
-    return all(getattr(head, name) is getattr(base, name) for name in _DEFINING)

@@ -42,9 +42,7 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
         [S, tasks, B, d] in the weights' dtype; 0 where a target is not observed.
     """
     features = features.detach().to(weight.dtype)
-    kind = type(head)
-    linear = kind.design is Head.design and kind.forward in (Head.forward, Categorical.forward)
-    if not linear or kind.losses is not Head.losses:
+    if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
         return _by_jacobian(head, features, targets, weight)
     values = targets.values
     if values.is_floating_point():
@@ -74,8 +72,22 @@ def _by_jacobian(head: Head, features: Tensor, targets: Targets, weight: Tensor)
         return loss.sum(0)  # examples do not mix: each keeps its own gradient
 
     per_task = torch.func.jacrev(summed)  # [tasks, B, d]
-    gradients: Tensor = torch.func.vmap(per_task, in_dims=(None, 0))(features, weight)
-    return gradients.detach()
+    try:
+        found: Tensor = torch.func.vmap(per_task, in_dims=(None, 0))(features, weight)
+    except RuntimeError:  # code that these transforms cannot run: draw by draw, by plain autograd
+        found = torch.stack([_by_autograd(summed, features, w) for w in weight])
+    return found.detach()
+
+
+def _by_autograd(
+    summed: Callable[[Tensor, Tensor], Tensor], features: Tensor, weight: Tensor
+) -> Tensor:
+    with torch.inference_mode(False), torch.enable_grad():
+        h = features.clone().requires_grad_()
+        total = summed(h, weight.clone())
+        unit = torch.eye(len(total), dtype=total.dtype, device=total.device)
+        (gradients,) = torch.autograd.grad(total, h, unit, is_grads_batched=True)
+    return gradients
 
 
 def gradient_sampler(

@@ -67,8 +67,7 @@ class Bernoulli(OnePredictor):
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """softplus((1 − 2y) u), times the weight of positives; [..., B, tasks]."""
         loss = torch.nn.functional.softplus(_sign(outputs, targets) * outputs)
-        weight = self.target_weight(targets)
-        return loss if weight is None else loss * weight.to(loss.dtype)
+        return self.weighed(loss, targets)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
         """The weight of positives where y = 1, else 1."""
@@ -79,20 +78,14 @@ class Bernoulli(OnePredictor):
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """sigmoid(u) − y, as −sigmoid(−u) for positives; weighted."""
         sign = _sign(outputs, targets)
-        slope = torch.sigmoid(sign * outputs) * sign
-        weight = self.target_weight(targets)
-        return slope if weight is None else slope * weight.to(slope.dtype)
+        return self.weighed(torch.sigmoid(sign * outputs) * sign, targets)
 
     def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """sigmoid(u) − y and sigmoid(u) sigmoid(−u), weighted."""
         sign = _sign(outputs, targets)
         wrong = torch.sigmoid(sign * outputs)  # probability of the other label
         slope, curvature = sign * wrong, wrong * torch.sigmoid(-sign * outputs)
-        weight = self.target_weight(targets)
-        if weight is None:
-            return slope, curvature
-        weight = weight.to(slope.dtype)
-        return slope * weight, curvature * weight
+        return self.weighed(slope, targets), self.weighed(curvature, targets)
 
     @property
     def demand(self) -> str:

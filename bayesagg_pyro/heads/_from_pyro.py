@@ -53,7 +53,8 @@ class FromPyro(SharedWeights):
     Raises:
         SettingError: if no site is observed, a latent is discrete, local to an example or of a
             prior that is no known map of a standard normal, examples depend on each other, the
-            number of observed tasks is not T, or the model cannot be run in a batch.
+            number of observed tasks is not T, or the model cannot be run in a batch. Likewise if a
+            subclass overrides what the model itself says.
 
     Example:
         >>> import pyro, pyro.distributions as dist, torch
@@ -81,6 +82,12 @@ class FromPyro(SharedWeights):
         super().__init__(
             in_features, tasks, prior_variance=prior_variance, missing=missing, name=name
         )
+        ignored = set(self.changes(FromPyro)) - {"losses", "negative_log_probs"}
+        if ignored:
+            raise SettingError(
+                f"head {self.site!r}: {type(self).__name__} overrides {sorted(ignored)}, which a "
+                "Pyro model says by itself; change the model, or override negative_log_probs"
+            )
         if target_kind not in ("real", "binary", "class"):
             raise SettingError(f'target_kind is "real", "binary" or "class", not {target_kind!r}')
         if target_kind == "class" and (tasks > 1 or missing == "nan"):

@@ -135,15 +135,25 @@ class Gaussian(OnePredictor):
         """(u − y) / τ² and 1 / τ²."""
         precision = self.noise_scale.to(outputs.dtype).square().reciprocal()
         slope = (outputs - targets) * precision
-        return slope, precision.expand_as(slope)
+        curvature = self.weighed(precision.expand_as(slope), targets)
+        return self.weighed(slope, targets), curvature
 
     def predictive(self, features: Tensor, posterior: Any, **options: Any) -> Any:
         """Exact predictive N(hᵀm, hᵀSh + τ²), batch shape [B, tasks]; `options` as in `Head`.
 
         Student's t with an integrated noise; a mixture over draws for other posteriors, or where
-        asked for.
+        asked for, or where a subclass has outputs or a likelihood of its own.
+
+        Raises:
+            SettingError: for a posterior with integrated noise and such a subclass.
         """
-        closed = options.get("method", "auto") == "auto"
+        still = self.is_still(Gaussian, "outputs", "likelihood")
+        closed = options.get("method", "auto") == "auto" and still
+        if isinstance(posterior, NormalInverseGamma) and not still:
+            raise SettingError(
+                f"head {self.site!r}: {self.changed(Gaussian, 'outputs', 'likelihood')}, in whose "
+                "model alone the noise is integrated out; use a posterior of another scheme"
+            )
         if isinstance(posterior, NormalInverseGamma) and closed:
             mean, spread = self.predictor_moments(features, posterior.unit)  # for τ² = 1
             a, b = posterior.shape_parameter, posterior.rate

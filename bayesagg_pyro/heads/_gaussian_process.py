@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._inducing import InducingPoints
 from bayesagg_pyro.targets import RawTargets
@@ -88,7 +89,14 @@ class GaussianProcess(Gaussian):
         Args:
             features: [N, d].
             targets: [N, tasks], or (values, mask); weights of examples count as repetitions.
+
+        Raises:
+            SettingError: for a subclass that has changed the model.
         """
+        if not self.is_still(Gaussian):
+            raise SettingError(
+                f"head {self.site!r}: {self.changed(Gaussian)}, whose evidence this bounds"
+            )
         observed = self.parse_targets(targets, len(features))
         dtype = linalg.head_dtype(features.device)
         design = self.design(features.to(dtype))

@@ -33,6 +33,11 @@ class Head(LinearOutputs, ABC):
     the sampled gradient moments and the engine then work at once; register moments
     (`bayesagg_pyro.gradients.register`) to make it fast.
 
+    A subclass of any head may override `forward`, `design`, `likelihood`, `negative_log_prob`,
+    `target_weight` and `loss`. What it changes is honoured by every scheme, moment and predictive:
+    through its own methods, or by a refusal that names them (`is_still` decides). Outputs of a
+    task are to depend on the weights of that task alone.
+
     Args:
         in_features: d, the number of features.
         tasks: T, the number of tasks held by this head.
@@ -94,9 +99,7 @@ class Head(LinearOutputs, ABC):
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log p(y | f) times `target_weight`, [..., B, tasks]: what inference sums."""
-        log_prob: Tensor = self.likelihood(outputs).log_prob(targets)
-        weight = self.target_weight(targets)
-        return -log_prob if weight is None else -log_prob * weight.to(log_prob.dtype)
+        return self.weighed(-self.likelihood(outputs).log_prob(targets), targets)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
         """Factor of the log-likelihood that depends on the target (class weights), [B, tasks].
@@ -104,6 +107,11 @@ class Head(LinearOutputs, ABC):
         None stands for 1.
         """
         return None
+
+    def weighed(self, values: Tensor, targets: Tensor) -> Tensor:
+        """Values [..., B, tasks] of −log p, or of its derivatives, times `target_weight`."""
+        weight = self.target_weight(targets)
+        return values if weight is None else values * weight.to(values.dtype)
 
     @property
     def demand(self) -> str:

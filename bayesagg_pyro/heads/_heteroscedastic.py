@@ -62,16 +62,18 @@ class Heteroscedastic(Head):
         """(s + (y − f)² exp(−s) + log 2π) / 2, [..., B, tasks]."""
         mean, log_variance = outputs.unbind(-1)
         square = (targets - mean).square() * (-log_variance).exp()
-        return 0.5 * (log_variance + square + math.log(2 * math.pi))
+        return self.weighed(0.5 * (log_variance + square + math.log(2 * math.pi)), targets)
 
     def loss_derivatives(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """((f − y) exp(−s), (1 − (f − y)² exp(−s)) / 2), [..., B, tasks, 2]."""
         mean, log_variance = outputs.unbind(-1)
         error, precision = mean - targets, (-log_variance).exp()
-        return torch.stack([error * precision, 0.5 * (1 - error.square() * precision)], -1)
+        slopes = error * precision, 0.5 * (1 - error.square() * precision)
+        return torch.stack([self.weighed(slope, targets) for slope in slopes], -1)
 
     def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """First derivatives in (f, s), and the diagonal of Fisher's information, [..., 2] each."""
         precision = (-outputs[..., 1]).exp()
-        fisher = torch.stack([precision, torch.full_like(precision, 0.5)], -1)
+        curvatures = precision, torch.full_like(precision, 0.5)
+        fisher = torch.stack([self.weighed(curvature, targets) for curvature in curvatures], -1)
         return self.loss_derivatives(outputs, targets), fisher

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._contract import Contract
 from bayesagg_pyro.heads._embedding import Embedding
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["LinearOutputs"]
 
 
-class LinearOutputs(nn.Module):
+class LinearOutputs(Contract):
     """Weights of T tasks and the outputs that they make of features; base of `Head`.
 
     Args:

@@ -75,7 +75,8 @@ class NegativeBinomial(OnePredictor):
         targets = targets.to(outputs.dtype)
         softplus = torch.nn.functional.softplus
         constant = torch.lgamma(targets + r) - torch.lgamma(r) - torch.lgamma(targets + 1)
-        return r * softplus(logits) + targets * softplus(-logits) - constant
+        nll = r * softplus(logits) + targets * softplus(-logits) - constant
+        return self.weighed(nll, targets)
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The slope r p − y (1 − p)."""
@@ -85,7 +86,8 @@ class NegativeBinomial(OnePredictor):
         """The slope r p − y (1 − p) and the curvature (y + r) p (1 − p)."""
         r, logits = self._count_and_logits(outputs)
         p, q = torch.sigmoid(logits), torch.sigmoid(-logits)
-        return r * p - targets * q, (targets + r) * p * q
+        slope, curvature = r * p - targets * q, (targets + r) * p * q
+        return self.weighed(slope, targets), self.weighed(curvature, targets)
 
     def transition(self, targets: Tensor) -> Transition:
         """A logistic around exp(u) = r."""

@@ -94,6 +94,7 @@ class Network(SharedWeights):
             ShapeError: if its outputs are not as many as the likelihood needs.
         """
         _check_outputs(module, likelihood)
+        _check_linear(likelihood)
         body, layer = _split(module, likelihood.in_features)
         if layer.bias is not None and not likelihood.bias:
             raise SettingError(
@@ -169,11 +170,15 @@ class Network(SharedWeights):
         return self.observation.likelihood(outputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As the given one's."""
+        """As the given one's; where that is −log p, this head's."""
+        if self.observation.is_still(Head, "loss"):
+            return self.negative_log_prob(outputs, targets)
         return self.observation.loss(outputs, targets)
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As the given one's."""
+        """As the given one's, unless a subclass weighs targets otherwise."""
+        if not self.is_still(Network, "weight"):
+            return super().negative_log_prob(outputs, targets)
         return self.observation.negative_log_prob(outputs, targets)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
@@ -206,9 +211,20 @@ def _likelihood_of(head: Head) -> Head:
             "the likelihood of a network is given by a plain head, such as heads.Bernoulli(d, "
             f"tasks=T), not by {type(head).__name__}"
         )
+    _check_linear(head)
     likelihood = copy.deepcopy(head)
     likelihood.weight = nn.Parameter(head.weight.detach()[:, :0].clone(), requires_grad=False)
     return likelihood
+
+
+def _check_linear(head: Head) -> None:
+    """The network's outputs are its module's: what a likelihood does to its own would be lost."""
+    if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
+        raise SettingError(
+            f"head {head.site!r}: the likelihood of a network gets its outputs from the module, "
+            f"not from the forward, design or sums of {type(head).__name__}; put those into the "
+            "module, or give a head that leaves them as they are"
+        )
 
 
 def _check_outputs(module: nn.Module, likelihood: Head) -> None:

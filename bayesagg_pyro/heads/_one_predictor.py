@@ -26,7 +26,8 @@ class OnePredictor(Head, ABC):
     """A head with one output per task; second-order inference and quadrature need no more.
 
     The derivatives below come from automatic differentiation of the likelihood; a head with simple
-    or delicate ones overrides them. A subclass must keep the outputs linear in the features.
+    or delicate ones overrides them. A subclass that changes the loss or the likelihood below them
+    has the automatic ones again, unless it writes its own.
     """
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -56,27 +57,6 @@ class OnePredictor(Head, ABC):
         # Elementwise: the gradient of the summed slope is each entry's own second derivative.
         curvature, slope = torch.func.grad(total_slope, has_aux=True)(outputs)
         return slope, curvature.clamp(min=0)
-
-    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """`loss_derivative`, unless a subclass has changed the loss below it."""
-        if self._overtaken("loss_derivative", ("loss", "negative_log_prob", "likelihood")):
-            return OnePredictor.loss_derivative(self, outputs, targets)
-        return self.loss_derivative(outputs, targets)
-
-    def expansion(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """`nll_derivatives`, unless a subclass has changed the likelihood below it."""
-        if self._overtaken("nll_derivatives", ("negative_log_prob", "likelihood")):
-            return OnePredictor.nll_derivatives(self, outputs, targets)
-        return self.nll_derivatives(outputs, targets)
-
-    def _overtaken(self, derived: str, sources: tuple[str, ...]) -> bool:
-        """Whether a class nearer than the one that writes `derived` redefines what it derives."""
-        for cls in type(self).__mro__:
-            if derived in vars(cls):
-                return False
-            if any(source in vars(cls) for source in sources):
-                return True
-        return False
 
     def predictor_moments(self, features: Tensor, posterior: GaussianFamily) -> PredictorMoments:
         """Mean and variance of u under the posterior, with what an embedding leaves out."""

@@ -93,7 +93,8 @@ class Ordinal(OnePredictor):
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log (F(θ_y − u) − F(θ_{y−1} − u)), [..., B, tasks]; no difference of probabilities."""
-        return -self._f.log_mass(*self._bounds(outputs, targets.long()))
+        nll = -self._f.log_mass(*self._bounds(outputs, targets.long()))
+        return self.weighed(nll, targets)
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(F'(θ_y − u) − F'(θ_{y−1} − u)) / P(y)."""
@@ -101,7 +102,8 @@ class Ordinal(OnePredictor):
 
     def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Slope and exact curvature, which is positive: both links are log-concave."""
-        return self._f.derivatives(*self._bounds(outputs, targets.long()))
+        slope, curvature = self._f.derivatives(*self._bounds(outputs, targets.long()))
+        return self.weighed(slope, targets), self.weighed(curvature, targets)
 
     def transition(self, targets: Tensor) -> Transition:
         """In the middle of the class, or at the only cut-point of the first and last."""

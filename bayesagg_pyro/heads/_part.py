@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from types import MethodType
 
-from torch import nn
+from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
@@ -13,10 +14,15 @@ __all__ = ["divisible", "part"]
 
 
 def divisible(head: Head) -> bool:
-    """Whether `part` knows all that belongs to one task: weights, and buffers in `per_task`."""
+    """Whether `part` knows all that belongs to one task: weights, and buffers in `per_task`.
+
+    Methods and tensors that the object itself holds may be of all tasks.
+    """
     return (
         head.blocks == head.tasks
         and not head._modules
+        and not any(isinstance(own, Tensor | MethodType) for own in vars(head).values())
+        and head.is_still(type(head))
         and set(head._parameters) == {"weight"}
         and set(head._buffers) <= set(head.per_task)
     )

@@ -62,16 +62,17 @@ class Poisson(OnePredictor):
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """exp(u) − y u + log y!, [..., B, tasks]; finite however small the rate."""
-        return outputs.exp() - targets * outputs + torch.lgamma(targets.to(outputs.dtype) + 1)
+        constant = torch.lgamma(targets.to(outputs.dtype) + 1)
+        return self.weighed(outputs.exp() - targets * outputs + constant, targets)
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """exp(u) − y."""
-        return outputs.exp() - targets
+        return self.weighed(outputs.exp() - targets, targets)
 
     def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """exp(u) − y and exp(u)."""
         rate = outputs.exp()
-        return rate - targets, rate
+        return self.weighed(rate - targets, targets), self.weighed(rate, targets)
 
     def transition(self, targets: Tensor) -> Transition:
         """An exponential bends nowhere."""

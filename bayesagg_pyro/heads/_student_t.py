@@ -80,19 +80,19 @@ class StudentT(OnePredictor):
         log = torch.where(near, small.square().log1p(), 2 * large.log() + large.pow(-2).log1p())
         constant = torch.lgamma(0.5 * (df + 1)) - torch.lgamma(0.5 * df)
         constant = constant - 0.5 * (torch.pi * df).log() - scale.log()
-        return 0.5 * (df + 1) * log - constant
+        return self.weighed(0.5 * (df + 1) * log - constant, targets)
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(ν + 1) r / (ν + r²) / τ with r = (u − y) / τ."""
-        df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)
-        r = (outputs - targets) / scale
-        return (df + 1) / scale * r / (df + r.square())
+        return self.nll_derivatives(outputs, targets)[0]
 
     def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The derivative and Fisher's expected curvature."""
         df, scale = self.df.to(outputs.dtype), self.scale.to(outputs.dtype)
-        slope = self.loss_derivative(outputs, targets)
-        return slope, ((df + 1) / (df + 3) / scale.square()).expand_as(slope)
+        r = (outputs - targets) / scale
+        slope = (df + 1) / scale * r / (df + r.square())
+        curvature = ((df + 1) / (df + 3) / scale.square()).expand_as(slope)
+        return self.weighed(slope, targets), self.weighed(curvature, targets)
 
     def transition(self, targets: Tensor) -> Transition:
         """The derivative turns at u = y ± τ sqrt(ν), where its poles are, and falls like 1/u."""

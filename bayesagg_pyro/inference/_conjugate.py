@@ -11,7 +11,12 @@ from bayesagg_pyro.inference._cavity import without
 from bayesagg_pyro.inference._curvature import Dense
 from bayesagg_pyro.inference._examples import Keep
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, data_terms
+from bayesagg_pyro.inference._statistics import (
+    GaussianStatistics,
+    Statistics,
+    data_terms,
+    gaussian,
+)
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
@@ -39,7 +44,7 @@ class Conjugate(Scheme):
             prior: a Gaussian; a posterior serves.
 
         Raises:
-            DtypeError: if head or prior are not Gaussian.
+            DtypeError: if head or prior are not Gaussian, or the head no longer is.
             ShapeError, NonFiniteError: for bad features or targets.
             NumericalError: if Λ cannot be factored.
         """
@@ -57,9 +62,7 @@ class Conjugate(Scheme):
 
     def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
         """Empty sums, from which `infer_from` makes a posterior; examples need not be kept."""
-        if not isinstance(head, Gaussian):
-            raise DtypeError(_not_gaussian("heads", head))
-        return GaussianStatistics(head)
+        return GaussianStatistics(gaussian(head, "Conjugate inference"))
 
     def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> GaussianPosterior:
         """The posterior of all examples in `statistics`."""
@@ -113,16 +116,11 @@ def _noise_precision(head: Gaussian, like: Tensor) -> Tensor:
 
 
 def _gaussians(head: Head, prior: Posterior) -> tuple[Gaussian, GaussianPosterior]:
-    if not isinstance(head, Gaussian):
-        raise DtypeError(_not_gaussian("heads", head))
+    head = gaussian(head, "Conjugate inference")
     if not isinstance(prior, GaussianFamily):
-        raise DtypeError(_not_gaussian("priors", prior))
+        raise DtypeError(
+            f"head {head.site!r}: Conjugate inference is exact for Gaussian priors only, not "
+            f"{type(prior).__name__}; choose another scheme from bayesagg_pyro.inference"
+        )
     head.check_weights(prior, "prior")
     return head, prior.to_gaussian()
-
-
-def _not_gaussian(what: str, thing: object) -> str:
-    return (
-        f"Conjugate inference is exact for Gaussian {what} only, not {type(thing).__name__}; "
-        "choose another scheme from bayesagg_pyro.inference"
-    )

@@ -95,11 +95,11 @@ class Ensemble(Iterative):
         return posterior
 
     def _kind(self, joint: Joint) -> Data:
-        gaussian = isinstance(joint.head, Gaussian)
+        gaussian = joint.head.is_still(Gaussian, "likelihood")
         if self.data == "noise" and not gaussian:
             raise SettingError(
                 f"head {joint.head.site!r}: data='noise' perturbs real targets with the noise of a "
-                f"Gaussian head, not those of a {type(joint.head).__name__}; use 'bootstrap'"
+                f"Gaussian likelihood, not those of a {type(joint.head).__name__}; use 'bootstrap'"
             )
         if self.data == "auto":
             return "noise" if gaussian else "bootstrap"

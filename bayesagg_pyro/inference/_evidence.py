@@ -19,7 +19,7 @@ from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._log_joint import log_likelihood
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._search import maximise
-from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics
+from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, gaussian
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Info, Posterior
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.targets import RawTargets, Targets
@@ -143,8 +143,11 @@ class EvidenceMaximised(Scheme):
         """Those of the scheme inside.
 
         Raises:
+            DtypeError: for a Gaussian head whose model a subclass has changed.
             SettingError: for streamed sums of expansions, which hold no likelihood.
         """
+        if isinstance(head, Gaussian):
+            gaussian(head, "the evidence")
         statistics = self.scheme.statistics(head, keep)
         if not isinstance(statistics, GaussianStatistics | Examples):
             raise SettingError(
@@ -165,7 +168,7 @@ class EvidenceMaximised(Scheme):
         """Choose γ and τ from all examples, then infer with the data tempered.
 
         Raises:
-            DtypeError: if the prior is not Gaussian.
+            DtypeError: if the prior is not Gaussian, or a Gaussian head no longer is.
             SettingError: if the head learns its noise in a way this scheme cannot give it.
         """
         if not isinstance(prior, GaussianFamily):
@@ -175,6 +178,7 @@ class EvidenceMaximised(Scheme):
             )
         tempered = statistics if temperature == 1.0 else statistics.scaled(1 / temperature)
         if isinstance(head, Gaussian):
+            head = gaussian(head, "the evidence")
             return self._infer_gaussian(head, statistics, tempered, prior)
         assert isinstance(statistics, Examples)
         if self.variance is None:

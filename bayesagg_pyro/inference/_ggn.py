@@ -1,6 +1,6 @@
 """Quadratic expansion of a head's negative log-likelihood: value, gradient and GGN curvature.
 
-For linear heads the generalised Gauss-Newton matrix Σ J_iᵀ H_i J_i is the Hessian; H_i is the
+For linear outputs the generalised Gauss-Newton matrix Σ J_iᵀ H_i J_i is the Hessian; H_i is the
 curvature of −log p(y | f) in the outputs f (paper, section 4.2).
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Categorical, Head, Heteroscedastic, OnePredictor
+from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.inference._curvature import (
     Curvature,
     Dense,
@@ -27,14 +27,14 @@ from bayesagg_pyro.inference._curvature import (
 )
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Chunk", "Expansion", "check_structure", "expand", "value"]
+__all__ = ["Chunk", "Expansion", "expand", "value"]
 
 
 class Chunk(NamedTuple):
     """Some examples in the precision of head algebra.
 
     Attributes:
-        design: [B, D].
+        design: [B, D]; the features, [B, d], for heads that `_nonlinear` expands.
         targets: [B, tasks].
     """
 
@@ -60,41 +60,6 @@ class Expansion(NamedTuple):
         mine, theirs = formed(self.curvature), formed(other.curvature)
         curvature: Curvature = mine + theirs  # type: ignore[operator]
         return Expansion(self.value + other.value, self.gradient + other.gradient, curvature)
-
-
-def check_structure(head: Head, structure: Structure) -> None:
-    """Refuse heads without second-order expansion and structures that do not fit.
-
-    Raises:
-        SettingError: naming the head and the remedy.
-    """
-    if isinstance(head, OnePredictor):
-        allowed: tuple[str, ...] = ("full", "diag")
-    elif isinstance(head, Categorical):
-        allowed = ("full", "kron", "diag")
-        _check_same_model(head, Categorical, "softmax(W h)")
-    elif isinstance(head, Heteroscedastic):
-        allowed = ("full", "diag")
-        _check_same_model(head, Heteroscedastic, "N(f, exp(s))")
-    else:
-        raise SettingError(
-            f"head {head.site!r}: {type(head).__name__} has no second-order expansion; derive it "
-            "from heads.OnePredictor or choose a sampling scheme"
-        )
-    if structure not in allowed:
-        raise SettingError(
-            f"head {head.site!r}: structure must be one of {allowed} for "
-            f"{type(head).__name__} heads, not {structure!r}"
-        )
-
-
-def _check_same_model(head: Head, base: type[Head], model: str) -> None:
-    for name in ("negative_log_prob", "likelihood", "forward", "design"):
-        if getattr(type(head), name) is not getattr(base, name):
-            raise SettingError(
-                f"head {head.site!r}: {type(head).__name__} overrides {name} of {base.__name__}, "
-                f"whose expansion is for {model}; choose a sampling scheme"
-            )
 
 
 def expand(
@@ -140,10 +105,7 @@ def _nll(head: Head, chunk: Chunk, outputs: Tensor) -> Tensor:
     """Σ −log p over the examples for outputs as `_outputs` gives them, [tasks]."""
     if isinstance(head, Categorical) and head.tasks == 1:
         outputs = outputs[:, 0]
-    values = chunk.targets.values
-    if not isinstance(head, Categorical):
-        values = values.to(outputs.dtype)
-    nll = head.negative_log_prob(outputs, values)
+    nll = head.negative_log_prob(outputs, like(chunk.targets.values, outputs))
     factor = chunk.targets.factor(nll.dtype)
     return (nll if factor is None else nll * factor).sum(0)
 
@@ -153,7 +115,7 @@ def _expand_predictor(
 ) -> Expansion:
     design, targets = chunk
     outputs = _outputs(head, design, point)
-    slope, curvature = head.expansion(outputs, targets.values.to(outputs.dtype))
+    slope, curvature = head.nll_derivatives(outputs, like(targets.values, outputs))
     factor = targets.factor(slope.dtype)
     if factor is not None:
         slope, curvature = slope * factor, curvature * factor

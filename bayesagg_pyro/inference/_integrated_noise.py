@@ -13,7 +13,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._examples import Keep
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics
+from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, gaussian
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
@@ -56,8 +56,8 @@ class IntegratedNoise(Scheme):
         """The exact posterior of weights and noise variance.
 
         Raises:
-            DtypeError: if the head is not Gaussian, or the prior neither Gaussian nor a posterior
-                of this scheme.
+            DtypeError: if the head is not (or no longer) Gaussian, or the prior neither Gaussian
+                nor a posterior of this scheme.
             SettingError: if the head learns its noise.
             NumericalError: if Λ cannot be factored.
         """
@@ -165,11 +165,7 @@ class IntegratedNoise(Scheme):
 
 
 def _gaussian(head: Head) -> Gaussian:
-    if not isinstance(head, Gaussian):
-        raise DtypeError(
-            f"IntegratedNoise is exact for Gaussian heads only, not {type(head).__name__}; choose "
-            "another scheme from bayesagg_pyro.inference"
-        )
+    head = gaussian(head, "IntegratedNoise")
     if head.noise == "learned":
         raise SettingError(
             f"head {head.site!r} learns its noise, IntegratedNoise integrates over it; give the "

@@ -211,12 +211,16 @@ def _prior_arguments(precision: Tensor, mean: Tensor, structure: str) -> dict[st
 def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -> DiagonalGaussian:
     """The prior, if the package can do all this."""
     owner, remedy = f"head {head.site!r}: laplace-torch has no", "use inference.Laplace"
-    weighted = getattr(head, "class_weight", None) is not None
-    plain = type(head).likelihood in (Categorical.likelihood, Gaussian.likelihood)
-    if not isinstance(head, Categorical | Gaussian) or not plain:
+    weighted = head.target_weight(targets.values) is not None
+    if not head.is_still((Categorical, Gaussian), "likelihood"):
         raise SettingError(
             f"{owner} likelihood for {type(head).__name__} heads, only for Categorical and "
             f"Gaussian ones; {remedy}"
+        )
+    if not head.is_still((Head, Categorical), "outputs", "design"):
+        raise SettingError(
+            f"{owner} place for outputs that are not linear in the features, as those of "
+            f"{type(head).__name__}; {remedy}"
         )
     if head.embedding is not None:
         raise SettingError(

@@ -24,7 +24,13 @@ from bayesagg_pyro.inference._curvature import (
     formed,
 )
 from bayesagg_pyro.inference._examples import Examples, Keep
-from bayesagg_pyro.inference._expansion import check_structure, expand, value
+from bayesagg_pyro.inference._expansion import (
+    check_structure,
+    check_tasks,
+    chunk_of,
+    expand,
+    value,
+)
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
@@ -99,7 +105,8 @@ class SecondOrder(Scheme):
         """A Gaussian posterior; its `info` tells how far the expansion can be trusted.
 
         Args:
-            head: Bernoulli, Categorical or another head of one linear predictor.
+            head: Bernoulli, Categorical or another head of one predictor; a network; a Pyro model.
+                Outputs of a subclass that are no longer linear are expanded by autograd.
             features: [N, d].
             targets: [N, tasks], or (values, mask).
             prior: a Gaussian of a structure that this one can be added to.
@@ -111,7 +118,8 @@ class SecondOrder(Scheme):
         """
         if not isinstance(targets, Targets):  # parsed targets come with checked features
             head.check_features(features)
-        chunk = Chunk(head.exact(features), head.parse_targets(targets, len(features)))
+            check_tasks(head)
+        chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
         return self._infer(head, lambda: [chunk], prior)
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
@@ -121,6 +129,7 @@ class SecondOrder(Scheme):
             SettingError: if head and structure do not fit.
         """
         check_structure(head, self.structure)
+        check_tasks(head)
         return ExpansionSums(head, self) if keep.streaming else Examples(head, keep)
 
     @torch.no_grad()
@@ -131,7 +140,7 @@ class SecondOrder(Scheme):
         assert isinstance(statistics, Examples)
 
         def source() -> Iterable[Chunk]:
-            return (Chunk(head.exact(h), targets) for h, targets in statistics.chunks())
+            return (chunk_of(head, h, targets) for h, targets in statistics.chunks())
 
         return self._infer(head, source, prior)
 
@@ -151,7 +160,7 @@ class SecondOrder(Scheme):
         See `Scheme.leave_out`.
         """
         prior = _gaussian(head, prior)
-        chunk = Chunk(head.exact(features), head.parse_targets(targets, len(features)))
+        chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
         prior = prior.to(chunk.design.device, chunk.design.dtype)
         point = head.point().detach().to(chunk.design.dtype)
         at = self.expand(head, [chunk], point)
@@ -206,9 +215,9 @@ class ExpansionSums(Statistics):
         """Add a batch's expansion at the head's present weights."""
         if valid is not None:
             features, targets = features.where(valid, 0.0), targets.where(valid, self._head.filler)
-        design = self._head.exact(features)
-        point = self._head.point().detach().to(design.dtype)
-        at = self._scheme.expand(self._head, [Chunk(design, targets)], point)
+        chunk = chunk_of(self._head, features, targets)
+        point = self._head.point().detach().to(chunk.design.dtype)
+        at = self._scheme.expand(self._head, [chunk], point)
         curvature = formed(at.curvature)
         if self._origin is None:
             self._origin = point.clone()

@@ -1,11 +1,11 @@
-"""Expansions of −log p in weights that all tasks share, w [1, P].
+"""Expansions of −log p in the weights by automatic differentiation, whatever the outputs are.
 
-Network heads: the generalised Gauss-Newton matrix Σ_i J_iᵀ H_i J_i, with J_i the Jacobian of one
-example's outputs in the weights and H_i the curvature of −log p in the outputs (Schraudolph, 2002).
-It equals the Hessian where the outputs are linear in the weights, and is positive semi-definite
-always.
+Networks, and heads with a `forward` of their own: the generalised Gauss-Newton matrix
+Σ_i J_iᵀ H_i J_i, with J_i the Jacobian of one example's outputs in the weights and H_i the
+curvature of −log p in the outputs (Schraudolph, 2002). It equals the Hessian where the outputs are
+linear in the weights, and is positive semi-definite always.
 
-Other heads have no outputs to go through: the Hessian itself, by automatic differentiation. It may
+Other heads of shared weights, w [1, P], have no outputs to go through: the Hessian itself. It may
 be indefinite away from a minimum; `Hessian.onto` says what happens then.
 """
 
@@ -17,6 +17,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import (
     Categorical,
@@ -24,16 +25,15 @@ from bayesagg_pyro.heads import (
     Heteroscedastic,
     Network,
     OnePredictor,
-    SharedWeights,
 )
-from bayesagg_pyro.inference import _ggn
+from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.inference._curvature import Curvature, Dense, Diagonal, Structure
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._log_joint import log_likelihood
 from bayesagg_pyro.posteriors import Gaussian, GaussianFamily
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Hessian", "check_structure", "expand", "value"]
+__all__ = ["Hessian", "check_tasks", "expand", "value"]
 
 #: Entries of the largest Jacobian at once: 2²³ doubles are 64 MiB.
 _CHUNK = 2**23
@@ -72,44 +72,65 @@ class Hessian(Dense):
         )
 
 
-def check_structure(head: SharedWeights, structure: Structure) -> None:
-    """Refuse structures that do not fit, and likelihoods whose curvature is not known.
-
-    Raises:
-        SettingError: naming the head and the remedy.
-    """
-    allowed: tuple[str, ...] = ("full",)
-    if isinstance(head, Network):
-        _ggn.check_structure(head.observation, "full")
-        allowed = ("full", "diag")
-    if structure not in allowed:
-        raise SettingError(
-            f"head {head.site!r}: structure must be one of {allowed} for {type(head).__name__} "
-            f"heads, not {structure!r}"
-        )
-
-
-def value(head: SharedWeights, chunk: Chunk, point: Tensor) -> Tensor:
-    """Σ −log p over the observed examples, [1]."""
+def value(head: Head, chunk: Chunk, point: Tensor) -> Tensor:
+    """Σ −log p over the observed examples, [blocks]."""
     return -log_likelihood(head, point, chunk.design, chunk.targets)
 
 
-def expand(head: SharedWeights, chunk: Chunk, point: Tensor, structure: Structure) -> Expansion:
-    """Value, gradient and curvature at `point`, [1, P], for some examples."""
-    if not isinstance(head, Network):
+def expand(
+    head: Head, observed: Head | None, chunk: Chunk, point: Tensor, structure: Structure
+) -> Expansion:
+    """Value, gradient and curvature at `point`, [blocks, P], for some examples.
+
+    Args:
+        head: the head.
+        observed: the head whose likelihood of the outputs is expanded, most often the same; None
+            for the Hessian of what all tasks share.
+        chunk: features and targets.
+        point: the weights.
+        structure: of the curvature.
+    """
+    if observed is None:
         return _hessian(head, chunk, point)
-    each = head.weight_size * head.tasks * head.observation.outputs_per_task
+    each = head.weight_size * head.tasks * observed.outputs_per_task
     size = max(1, _CHUNK // each)
     parts = (
-        _gauss_newton(head, Chunk(chunk.design[rows], _rows(chunk.targets, rows)), point, structure)
-        for rows in (slice(i, i + size) for i in range(0, len(chunk.design), size))
+        _gauss_newton(head, observed, Chunk(h, chunk.targets.examples(rows)), point, structure)
+        for h, rows in (
+            (chunk.design[rows], rows)
+            for rows in (slice(i, i + size) for i in range(0, len(chunk.design), size))
+        )
     )
     return reduce(lambda total, part: total + part, parts)
 
 
-def _gauss_newton(head: Network, chunk: Chunk, point: Tensor, structure: Structure) -> Expansion:
+def _gauss_newton(
+    head: Head, observed: Head, chunk: Chunk, point: Tensor, structure: Structure
+) -> Expansion:
     features, targets = chunk
-    tasks = head.tasks
+    if isinstance(head, Network) and head.is_still(Network, "outputs"):
+        jacobian, outputs = _network_jacobian(head, features, point)
+    else:
+        jacobian, outputs = _jacobian(head, features, point)
+    slope, curved = _curved(observed, outputs, targets, jacobian)
+    if head.blocks == 1:  # every output depends on the same weights
+        slope, jacobian, curved = (
+            x.flatten(0, 2)[None] for x in (slope[..., None], jacobian, curved)
+        )
+    else:
+        slope, jacobian, curved = (
+            x.transpose(0, 1).flatten(1, 2) for x in (slope[..., None], jacobian, curved)
+        )
+    gradient = (slope.mT @ jacobian)[:, 0]
+    if structure == "diag":
+        curvature: Curvature = Diagonal((jacobian * curved).sum(1))
+    else:
+        curvature = Dense(jacobian.mT @ curved)
+    return Expansion(value(head, chunk, point), gradient, curvature)
+
+
+def _network_jacobian(head: Network, features: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+    """One backward pass per output: there are fewer of them than weights."""
 
     def outputs_of(weight: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         out = head.flat_outputs(h[None], weight)[0]
@@ -118,15 +139,57 @@ def _gauss_newton(head: Network, chunk: Chunk, point: Tensor, structure: Structu
     jacobian, flat = torch.func.vmap(
         torch.func.jacrev(outputs_of, has_aux=True), in_dims=(None, 0)
     )(point[0], features)
-    jacobian = jacobian.unflatten(1, (tasks, -1))  # [B, tasks, C, P]
-    outputs = flat.unflatten(1, (tasks, -1))  # [B, tasks, C]
-    slope, curved = _curved(head.observation, outputs, targets, jacobian)
-    gradient = torch.einsum("btc,btcp->p", slope, jacobian)[None]
-    if structure == "diag":
-        curvature: Curvature = Diagonal((jacobian * curved).sum((0, 1, 2))[None])
-    else:
-        curvature = Dense((jacobian.flatten(0, 2).mT @ curved.flatten(0, 2))[None])
-    return Expansion(value(head, chunk, point), gradient, curvature)
+    return jacobian.unflatten(1, (head.tasks, -1)), flat.unflatten(1, (head.tasks, -1))
+
+
+def _jacobian(head: Head, features: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a head's own `forward`: [B, tasks, C, P] in the weights of each task, and [B, tasks, C].
+
+    One shift δ moves the weights of all tasks, of which each task's outputs depend on their own
+    alone. Jᵀ v is linear in v, so its derivatives in v are the columns of J: one for each weight,
+    for all examples at once. No code of the head is run under a transform of `torch.func`.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        features, point = features.clone(), point.detach().clone()
+        shift = torch.zeros_like(point[0]).requires_grad_()
+        outputs = head(features, point + shift)
+        outputs = outputs.reshape(len(features), head.tasks, -1)
+        if not outputs.requires_grad:
+            raise SettingError(
+                f"head {head.site!r}: the outputs of {type(head).__name__} have no derivative in "
+                "the weights given to forward(features, weight)"
+            )
+        v = torch.zeros_like(outputs).requires_grad_()
+        (pulled,) = torch.autograd.grad(outputs, shift, v, create_graph=True)
+        unit = torch.eye(len(shift), dtype=shift.dtype, device=shift.device)
+        (columns,) = torch.autograd.grad(pulled, v, unit, is_grads_batched=True)
+    return columns.movedim(0, -1), outputs.detach()
+
+
+def check_tasks(head: Head) -> None:
+    """Refuse a head whose tasks have weights of their own but outputs that mix them.
+
+    Seen at two examples: Σ r_t f_t, for some numbers r, has in the weights of task t the slope of
+    r_t f_t alone.
+
+    Raises:
+        SettingError: naming the head and the remedy.
+    """
+    point = head.point().detach().to(linalg.head_dtype(head.weight.device))
+    count = 2 * head.in_features
+    features = (0.7 * torch.arange(count).to(point)).sin().reshape(2, -1)
+    jacobian, outputs = _jacobian(head, features, point)  # [2, tasks, C, P]
+    r = (0.3 + torch.arange(outputs.numel()).to(point)).sin().reshape(outputs.shape)
+    alone = torch.einsum("btc,btcp->tp", r, jacobian)
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = point.clone().requires_grad_()
+        total = (head(features.clone(), weight).reshape(r.shape) * r).sum()
+        (together,) = torch.autograd.grad(total, weight)
+    if (together - alone).abs().max() > 1e-4 * alone.abs().max():
+        raise SettingError(
+            f"head {head.site!r}: outputs of one task of {type(head).__name__} depend on the "
+            "weights of others, whose posteriors are apart; derive it from heads.SharedWeights"
+        )
 
 
 def _curved(
@@ -135,8 +198,8 @@ def _curved(
     """Slope of −log p in the outputs, [B, tasks, C], and its curvature times the Jacobian."""
     factor = targets.factor(outputs.dtype)
     if isinstance(likelihood, OnePredictor):
-        values = targets.values.to(outputs.dtype)
-        slope, curvature = likelihood.expansion(outputs[..., 0], values)
+        values = like(targets.values, outputs)
+        slope, curvature = likelihood.nll_derivatives(outputs[..., 0], values)
         if factor is not None:
             slope, curvature = slope * factor, curvature * factor
         return slope[..., None], curvature[..., None, None] * jacobian
@@ -159,7 +222,7 @@ def _curved(
     return slope * factor[..., None], curved * factor[..., None, None]
 
 
-def _hessian(head: SharedWeights, chunk: Chunk, point: Tensor) -> Expansion:
+def _hessian(head: Head, chunk: Chunk, point: Tensor) -> Expansion:
     def total(weight: Tensor) -> Tensor:
         return value(head, chunk, weight[None])[0]
 
@@ -170,10 +233,3 @@ def _hessian(head: SharedWeights, chunk: Chunk, point: Tensor) -> Expansion:
     matrix, (gradient, at) = torch.func.jacfwd(slope, has_aux=True)(point[0])
     matrix = 0.5 * (matrix + matrix.mT)
     return Expansion(at[None], gradient[None], Hessian(matrix[None]))
-
-
-def _rows(targets: Targets, rows: slice) -> Targets:
-    values, mask, weight = targets
-    return Targets(
-        values[rows], None if mask is None else mask[rows], None if weight is None else weight[rows]
-    )

@@ -11,14 +11,18 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._state import finite, saved
-from bayesagg_pyro.errors import NonFiniteError, StateError
-from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.errors import DtypeError, NonFiniteError, StateError
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.heads._contract import Aspect
 from bayesagg_pyro.targets import Targets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["GaussianStatistics", "Statistics", "data_terms"]
+__all__ = ["GaussianStatistics", "Statistics", "data_terms", "gaussian"]
+
+#: What the sums of hᵀh and h y stand for, whatever the design is.
+_GAUSSIAN: tuple[Aspect, ...] = ("outputs", "likelihood", "weight")
 
 
 class Statistics(ABC):
@@ -202,6 +206,28 @@ class GaussianStatistics(Statistics):
             raise StateError(f"{owner}: the saved sums of squares or weights are negative")
         for name, value in found.items():
             setattr(self, name, value.to(self.moment).clone())
+
+
+def gaussian(head: Head, what: str) -> Gaussian:
+    """The head, if y = hᵀ w + ε with ε ~ N(0, τ²) is its model.
+
+    Args:
+        head: any.
+        what: who asks for that, for the message.
+
+    Raises:
+        DtypeError: naming what the head is, or has changed, and the remedy.
+    """
+    if isinstance(head, Gaussian):
+        if head.is_still(Gaussian, *_GAUSSIAN):
+            return head
+        reason = f"and {head.changed(Gaussian, *_GAUSSIAN)}"
+    else:
+        reason = f"not {type(head).__name__}"
+    raise DtypeError(
+        f"head {head.site!r}: {what} is exact for Gaussian heads only, {reason}; choose another "
+        "scheme from bayesagg_pyro.inference, such as Laplace or TaylorGGN"
+    )
 
 
 def data_terms(design: Tensor, targets: Targets, noise_precision: Tensor) -> tuple[Tensor, Tensor]:

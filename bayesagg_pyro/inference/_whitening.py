@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.inference._expansion import check_structure
-from bayesagg_pyro.inference._ggn import Chunk
+from bayesagg_pyro.inference._expansion import check_structure, chunk_of
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._maximum import maximise
@@ -109,7 +108,7 @@ def approximate(joint: Joint, start: Posterior | None) -> Gaussian:
         mode, precision, _ = maximise(joint.log_prob, point, tolerance=_TOLERANCE, max_steps=_STEPS)
         return Gaussian(mode, precision)
     with torch.no_grad():
-        chunk = Chunk(head.exact(joint.features), joint.targets)
+        chunk = chunk_of(head, joint.features, joint.targets)
         scheme = Laplace(tolerance=_TOLERANCE, max_steps=_STEPS)
         return scheme.fit(head, lambda: [chunk], joint.prior.to_gaussian(), point).to_gaussian()
 
@@ -129,7 +128,7 @@ def approximate_diagonally(joint: Joint, start: Posterior | None) -> DiagonalGau
     except SettingError:
         return prior.with_mean(point)
     with torch.no_grad():
-        chunk = Chunk(joint.head.exact(joint.features), joint.targets)
+        chunk = chunk_of(joint.head, joint.features, joint.targets)
         scheme = Laplace("diag", tolerance=_TOLERANCE, max_steps=_STEPS)
         found = scheme.fit(joint.head, lambda: [chunk], prior, point)
     assert isinstance(found, DiagonalGaussian)

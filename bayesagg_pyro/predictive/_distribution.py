@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import Head, Network
 
 __all__ = ["PredictiveDistribution", "log_likelihood", "seeded"]
 
@@ -77,7 +77,15 @@ class seeded:
 
 
 def log_likelihood(head: Head, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The density log p(y | f), [..., B, tasks], without the weights of tempering."""
-    nll = head.negative_log_prob(outputs, targets)
-    weight = head.target_weight(targets)
-    return -nll if weight is None else -nll / weight.to(nll.dtype)
+    """The density log p(y | f), [..., B, tasks], without the weights of tempering.
+
+    By the head's own formula where that is one of its likelihood: a subclass that redefines
+    `negative_log_prob` alone (tempered, smoothed) changes what inference sums, not what is
+    predicted.
+    """
+    if isinstance(head, Network) and head.is_still(Network, "likelihood", "weight"):
+        head = head.observation
+    if head.has_own_density and head.target_weight(targets) is None:
+        return -head.negative_log_prob(outputs, targets)
+    density: Tensor = head.likelihood(outputs).log_prob(targets)
+    return density

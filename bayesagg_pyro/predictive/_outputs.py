@@ -9,26 +9,13 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.heads import Categorical, Head, OnePredictor
+from bayesagg_pyro.heads import Head, OnePredictor
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 
-__all__ = ["drawn_outputs", "is_linear", "joint_outputs", "predictor", "same_likelihood"]
+__all__ = ["drawn_outputs", "joint_outputs", "predictor"]
 
 #: Entries of the largest temporary of a chunk of draws.
 _CHUNK = 2**22
-
-
-def is_linear(head: Head) -> bool:
-    """Whether outputs are a linear function of the weights, f = W φ(h)."""
-    return type(head).forward in (Head.forward, Categorical.forward)
-
-
-def same_likelihood(head: Head, base: type[Head]) -> bool:
-    """Whether `head` is of that class and has its likelihood still."""
-    names = ("forward", "negative_log_prob", "likelihood", "target_weight")
-    return isinstance(head, base) and all(
-        getattr(type(head), name) is getattr(base, name) for name in names
-    )
 
 
 def predictor(

@@ -22,10 +22,8 @@ from bayesagg_pyro.predictive._compound import NormalCompound, PredictorCompound
 from bayesagg_pyro.predictive._mixture import SampledPredictive
 from bayesagg_pyro.predictive._outputs import (
     drawn_outputs,
-    is_linear,
     joint_outputs,
     predictor,
-    same_likelihood,
 )
 from bayesagg_pyro.predictive._student_t import student_t
 
@@ -47,8 +45,8 @@ def predictive(
 
     With a Gaussian posterior: heads of one linear predictor, `Heteroscedastic` and two-class
     `Categorical` by quadrature over the predictors; `Gaussian` in closed form (in the head itself).
-    Everything else by draws of the weights: all stored ones of an `Empirical` posterior, else
-    `samples` new ones.
+    Everything else, and heads whose outputs are no longer linear in the weights, by draws of these:
+    all stored ones of an `Empirical` posterior, else `samples` new ones.
 
     Args:
         head: the head.
@@ -77,7 +75,7 @@ def predictive(
     head.check_weights(posterior, "posterior")
     if method == "probit":
         return _probit(head, features, posterior)
-    if method != "samples" and isinstance(posterior, GaussianFamily) and is_linear(head):
+    if method != "samples" and isinstance(posterior, GaussianFamily):
         found = _by_quadrature(head, features, posterior)
         if found is not None:
             return found
@@ -94,24 +92,25 @@ def predictive(
 
 def _by_quadrature(head: Head, features: Tensor, posterior: GaussianFamily) -> Any:
     """The predictive distribution, or None where there is no rule."""
-    if isinstance(head, OnePredictor):
+    if isinstance(head, OnePredictor) and head.is_still(OnePredictor, "outputs"):
         mean, variance = predictor(head, posterior, features)
         if classes.has_classes(head):
             log_p = classes.integrated(head, mean, variance.sqrt())
             return classes.from_log_probabilities(head, log_p)
-        if isinstance(head, StudentT) and same_likelihood(head, StudentT):
+        if isinstance(head, StudentT) and head.is_still(StudentT, "likelihood"):
             return student_t(head, mean, variance)
         return PredictorCompound(head, mean, variance.sqrt())
-    if isinstance(head, Heteroscedastic) and same_likelihood(head, Heteroscedastic):
+    if head.is_still(Heteroscedastic, "outputs", "likelihood"):
         return NormalCompound(*joint_outputs(head, posterior, features))
-    if isinstance(head, Categorical) and head.classes == 2 and same_likelihood(head, Categorical):
+    softmax = head.is_still(Categorical, "outputs", "likelihood")
+    if softmax and head.outputs_per_task == 2:
         log_p = classes.two_classes(*joint_outputs(head, posterior, features))
         return classes.from_log_probabilities(head, log_p)
     return None
 
 
 def _probit(head: Head, features: Tensor, posterior: Posterior) -> Any:
-    logistic = is_linear(head) and same_likelihood(head, Bernoulli)
+    logistic = head.is_still(Bernoulli, "outputs", "likelihood")
     if not (logistic and isinstance(head, Bernoulli) and isinstance(posterior, GaussianFamily)):
         raise SettingError(
             f"head {head.site!r}: the probit approximation is for Bernoulli heads with Gaussian "

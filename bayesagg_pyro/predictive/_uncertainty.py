@@ -15,7 +15,7 @@ from bayesagg_pyro.predictive._classes import has_classes, log_probabilities
 from bayesagg_pyro.predictive._compound import output_rule
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution
 from bayesagg_pyro.predictive._mixture import SampledPredictive
-from bayesagg_pyro.predictive._outputs import drawn_outputs, is_linear, predictor, same_likelihood
+from bayesagg_pyro.predictive._outputs import drawn_outputs, predictor
 
 __all__ = ["Uncertainty", "uncertainty"]
 
@@ -70,19 +70,16 @@ def uncertainty(
     head.check_weights(posterior, "posterior")
     if has_classes(head):
         return _of_classes(head, posterior, features, samples, generator)
-    if (
-        isinstance(head, Gaussian)
-        and isinstance(posterior, GaussianFamily)
-        and same_likelihood(head, Gaussian)
-    ):
-        epistemic = predictor(head, posterior, features)[1]
-        noise = head.noise_scale.to(epistemic).square().expand_as(epistemic)
-        return Uncertainty(epistemic, noise, "variance")
-    if isinstance(posterior, NormalInverseGamma) and isinstance(head, Gaussian):
-        spread = predictor(head, posterior.unit, features)[1]  # for τ² = 1
-        a, b = posterior.shape_parameter, posterior.rate
-        noise = torch.where(a > 1, b / (a - 1), torch.inf)  # E τ², infinite for few examples
-        return Uncertainty(noise * spread, noise.expand_as(spread), "variance")
+    if isinstance(head, Gaussian) and head.is_still(Gaussian, "outputs", "likelihood"):
+        if isinstance(posterior, GaussianFamily):
+            epistemic = predictor(head, posterior, features)[1]
+            noise = head.noise_scale.to(epistemic).square().expand_as(epistemic)
+            return Uncertainty(epistemic, noise, "variance")
+        if isinstance(posterior, NormalInverseGamma):
+            spread = predictor(head, posterior.unit, features)[1]  # for τ² = 1
+            a, b = posterior.shape_parameter, posterior.rate
+            noise = torch.where(a > 1, b / (a - 1), torch.inf)  # E τ², infinite for few examples
+            return Uncertainty(noise * spread, noise.expand_as(spread), "variance")
     found = head.predictive(features, posterior, samples=samples, generator=generator)
     if not isinstance(found, PredictiveDistribution):
         outputs = drawn_outputs(head, posterior, features, samples, generator)
@@ -97,7 +94,8 @@ def _of_classes(
     samples: int,
     generator: torch.Generator | None,
 ) -> Uncertainty:
-    if isinstance(head, OnePredictor) and isinstance(posterior, GaussianFamily) and is_linear(head):
+    linear = head.is_still(OnePredictor, "outputs")
+    if isinstance(head, OnePredictor) and linear and isinstance(posterior, GaussianFamily):
         mean, variance = predictor(head, posterior, features)
         std = variance.sqrt()
         z, weight = output_rule(mean, std)

@@ -176,10 +176,10 @@ def average(head: Head, outputs: Tensor) -> Tensor:
 
     Probabilities are averaged for classes, in logarithms; the outputs themselves for others.
     """
-    if isinstance(head, Bernoulli):
+    if head.is_still(Bernoulli, "likelihood"):
         sure = nn.functional.logsigmoid(outputs).logsumexp(0)
         return sure - nn.functional.logsigmoid(-outputs).logsumexp(0)
-    if isinstance(head, Categorical):
+    if head.is_still(Categorical, "likelihood"):
         return outputs.log_softmax(-1).logsumexp(0) - torch.tensor(float(len(outputs))).log()
     return outputs.mean(0)
 
