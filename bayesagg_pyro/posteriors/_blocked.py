@@ -130,7 +130,7 @@ class BlockedGaussian(Gaussian):
             precision_tril=self.precision_tril,
             jitter=self.info.jitter,
         )
-        return dense.for_outputs(self.outputs_per_task)
+        return self._as_dense(dense)
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean, and both triangles by rows."""
