@@ -22,9 +22,9 @@ def kl(
 ) -> Tensor:
     """KL(p ‖ q) in nats, [tasks].
 
-    Exact for two Gaussians, as `torch.distributions.kl_divergence` is. Where both have a density, E_p[log p − log q] over draws from p. A
-    posterior known through samples alone has no density to take a logarithm of: compare such ones
-    by `wasserstein2` or `against_reference`.
+    Exact for two Gaussians, as `torch.distributions.kl_divergence` is. Where both have a density,
+    E_p[log p − log q] over draws from p. A posterior known through samples alone has no density to
+    take a logarithm of: compare such ones by `wasserstein2` or `against_reference`.
 
     Args:
         p: the distribution that the expectation is over.

@@ -27,7 +27,7 @@ from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["ExpansionSums", "NewtonStep", "SecondOrder", "newton_step"]
 
@@ -107,7 +107,7 @@ class SecondOrder(Scheme):
             ShapeError, DtypeError, NonFiniteError: for bad features or targets.
             NumericalError: if the precision cannot be factored.
         """
-        if not isinstance(targets, Targets):  # parsed targets come with checked features
+        if not isinstance(targets, Parsed):  # parsed targets come with checked features
             head.check_features(features)
         chunk = Chunk(head.exact(features), head.parse_targets(targets, len(features)))
         return self._infer(head, lambda: [chunk], prior)

@@ -101,7 +101,9 @@ def expand(head: SharedWeights, chunk: Chunk, point: Tensor, structure: Structur
     each = head.weight_size * head.tasks * head.observation.outputs_per_task
     size = max(1, _CHUNK // each)
     parts = (
-        _gauss_newton(head, Chunk(chunk.design[rows], _rows(chunk.targets, rows)), point, structure)
+        _gauss_newton(
+            head, Chunk(chunk.design[rows], chunk.targets.examples(rows)), point, structure
+        )
         for rows in (slice(i, i + size) for i in range(0, len(chunk.design), size))
     )
     return reduce(lambda total, part: total + part, parts)
@@ -170,10 +172,3 @@ def _hessian(head: SharedWeights, chunk: Chunk, point: Tensor) -> Expansion:
     matrix, (gradient, at) = torch.func.jacfwd(slope, has_aux=True)(point[0])
     matrix = 0.5 * (matrix + matrix.mT)
     return Expansion(at[None], gradient[None], Hessian(matrix[None]))
-
-
-def _rows(targets: Targets, rows: slice) -> Targets:
-    values, mask, weight = targets
-    return Targets(
-        values[rows], None if mask is None else mask[rows], None if weight is None else weight[rows]
-    )

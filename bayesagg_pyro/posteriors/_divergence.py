@@ -34,7 +34,7 @@ def gaussian_divergence(p: GaussianFamily, q: GaussianFamily) -> Tensor:
 
 
 def _spread(p: GaussianFamily, q: GaussianFamily) -> Tensor:
-    """tr Λ_q S_p − P + log |Λ_p| − log |Λ_q|, at least 0, [tasks]."""
+    """Excess tr Λ_q S_p − P + log |Λ_p| − log |Λ_q|, at least 0, [tasks]."""
     if isinstance(q, DiagonalGaussian):
         trace = (q.precision * p.variance).sum(-1)
     elif isinstance(p, KroneckerGaussian) and isinstance(q, KroneckerGaussian):

@@ -118,4 +118,4 @@ def _probit(head: Head, features: Tensor, posterior: Posterior) -> Any:
             f"posteriors, not {type(head).__name__} with {type(posterior).__name__}; use "
             'method="auto"'
         )
-    return classes.probit(*predictor(head, posterior, features))
+    return classes.probit(head, *predictor(head, posterior, features))
