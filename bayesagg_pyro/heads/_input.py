@@ -125,6 +125,8 @@ def parse_targets(
 def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
     if not isinstance(targets, tuple | list):
         return targets, None, None
+    if isinstance(targets, list) and not all(isinstance(x, Tensor | None) for x in targets):
+        return targets, None, None  # numbers, which are no tensor
     if len(targets) == 2:
         return targets[0], targets[1], None
     if len(targets) == 3:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.heads import Head, OnePredictor
 from bayesagg_pyro.heads._laws import BernoulliPredictive, CategoricalPredictive
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
 
@@ -79,7 +80,8 @@ def sampled(head: Head, chunks: Iterable[Tensor]) -> Tensor:
     total: Tensor | None = None
     count = 0
     for outputs in chunks:
-        each = log_probabilities(head, outputs).logsumexp(0)
+        with following(outputs):
+            each = log_probabilities(head, outputs).logsumexp(0)
         total = each if total is None else torch.logaddexp(total, each)
         count += len(outputs)
     assert total is not None

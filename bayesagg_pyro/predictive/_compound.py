@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
 from bayesagg_pyro.quadrature import Transition, normal_rule
@@ -102,10 +103,11 @@ class PredictorCompound(Compound):
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         z, p = output_rule(self.predictor_mean, self.predictor_std)
-        given = self.given(z)
-        mean = (p * given.mean).sum(0)
-        epistemic = (p * (given.mean - mean).square()).sum(0)
-        return mean, epistemic, (p * given.variance).sum(0)
+        with following(self.predictor_mean):
+            given = self.given(z)
+            mean = (p * given.mean).sum(0)
+            epistemic = (p * (given.mean - mean).square()).sum(0)
+            return mean, epistemic, (p * given.variance).sum(0)
 
 
 class NormalCompound(Compound):

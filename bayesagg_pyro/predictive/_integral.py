@@ -100,8 +100,9 @@ def _slope(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Ten
         value = function(z)
         if not value.requires_grad:  # L does not depend on z
             return -z.detach(), torch.ones_like(z)
-        (first,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+        # It may depend on what L is made of alone: then a derivative in z is 0.
+        (first,) = torch.autograd.grad(value.sum(), z, create_graph=True, materialize_grads=True)
         second = torch.zeros_like(z)
         if first.requires_grad:
-            (second,) = torch.autograd.grad(first.sum(), z)
+            (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
     return (first - z).detach(), 1 - second.detach()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
 
 __all__ = ["NormalMixture", "SampledPredictive"]
@@ -32,7 +33,8 @@ class SampledPredictive(PredictiveDistribution):
     @cached_property
     def components(self) -> Any:
         """The likelihoods, a distribution of batch shape [S, B, tasks]."""
-        return self._head.likelihood(self.outputs)
+        with following(self.outputs):
+            return self._head.likelihood(self.outputs)
 
     @property
     def support(self) -> Any:
@@ -62,7 +64,8 @@ class SampledPredictive(PredictiveDistribution):
         value, count = self.taken(value, self.outputs.dtype), len(self.outputs)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         outputs = beside(self.outputs, value).expand(count, *shape, *self._event)
-        each = log_likelihood(self._head, outputs, value.expand(count, *shape))
+        with following(outputs):
+            each = log_likelihood(self._head, outputs, value.expand(count, *shape))
         return each.logsumexp(0) - math.log(count)
 
     def cdf(self, value: Tensor) -> Tensor:

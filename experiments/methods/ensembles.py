@@ -190,7 +190,7 @@ def _member_losses(head: Head, outputs: Tensor, target: Any) -> Tensor:
         return head.loss(outputs, target).mean(1).mT
     observed = head.parse_targets(target, outputs.shape[1], validate=outputs.device.type == "cpu")
     each = head.loss(outputs, observed.values)
-    return torch.stack([observed.mean(part, none=0.0) for part in each], -1)
+    return torch.stack([observed.mean(part) for part in each], -1)
 
 
 def _initial(head: Head, members: int) -> Parameter:

@@ -114,7 +114,7 @@ def mean_losses(
             observed = head.parse_targets(
                 target, len(features), validate=features.device.type == "cpu"
             )
-            losses[name] = observed.mean(head.loss(head(features), observed.values), none=0.0)
+            losses[name] = observed.mean(head.loss(head(features), observed.values))
     return losses
 
 
