@@ -47,9 +47,8 @@ class MixtureOfDraws(TakesTargets, TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density, elementwise."""
-        value = self.taken(value, self.components[0].mean.dtype).expand(
-            torch.broadcast_shapes(value.shape[:-2], self.batch_shape)
-        )
+        value = self.taken(value, self.components[0].mean.dtype)
+        value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         each = torch.stack([c.log_prob(value) for c in self.components])
         return each.logsumexp(0) - math.log(len(self.components))
 

@@ -80,7 +80,7 @@ def predictive(
     if method != "samples" and isinstance(posterior, GaussianFamily) and is_linear(head):
         found = _by_quadrature(head, features, posterior)
         if found is not None:
-            return found
+            return found.of(f"head {head.site!r}")
     if method == "quadrature":
         raise SettingError(
             f"head {head.site!r}: there is no quadrature for {type(head).__name__} heads with "

@@ -29,8 +29,7 @@ def student_t(head: StudentT, mean: Tensor, variance: Tensor) -> NormalMixture:
     noise_variance = torch.where(df > 2, df / (df - 2), torch.where(df > 1, torch.inf, torch.nan))
     aleatoric = (scale.square() * noise_variance).expand_as(mean)
     centre = torch.where(df > 1, mean, torch.nan)
-    law = NormalMixture(mean, variance, noise[:, None], log_weight[:, None], aleatoric, centre)
-    return law.of(f"head {head.site!r}")
+    return NormalMixture(mean, variance, noise[:, None], log_weight[:, None], aleatoric, centre)
 
 
 def _gamma_rule(df: Tensor) -> tuple[Tensor, Tensor]:
