@@ -104,46 +104,27 @@ def test_flat_targets_of_a_single_task(name, rng) -> None:
     assert torch.equal(log_predictive_density(head, p, h, listed, samples=4), table)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (1,),
-        (2,),
-        (B,),
-        (1, 1),
-        (1, 2),
-        (2, 1),
-        (B, 1),
-        (2, B),
-        (B, B),
-        (B, 3),
-        (4, B, 1),
-        (4, 1, 2),
-    ],
-)
-@pytest.mark.parametrize("name", [n for n in SINGLE if not n.startswith("pyro")])
-def test_nothing_is_broadcast(name, shape, rng) -> None:
-    head = head_of(name)
-    bad = torch.ones(shape, dtype=torch.long if head.target_kind == "class" else F64)
-    for law in laws(head, rng):
-        with pytest.raises(errors.ShapeError, match=r"\[5, 2\]"):
-            law.log_prob(bad)
-        if _has(law, "cdf"):
-            with pytest.raises(errors.ShapeError, match=head.site):
-                law.cdf(bad)
-        if _has(law, "icdf"):
-            with pytest.raises(errors.ShapeError, match=head.site):
-                law.icdf(0.5 * bad)
+#: Shapes that fit neither [5, 2] nor [5, 1], by the number of tasks.
+BAD = {
+    2: [(1,), (2,), (B,), (1, 1), (1, 2), (2, 1), (B, 1), (2, B), (B, B), (4, B, 1), (4, 1, 2)],
+    1: [(2,), (1, B), (B, B), (3, B), (3, 1, B)],
+}
 
 
-@pytest.mark.parametrize("shape", [(2,), (1, B), (B, B), (3, B), (3, 1, B)])
+@pytest.mark.parametrize("tasks", BAD)
 @pytest.mark.parametrize("name", SINGLE)
-def test_nothing_is_broadcast_for_a_single_task(name, shape, rng) -> None:
-    head = single(name)
-    bad = torch.ones(shape, dtype=torch.long if head.target_kind == "class" else F64)
+def test_nothing_is_broadcast(name, tasks, rng) -> None:
+    head = head_of(name) if tasks == 2 else single(name)
+    kind = torch.long if head.target_kind == "class" else F64
     for law in laws(head, rng):
-        with pytest.raises(errors.ShapeError, match=r"\[5, 1\]"):
-            law.log_prob(bad)
+        for shape in BAD[head.tasks]:
+            bad = torch.ones(shape, dtype=kind)
+            with pytest.raises(errors.ShapeError, match=rf"\[5, {head.tasks}\]"):
+                law.log_prob(bad)
+            for method in ("cdf", "icdf"):
+                if _has(law, method):
+                    with pytest.raises(errors.ShapeError, match=head.site):
+                        getattr(law, method)(0.5 * bad)
 
 
 @pytest.mark.parametrize("name", SINGLE)
