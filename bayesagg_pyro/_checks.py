@@ -8,8 +8,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.errors import DtypeError, SettingError, StateError, TaskError
+from bayesagg_pyro.errors import (
+    DtypeError,
+    NumericalError,
+    SettingError,
+    StateError,
+    TaskError,
+)
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
@@ -20,6 +27,7 @@ __all__ = [
     "check_graph",
     "check_heads",
     "check_names",
+    "check_posteriors",
     "check_settings",
     "known",
     "per_head",
@@ -68,6 +76,8 @@ def check_settings(
     Raises:
         SettingError: naming the setting.
     """
+    if not isinstance(warmup, bool):
+        raise SettingError(f"warmup must be True or False, not {warmup!r}")
     if scale not in ("mean", "sum"):
         raise SettingError(f'scale must be "mean" or "sum", not {scale!r}')
     if warmup_epochs is not None and (warmup_epochs < 1 or not warmup):
@@ -104,9 +114,24 @@ def known(what: str, found: Mapping[str, Posterior | None]) -> dict[str, Posteri
     if lacking:
         raise StateError(
             f"there is no {what} yet for {lacking}: run an epoch of backward() in train mode "
-            "and call update_prior() first"
+            "and call update_prior() first, or make it of batches with refit()"
         )
     return {name: it for name, it in found.items() if it is not None}
+
+
+def check_posteriors(found: Mapping[str, Posterior]) -> None:
+    """Refuse posteriors that are not finite before they are put in force; waits for the device.
+
+    Raises:
+        NumericalError: naming the head.
+    """
+    for name, posterior in found.items():
+        if not all(linalg.all_finite(tensor) for tensor in posterior.tensors().values()):
+            raise NumericalError(
+                f"the posterior of head {name!r}, made of what was collected, is not finite; the "
+                "priors stay as they were. Standardise features and targets, and begin anew with "
+                "refit(batches)"
+            )
 
 
 def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._state import count, named, number, part
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Iterative, Keep, Scheme, Statistics
-from bayesagg_pyro.posteriors import Info, Posterior, where
+from bayesagg_pyro.posteriors import Posterior, where
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["Held", "Refresher", "streams"]
@@ -83,8 +84,6 @@ class Refresher:
                 )
             if held is None or self.due:
                 return Held(full)
-            if full.info is None:  # after loading: only what is held keeps how it came about
-                full.info = held.posterior.info
             return Held(full, held.age + 1, False)
         every = 1 if refresh == "step" else int(refresh)
         if held is not None and held.age + 1 < every:
@@ -126,37 +125,27 @@ class Refresher:
             moved = self.held.posterior.to(device=device)
             self.held = Held(moved, self.held.age, self.held.fresh)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The posterior held, how it came about, its age, and the stream's state."""
-        held, generator = self.held, self.generator
-        stream = None if generator is None else generator.get_state()
-        if held is None:
-            return {"posterior": None, "due": self.due, "generator": stream}
-        return {
-            "due": self.due,
-            "posterior": held.posterior.state_dict(),
-            "info": _info_state(held.posterior.info),
-            "age": held.age,
-            "generator": stream,
-        }
+    def state_dict(self) -> dict[str, Tensor]:
+        """The posterior held, how it came about, and its age."""
+        state = {"due": number(self.due)}
+        if self.held is not None:
+            state["age"] = number(self.held.age)
+            state |= named("posterior", self.held.posterior.state_dict())
+        return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` saved.
 
         Raises:
             ShapeError: if the posterior is over the weights of another head.
+            BayesAggError: if it is no sound state.
         """
-        held = None
-        if state["posterior"] is not None:
-            device = self.head.weight.device
-            posterior = Posterior.from_state_dict(state["posterior"], device)
+        held, saved = None, part(state, "posterior")
+        if saved:
+            posterior = Posterior.from_state_dict(saved, self.head.weight.device)
             self.head.check_weights(posterior, "saved posterior")
-            if state["info"] is not None:
-                posterior.info = Info(**{k: v.to(device) for k, v in state["info"].items()})
-            held = Held(posterior, state["age"], False)
-        self.held, self.due = held, state["due"]
-        if state["generator"] is not None and self.generator is not None:
-            self.generator.set_state(state["generator"])
+            held = Held(posterior, count(state, "age"), False)
+        self.held, self.due = held, bool(count(state, "due", most=1))
 
 
 class _Bound(Scheme):
@@ -201,10 +190,3 @@ def streams(
         seed = int.from_bytes(digest, "little") >> 1
         made[name] = torch.Generator(generator.device).manual_seed(seed)
     return made
-
-
-def _info_state(info: Info | None) -> dict[str, Tensor] | None:
-    if info is None:
-        return None
-    found = {field.name: getattr(info, field.name) for field in fields(info)}
-    return {name: value for name, value in found.items() if value is not None}

@@ -1,6 +1,7 @@
-"""The two kinds of step: of the warm-up, and Bayesian. Each adds to gradients and says what it did.
+"""The two kinds of step: of the warm-up, and Bayesian.
 
-Neither holds a formula; nothing of a head changes until the backbone has its gradient.
+Each changes what belongs to heads (gradients, posteriors held), and says what it did and what the
+backbone is to get. Neither holds a formula.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._backbone import into_backbone, reported_dtype
+from bayesagg_pyro._backbone import reported_dtype
 from bayesagg_pyro._guard import Guard, refuse_weights, reported_losses
 from bayesagg_pyro._pipeline import HeadStages, through_stages
 from bayesagg_pyro.aggregation import Aggregation
@@ -21,7 +22,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.step import Stages, StepInfo, describe
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Batch", "Done", "bayes_step", "point", "warmup_step"]
+__all__ = ["Batch", "Done", "bayes_step", "follows", "point", "warmup_step"]
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,12 @@ class Done:
 
     Attributes:
         info: what the step did.
+        update: [B, d], what the backbone is to get.
         valid: the flag of deferred validation, after the step's own checks; None as for `Batch`.
     """
 
     info: StepInfo
+    update: Tensor
     valid: Tensor | None
 
 
@@ -57,7 +60,16 @@ def point(own: HeadStages, *, warmup: bool) -> Tensor | None:
     if warmup or own.refresher.learns:
         return None
     posterior = own.tracker.posterior
-    return None if posterior is None else posterior.mean
+    if posterior is None:
+        return None
+    mean, weight = posterior.mean, own.head.point().detach()
+    # Averages and copies change the parameter, which holds the mean else, rounded to its dtype.
+    return torch.where(follows(weight, mean), mean, weight.to(mean))
+
+
+def follows(weight: Tensor, mean: Tensor) -> Tensor:
+    """Whether a weight is that mean, rounded to its dtype; [] bool, on their device."""
+    return (weight == mean.to(weight.dtype)).all()
 
 
 def warmup_step(
@@ -77,14 +89,12 @@ def warmup_step(
     total = torch.cat(list(losses.values())).sum()
     learned = _learned(own.head for own in stages.values())
     (update, *found), valid = _gradients(stages, guard, total, [h, *learned], valid)
-    # The backbone first: where its graph is spent, no head has changed.
-    into_backbone(batch.features, torch.zeros_like(h) if update is None else update)
     _accumulate(learned, found)
     kept = Stages(h.detach(), batch.observed) if keep else None
     info = StepInfo(
         bayesian=False, losses=reported_losses(losses, batch.observed, valid), stages=kept
     )
-    return Done(info, valid)
+    return Done(info, torch.zeros_like(h) if update is None else update, valid)
 
 
 def bayes_step(
@@ -130,7 +140,6 @@ def bayes_step(
             found, valid = _gradients(used, guard, total, learned, valid)
     if valid is not None:
         update = torch.where(valid, update, 0.0)
-    into_backbone(features, update)
     _accumulate(learned, found)
     for name in stages.keys() - outcome.chunked:
         stages[name].refresher.accept(outcome.held[name], outcome.priors[name], valid)
@@ -140,7 +149,7 @@ def bayes_step(
         kept = (outcome.gradient, Stages(h, observed, outcome.priors, posteriors))
     reported = reported_losses(losses, observed, valid)
     info = describe(reported, outcome.priors, outcome.held, outcome.summary, scale, kept)
-    return Done(info, valid)
+    return Done(info, update, valid)
 
 
 def _check_losses(

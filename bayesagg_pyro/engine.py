@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro._backbone import reported_dtype
+from bayesagg_pyro import _saving
+from bayesagg_pyro._backbone import into_backbone, reported_dtype
 from bayesagg_pyro._checks import (
     check_aggregation,
     check_estimators,
     check_graph,
     check_heads,
+    check_posteriors,
     check_settings,
     known,
     per_head,
 )
 from bayesagg_pyro._guard import Guard, cleaned
+from bayesagg_pyro._modes import plain
 from bayesagg_pyro._pipeline import HeadStages
 from bayesagg_pyro._refresh import Refresher, streams
-from bayesagg_pyro._state import Stateful, load_states, states
-from bayesagg_pyro._steps import Batch, Done, bayes_step, point, warmup_step
+from bayesagg_pyro._steps import Batch, Done, bayes_step, follows, point, warmup_step
+from bayesagg_pyro._transaction import (
+    all_or_nothing,
+    of_aggregation,
+    of_attributes,
+    of_generators,
+    of_gradients,
+    of_values,
+)
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
-from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.errors import BayesAggError, StateError
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
@@ -43,14 +54,22 @@ class BayesAgg(nn.Module):
     Training starts with a warm-up, in which the heads are ordinary linear layers and `backward` is
     the gradient of the summed losses; `start_bayes()` ends it.
 
-    Scale of the update. The warm-up's gradient is that of a sum of T mean losses. Precision weights
-    sum to 1 over the tasks, so with `scale="mean"` (the paper) the Bayesian update is about T times
-    smaller; Adam's second moments remember the warm-up for a thousand steps, during which its
-    steps shrink as much. `scale="sum"` multiplies by T and keeps the step.
+    Scale of the update. The warm-up's gradient is that of a sum of T mean losses, and so is the
+    Bayesian update under `scale="sum"`. In the paper (`scale="mean"`) the weights sum to 1, so the
+    update is about T times smaller; Adam's second moments remember the warm-up for a thousand
+    steps, during which its steps shrink as much.
+
+    A head's parameter `weight` is always what predicts: where a head does not learn it by gradient,
+    it holds the posterior mean, rounded to its dtype. So averages and copies of weights predict;
+    `refit` makes the posteriors that belong to them.
+
+    A call that raises leaves the engine as it was, to the bit. Gradients of the backbone are added
+    last, by autograd, after everything of the engine's own.
 
     Args:
         heads: {name: head}. Names must be usable as names of submodules.
-        aggregation: how gradient distributions become one direction.
+        aggregation: how gradient distributions become one direction; None takes
+            `PrecisionWeighted()`, one weight per task at a power at which units do not matter.
         inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for Gaussian
             heads and TaylorGGN for others.
         estimator: of the gradients' moments, likewise; None picks by head and posterior types.
@@ -59,10 +78,10 @@ class BayesAgg(nn.Module):
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
             before the first Bayesian step: run the first epoch's batches through `collect`.
         warmup_epochs: call `start_bayes()` on the so many-th `update_prior()` by itself.
-        scale: "mean" or "sum", see above.
+        scale: "sum" or "mean", see above.
         validate: "now" looks at all values before anything changes (on a GPU this waits for the
             device); "deferred" turns the update into zeros on the device where values are bad and
-            raises at the next synchronisation point (`update_prior`, `state_dict`,
+            raises at the next synchronisation point (`update_prior`, `refit`,
             `raise_deferred`); "auto" is "now" on the CPU, else "deferred".
         generator: randomness of sampled schemes and estimators. Each head draws from a stream of
             its own, made here of one number from this generator and the head's name, so that the
@@ -74,6 +93,8 @@ class BayesAgg(nn.Module):
             nothing is cut. Deterministic estimators give the same result either way.
 
     Attributes:
+        schemes: {name: scheme}; fixed: for another one make a new engine of the same heads and
+            `refit` it.
         info: what the last step did.
         observer: is told about training steps (`diagnostics.Recorder` puts itself here); or None.
 
@@ -92,7 +113,7 @@ class BayesAgg(nn.Module):
         prior: Policy | Mapping[str, Policy] | None = None,
         warmup: bool = True,
         warmup_epochs: int | None = None,
-        scale: Literal["mean", "sum"] = "mean",
+        scale: Literal["mean", "sum"] = "sum",
         validate: Literal["auto", "now", "deferred"] = "auto",
         generator: torch.Generator | None = None,
         keep_gradients: bool = False,
@@ -101,23 +122,22 @@ class BayesAgg(nn.Module):
         super().__init__()
         check_heads(heads)
         check_settings(scale, warmup, warmup_epochs, working_memory)
-        for name, head in heads.items():
-            if head.name is None:
-                head.name = name
         self.heads = nn.ModuleDict(heads)
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
-        self.schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
+        schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
         self.estimators = check_estimators(estimator, heads)
-        policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
-        own = streams(generator, list(heads))
-        self._refreshers = {
-            name: Refresher(head, self.schemes[name], own[name]) for name, head in heads.items()
-        }
-        self._trackers: dict[str, Tracker] = {
-            name: policies[name].start(head, self._refreshers[name].bound())
-            for name, head in heads.items()
-        }
+        self._policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
+        self._streams = streams(generator, list(heads))
+        self.schemes = Settled(schemes)
+        self._refreshers: dict[str, Refresher] = {}
+        self._trackers: dict[str, Tracker] = {}
+        self._start()
+        #: Weights of a copy when it was made, or before others were loaded without a posterior.
+        self._weights_then: dict[str, Tensor] = {}
+        self._loading: _saving.Loading | None = None
+        self._strict = False  # while a state is loaded into a module around this one
+        self.register_load_state_dict_post_hook(_saving.commit)
         self.scale = scale
         self._guard = Guard(validate)
         self.generator = generator
@@ -128,6 +148,12 @@ class BayesAgg(nn.Module):
         self._epochs = 0
         self.info: StepInfo | None = None
         self.observer: Observer | None = None
+        for (
+            name,
+            head,
+        ) in heads.items():  # last: heads of an engine that is refused stay as they are
+            if head.name is None:
+                head.name = name
 
     # -- training --------------------------------------------------------------------------------
 
@@ -154,11 +180,14 @@ class BayesAgg(nn.Module):
         batch = Batch(features, observed, valid)
         observer = self.observer if self.training else None
         keep = self.keep_gradients or (observer is not None and observer.wants())
-        with torch.autocast(features.device.type, enabled=False):  # heads and backward stay exact
+        # Heads and backward stay exact under autocast.
+        with torch.autocast(features.device.type, enabled=False), self._whole(features):
             done = self._step(batch, keep)
             info = self.info = done.info
             if self.training:  # without what turned out to overflow
                 self._collect(features, observed, done.valid)
+            self._weights_then = {}
+            into_backbone(features, done.update)
         if observer is not None:
             observer.passed(info)
             self.info = info if self.keep_gradients else info.light()
@@ -166,8 +195,9 @@ class BayesAgg(nn.Module):
 
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
-        observed, valid = self._guard.parse(self._heads(), features, targets)
-        self._collect(features, observed, valid)
+        with plain(), self._whole(features):
+            observed, valid = self._guard.parse(self._heads(), features, targets)
+            self._collect(features, observed, valid)
 
     def update_prior(self, batches: Batches | None = None) -> None:
         """End of an epoch: make each head's next prior from what was collected, and clear that.
@@ -181,20 +211,42 @@ class BayesAgg(nn.Module):
             NonFiniteError: if deferred validation found bad values since the last call.
         """
         self.raise_deferred()
-        show(self._trackers, batches, lambda h, y: self._guard.parse(self._heads(), h, y))
+        with plain(), self._whole():
+            show(self._trackers, batches, lambda h, y: self._guard.parse(self._heads(), h, y))
+            self.raise_deferred()
+            self._renew(self._trackers)
+            self._epochs += 1
+            if self.warmup and self._epochs == self.warmup_epochs:
+                self.start_bayes()
+
+    def refit(self, batches: Batches) -> None:
+        """Make every head's posterior for the weights as they are now, from these data alone.
+
+        What was collected and the priors before are dropped, and the warm-up is over: for weights
+        that were averaged (EMA, SWA), loaded alone or put onto other features, for a new scheme on
+        heads that are trained, and for a frozen backbone, whose heads need no more than this.
+        Heads that learn by gradient (classification) keep their weights, around which their
+        schemes expand; under `inference.Laplace` the posterior is at the maximum whatever they are.
+
+        Args:
+            batches: pairs (features, {name: targets}), drawn once, without gradients; typically all
+                training data, with the backbone in evaluation mode.
+
+        Raises:
+            StateError: if there are no batches, or a head has no target in them.
+            BayesAggError: for batches that `collect` would refuse.
+        """
         self.raise_deferred()
-        empty = [name for name, tracker in self._trackers.items() if not tracker.collected]
-        if empty:
-            raise StateError(
-                f"nothing has been collected for {empty} since the last update_prior(); "
-                "only backward() in train mode (mtl.train()) collects"
+        with plain(), self._whole():
+            self._start()
+            show(
+                self._trackers,
+                batches,
+                lambda h, y: self._guard.parse(self._heads(), h, y),
+                everyone=True,
             )
-        found = {name: tracker.propose() for name, tracker in self._trackers.items()}
-        for name, tracker in self._trackers.items():  # all or none
-            tracker.accept(found[name])
-            self._refreshers[name].due = True
-        self._epochs += 1
-        if self.warmup and self._epochs == self.warmup_epochs:
+            self.raise_deferred()
+            self._renew(self._trackers)
             self.start_bayes()
 
     def start_bayes(self) -> None:
@@ -205,6 +257,9 @@ class BayesAgg(nn.Module):
         """
         self.priors()
         self.warmup = False
+        for name in self._following():
+            self.heads[name].weight.grad = None  # or momentum would move it on
+        self._follow()
 
     def raise_deferred(self) -> None:
         """Raise what deferred validation found since the last call; waits for the device.
@@ -255,8 +310,14 @@ class BayesAgg(nn.Module):
         Under most policies it is the prior in force.
 
         Raises:
-            StateError: if there is none yet.
+            StateError: if there is none yet, or weights are no longer those that it belongs to.
         """
+        for name, weight in self._weights_then.items():
+            if not torch.equal(weight, self._heads()[name].point().detach().to(weight)):
+                raise StateError(
+                    f"the weights of head {name!r} are not those that its posterior was made for: "
+                    "they were averaged, edited, or loaded without one; call refit(batches)"
+                )
         return known("posterior", {name: t.posterior for name, t in self._trackers.items()})
 
     def priors(self) -> dict[str, Posterior]:
@@ -293,6 +354,79 @@ class BayesAgg(nn.Module):
         with torch.no_grad():
             for name, tracker in self._trackers.items():
                 tracker.collect(features.detach(), observed[name], valid)
+        if not self.warmup:
+            self._follow()
+
+    def _renew(self, trackers: Mapping[str, Tracker]) -> None:
+        """Put in force what was collected, for all heads or none."""
+        empty = [name for name, tracker in trackers.items() if not tracker.collected]
+        if empty:
+            raise StateError(
+                f"nothing has been collected for {empty} since the last update_prior(); "
+                "only backward() in train mode (mtl.train()) collects"
+            )
+        found = {name: tracker.propose() for name, tracker in trackers.items()}
+        check_posteriors(found)
+        for name, tracker in trackers.items():
+            tracker.accept(found[name])
+            self._refreshers[name].due = True
+        self._weights_then = {}
+        if not self.warmup:
+            self._follow()
+
+    def _following(self) -> list[str]:
+        """Names of heads whose weights are their posterior's mean, not learned by gradient."""
+        return [name for name, own in self._refreshers.items() if not own.learns]
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Write those means into the weights."""
+        for name in self._following():
+            posterior, head = self._trackers[name].posterior, self._heads()[name]
+            if posterior is not None:
+                head.weight.copy_(posterior.mean.reshape(head.weight.shape))
+
+    def _start(self) -> None:
+        """New trackers and refreshers, once the heads' weights have a place."""
+        if not any(head.weight.is_meta for head in self._heads().values()):
+            self._refreshers, self._trackers = self._fresh()
+
+    def _fresh(self) -> tuple[dict[str, Refresher], dict[str, Tracker]]:
+        refreshers = {
+            name: Refresher(head, self.schemes[name], self._streams[name])
+            for name, head in self._heads().items()
+        }
+        trackers = {
+            name: self._policies[name].start(own.head, own.bound())
+            for name, own in refreshers.items()
+        }
+        return refreshers, trackers
+
+    def _whole(self, features: Tensor | None = None) -> AbstractContextManager[None]:
+        """A context that a call goes through as a whole or not at all.
+
+        Args:
+            features: of a step, whose weights do not change but for `_follow`; None for calls that
+                may change anything of a head.
+        """
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return nullcontext()
+        heads = self._heads()
+        learned = [w for head in heads.values() for w in head.parameters() if w.requires_grad]
+        written = [heads[name].weight for name in self._following()]
+        if features is None:
+            written += [buffer for head in heads.values() for buffer in head.buffers()]
+        return all_or_nothing(
+            [
+                of_values(written),
+                of_gradients(learned),
+                of_generators([self.generator, *self._streams.values()]),
+                of_aggregation(self.aggregation),
+                *(of_attributes(own) for own in self._refreshers.values()),
+                *(of_attributes(own) for own in self._trackers.values()),
+                of_attributes(self),
+            ]
+        )
 
     def _scale(self, tasks: int) -> float:
         if self.scale == self.aggregation.scale:
@@ -316,45 +450,114 @@ class BayesAgg(nn.Module):
 
     # -- state -----------------------------------------------------------------------------------
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Warm-up flag, epochs, priors, sums, posteriors held, generators; see `state_dict()`."""
-        self.raise_deferred()
-        return {
-            "warmup": self.warmup,
-            "epochs": self._epochs,
-            "generator": None if self.generator is None else self.generator.get_state(),
-            **states(self._stateful()),
-        }
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Take over a state; a state that is refused changes nothing.
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_extra_state` saved; part of `load_state_dict()`."""
-        load_states(self._stateful(), state)
-        self.warmup = state["warmup"]
-        self._epochs = state["epochs"]
-        if state["generator"] is not None and self.generator is not None:
-            self.generator.set_state(state["generator"])
-        self._guard.forget()
+        Args:
+            state_dict: what `state_dict()` gave: tensors under plain names, those of the heads, and
+                `state.…` for warm-up, priors, statistics, posteriors held and generators.
+            strict: whether all heads must be there and no others. If not, heads of the same name
+                are taken over, and heads whose posterior is not there keep theirs; weights without
+                any posterior want a `refit`.
+            assign: as for `torch.nn.Module`.
+
+        Returns:
+            Missing and unexpected names, as torch does.
+
+        Raises:
+            TaskError: if the state is of other heads.
+            ShapeError, StateError, NonFiniteError, NumericalError: for what does not fit, was made
+                by an earlier version, or is no sound state, naming the entry.
+        """
+        with plain(), all_or_nothing([_saving.of_tensors(self.heads)]), self._whole():
+            self._strict = strict  # torch does not hand it on
+            try:
+                found = super().load_state_dict(state_dict, strict=strict, assign=assign)
+                self._strict = False
+                return found
+            except BayesAggError:
+                raise
+            except RuntimeError as error:
+                raise StateError(f"the state does not fit this engine: {error}") from error
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, tensor in _saving.state(self).items():
+            destination[f"{prefix}state.{name}"] = tensor
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
+    ) -> None:
+        self._loading = loading = _saving.checked(self, state_dict, prefix, self._strict)
+        lists[0].extend(prefix + name for name in loading.missing)
+        lists[1].extend(prefix + name for name in loading.unexpected)
+        heads = {k: v for k, v in state_dict.items() if k.startswith(f"{prefix}heads.")}
+        super()._load_from_state_dict(heads, prefix, local_metadata, strict, *lists)
 
     def __getstate__(self) -> dict[str, Any]:
         # What `keep_gradients` keeps holds functions, which cannot be pickled.
         light = None if self.info is None else self.info.light()
         return {**self.__dict__, "info": light}
 
-    def _stateful(self) -> dict[str, Mapping[str, Stateful]]:
-        return {
-            "trackers": self._trackers,
-            "held": self._refreshers,
-            "aggregation": {"": self.aggregation},
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._remember()
+
+    def _remember(self) -> None:
+        """Note which weights the posteriors belong to, in a copy, whose weights may be averaged."""
+        self._weights_then = {
+            name: self._heads()[name].point().detach().clone()
+            for name, tracker in self._trackers.items()
+            if tracker.posterior is not None
         }
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
+        if not self._trackers:  # weights without a place may get one
+            super()._apply(fn, recurse)
+            self._start()
+            return self
+        same = [] if self.warmup else [n for n in self._following() if self._follows(n)]
         super()._apply(fn, recurse)
         for name, head in self._heads().items():
             self._trackers[name].to(head.weight.device)
             self._refreshers[name].to(head.weight.device)
+        self._weights_then = {n: fn(weight) for n, weight in self._weights_then.items()}
+        if same:  # rounded once, not twice
+            self._follow()
         return self
+
+    def _follows(self, name: str) -> bool:
+        posterior, weight = self._trackers[name].posterior, self._heads()[name].point().detach()
+        return posterior is not None and bool(follows(weight, posterior.mean))
 
 
 def _default_scheme(head: Head) -> Scheme:
     """Exact where that exists, else the paper's."""
     return Conjugate() if isinstance(head, Gaussian) else TaylorGGN()
+
+
+class Settled(Mapping[str, Scheme]):
+    """The schemes of an engine, {name: scheme}, which it was made with and keeps."""
+
+    def __init__(self, schemes: Mapping[str, Scheme]) -> None:
+        self._schemes = dict(schemes)
+
+    def __getitem__(self, name: str) -> Scheme:
+        return self._schemes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schemes)
+
+    def __len__(self) -> int:
+        return len(self._schemes)
+
+    def __setitem__(self, name: str, scheme: Scheme) -> None:
+        raise StateError(
+            f"the scheme of head {name!r} is settled, since its prior rests on it; make a new "
+            "engine of the same heads, BayesAgg(dict(mtl.heads), inference=...), and refit(batches)"
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._schemes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -67,11 +67,11 @@ class Aggregation(ABC):
         """
         return
 
-    def state_dict(self) -> dict[str, Any]:
-        """What it remembers from step to step, as plain values; {} where that is nothing."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """What it remembers from step to step, as tensors under plain names; {} for nothing."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` gave; the engine saves and restores it with its own state.
 
         Raises:
@@ -79,10 +79,11 @@ class Aggregation(ABC):
         """
         self._check_state(state, ())
 
-    def _check_state(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
-        if set(state) != set(names):
+    def _check_state(self, state: Mapping[str, Tensor], names: Sequence[str]) -> None:
+        found = {name.partition(".")[0] for name in state}
+        if found != set(names):
             raise StateError(
-                f"the saved state of an aggregation holds {sorted(state)}, {self!r} needs "
+                f"the saved state of an aggregation holds {sorted(found)}, {self!r} needs "
                 f"{sorted(names)}: make the engine with the aggregation as saved, and set its "
                 "`aggregation` to another one afterwards"
             )

@@ -1,62 +1,109 @@
-"""State of an aggregator that has no complete `state_dict` of its own, as plain values."""
+"""State of an aggregator that has no complete `state_dict` of its own, as tensors.
+
+Buffers and attributes that are tensors or arrays are saved as such; numbers, words, dtypes, devices
+and tuples of them go into one JSON text, whose bytes are a tensor.
+"""
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro._state import named, part, saved
+from bayesagg_pyro.errors import StateError
+
 __all__ = ["load_state", "read_state"]
 
-_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _OF_MODULES = frozenset(vars(nn.Module()))
-_ARRAY = "array"
 
 
-def read_state(module: nn.Module) -> dict[str, dict[str, Any]]:
+def read_state(module: nn.Module) -> dict[str, Tensor]:
     """Buffers, and attributes that are numbers, tensors or arrays, of a module and its parts."""
-    return {path: _read(part) for path, part in module.named_modules()}
+    tensors: dict[str, Tensor] = {}
+    arrays: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {}
+    for key, value in _attributes(module).items():
+        if isinstance(value, Tensor):
+            tensors[key] = saved(value)
+        elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+            arrays[key] = saved(torch.as_tensor(value))
+        elif (packed := _packed(value)) is not NotImplemented:
+            plain[key] = packed
+    text = json.dumps(plain, sort_keys=True).encode()
+    numbers = torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
+    return {**named("tensors", tensors), **named("arrays", arrays), "plain": numbers}
 
 
-def load_state(module: nn.Module, state: Mapping[str, Mapping[str, Any]]) -> None:
-    """Restore what `read_state` gave."""
-    for path, part in module.named_modules():
-        for name, value in state.get(path, {}).items():
-            setattr(part, name, _unpacked(value))
-        restart: Any = getattr(part, "_init_optim_problem", None)
-        step: Any = getattr(part, "step", None)
+def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Restore what `read_state` gave.
+
+    Raises:
+        StateError: if it is something else; nothing changes then.
+    """
+    tensors, arrays = part(state, "tensors"), part(state, "arrays")
+    try:
+        text = state["plain"]
+        assert text.dtype == torch.uint8
+        plain = json.loads(bytes(text.cpu().tolist()))
+        values = {key: _unpacked(value) for key, value in plain.items()}
+    except (KeyError, AssertionError, ValueError, TypeError, AttributeError, RecursionError) as e:
+        raise StateError(
+            f"the saved state of {type(module).__name__} cannot be read; it must be loaded as it "
+            "was saved (its numbers cannot be averaged)"
+        ) from e
+    values |= {key: value.clone() for key, value in tensors.items()}
+    values |= {key: value.cpu().clone().numpy() for key, value in arrays.items()}
+    unknown = sorted(values.keys() - set(_attributes(module)))
+    if unknown:
+        raise StateError(
+            f"the saved state of an aggregator holds {unknown}, which {type(module).__name__} does "
+            "not have; make the engine with the aggregation as saved"
+        )
+    for key, value in values.items():
+        path, _, name = key.rpartition(".")
+        setattr(module.get_submodule(path), name, value)
+    for owner in module.modules():
+        restart: Any = getattr(owner, "_init_optim_problem", None)
+        step: Any = getattr(owner, "step", None)
         if restart is not None and step:
             restart()  # NashMTL builds its problem at its first step alone
 
 
-def _read(part: nn.Module) -> dict[str, Any]:
-    attributes = {k: v for k, v in vars(part).items() if k not in _OF_MODULES}
-    values = {**attributes, **part._buffers}
-    packed = {name: _packed(value) for name, value in values.items()}
-    return {name: value for name, value in packed.items() if value is not NotImplemented}
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Attributes and buffers of a module and its parts, by path."""
+    found = {}
+    for path, owner in module.named_modules():
+        own = {k: v for k, v in vars(owner).items() if k not in _OF_MODULES}
+        for name, value in {**own, **owner._buffers}.items():
+            found[f"{path}.{name}" if path else name] = value
+    return found
 
 
 def _packed(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
-        return {_ARRAY: torch.as_tensor(copy.copy(value))}
-    if isinstance(value, _PLAIN):
+    if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, torch.dtype | torch.device):
+        return {type(value).__name__: str(value).removeprefix("torch.")}
+    if isinstance(value, tuple | list):
         packed = [_packed(item) for item in value]
-        if any(item is NotImplemented for item in packed):
-            return NotImplemented
-        return type(value)(packed)
+        if all(item is not NotImplemented for item in packed):
+            return {type(value).__name__: packed}
     return NotImplemented
 
 
 def _unpacked(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return value[_ARRAY].clone().numpy()
-    if isinstance(value, (tuple, list)):
-        return type(value)(_unpacked(item) for item in value)
-    return value.clone() if isinstance(value, Tensor) else value
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "dtype":
+        found = getattr(torch, inner)
+        assert isinstance(found, torch.dtype)
+        return found
+    if kind == "device":
+        return torch.device(inner)
+    items = [_unpacked(item) for item in inner]
+    return tuple(items) if kind == "tuple" else items

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._state import count, named, number, part, read_generator, set_generator
 from bayesagg_pyro.aggregation._aggregator_state import load_state, read_state
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
@@ -162,19 +163,24 @@ class Rows:
             return Combined(inner.direction, weights)
         return self._aggregate(matrix, gramian, norms)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that later results depend on."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that later results depend on, as tensors."""
         return {
-            "generator": self.generator.get_state(),
-            "aggregator": read_state(self.aggregator),
-            "bargained": self._bargained,
+            **read_generator(self.generator),
+            **named("aggregator", read_state(self.aggregator)),
+            "bargained": number(self._bargained),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
-        self.generator.set_state(state["generator"])
-        load_state(self.aggregator, state["aggregator"])
-        self._bargained = state["bargained"]
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave.
+
+        Raises:
+            StateError: if it is something else.
+        """
+        bargained = count(state, "bargained", most=1)
+        set_generator(self.generator, state)
+        load_state(self.aggregator, part(state, "aggregator"))
+        self._bargained = bool(bargained)
 
     def _aggregate(self, matrix: Tensor, gramian: Tensor, norms: Tensor) -> Combined:
         size = norms.max()
@@ -282,7 +288,7 @@ def _gramian(matrix: Tensor) -> Tensor:
     """Inner products of rows in the precision of head algebra, without a copy of the matrix."""
     dtype = linalg.head_dtype(matrix.device)
     total = torch.zeros(len(matrix), len(matrix), dtype=dtype, device=matrix.device)
-    for part in matrix.split(_COLUMNS, dim=1):
-        exact = part.to(dtype)
+    for columns in matrix.split(_COLUMNS, dim=1):
+        exact = columns.to(dtype)
         total += exact @ exact.T
     return total

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._state import named, part, read_generator, set_generator
 from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, observed_weights
 from bayesagg_pyro.aggregation._rows import Rows
 from bayesagg_pyro.errors import SettingError
@@ -51,14 +52,14 @@ class TorchJD(Aggregation):
             weights = observed_weights(weights.to(mean.dtype)[:, None, None], grad)
         return Aggregated(direction.reshape(mean.shape[1:]) * batch, weights)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """What the aggregator remembers, and its generator."""
-        return {"rows": self.rows.state_dict()}
+        return named("TorchJD", self.rows.state_dict())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` gave."""
-        self._check_state(state, ("rows",))
-        self.rows.load_state_dict(state["rows"])
+        self._check_state(state, ("TorchJD",))
+        self.rows.load_state_dict(part(state, "TorchJD"))
 
     def __repr__(self) -> str:
         return f"TorchJD({self.rows.aggregator!r})"
@@ -92,6 +93,7 @@ class PerSample(Aggregation):
         self.aggregator: Aggregation = aggregator
         self.samples = samples
         self.generator = generator
+        self._waiting: dict[str, Tensor] = {}  # a generator's state until there is one
         self.scale = aggregator.scale
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
@@ -102,6 +104,7 @@ class PerSample(Aggregation):
         """
         if self.generator is None:
             self.generator = torch.Generator(grad.mean.device).manual_seed(0)
+            set_generator(self.generator, self._waiting)
         direction = torch.zeros_like(grad.mean[0])
         weights: Tensor | None = None
         left = self.samples
@@ -117,23 +120,19 @@ class PerSample(Aggregation):
             left -= count
         return Aggregated(direction, weights)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """What the aggregator inside remembers, and the state of the draws once there were any."""
-        draws = None
-        if self.generator is not None:
-            draws = {"device": str(self.generator.device), "state": self.generator.get_state()}
-        return {"aggregator": self.aggregator.state_dict(), "generator": draws}
+        inside = named("aggregator", self.aggregator.state_dict())
+        return named("PerSample", {**inside, **(read_generator(self.generator) or self._waiting)})
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` gave."""
-        self._check_state(state, ("aggregator", "generator"))
-        self.aggregator.load_state_dict(state["aggregator"])
-        draws = state["generator"]
-        if draws is None:
-            return
-        if self.generator is None:
-            self.generator = torch.Generator(draws["device"])
-        self.generator.set_state(draws["state"])
+        self._check_state(state, ("PerSample",))
+        own = part(state, "PerSample")
+        self.aggregator.load_state_dict(part(own, "aggregator"))
+        if self.generator is None:  # made at the first draw, on the device that it then needs
+            self._waiting = {k: v.clone() for k, v in own.items() if k == "generator"}
+        set_generator(self.generator, own)
 
     def __repr__(self) -> str:
         return f"PerSample({self.aggregator!r}, samples={self.samples})"

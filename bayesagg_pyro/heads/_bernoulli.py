@@ -9,9 +9,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.heads._settings import positive_setting
 
 __all__ = ["Bernoulli"]
 
@@ -57,14 +57,7 @@ class Bernoulli(OnePredictor):
             name=name,
         )
         if pos_weight is not None:
-            pos_weight = torch.as_tensor(pos_weight, dtype=torch.float64).detach().clone()
-            if pos_weight.shape not in ((), (tasks,)):
-                raise ShapeError(
-                    f"pos_weight must be one number or one for each of {tasks} tasks, "
-                    f"not of shape {list(pos_weight.shape)}"
-                )
-            if not (pos_weight.isfinite() & (pos_weight > 0)).all():
-                raise SettingError(f"pos_weight must be positive and finite, not {pos_weight}")
+            pos_weight = positive_setting("pos_weight", pos_weight, tasks)
         self.register_buffer("pos_weight", pos_weight)
 
     def likelihood(self, outputs: Tensor) -> Any:

@@ -63,7 +63,7 @@ class Categorical(Head):
         )
         self.classes = classes
         if class_weight is not None:
-            class_weight = torch.as_tensor(class_weight, dtype=torch.float64).detach().clone()
+            class_weight = torch.as_tensor(class_weight, dtype=torch.float64, device="cpu")
             if class_weight.shape != (classes,):
                 raise ShapeError(
                     f"class_weight must hold one number for each of {classes} classes, "
@@ -71,6 +71,7 @@ class Categorical(Head):
                 )
             if not (class_weight.isfinite() & (class_weight > 0)).all():
                 raise SettingError(f"class_weight must be positive and finite, not {class_weight}")
+            class_weight = class_weight.detach().clone().to(torch.get_default_device())
         self.register_buffer("class_weight", class_weight)
 
     def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:

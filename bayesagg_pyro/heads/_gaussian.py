@@ -14,6 +14,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._laws import NormalPredictive, StudentTPredictive
 from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.heads._settings import positive_setting
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class Gaussian(OnePredictor):
                     f'noise_scale must be positive numbers or "learned", not {noise_scale!r}'
                 )
             self.noise = "learned"
-            noise_scale = torch.ones(tasks)
-        self.register_buffer("noise_scale", _checked_scale(noise_scale, tasks))
+            noise_scale = [1.0] * tasks
+        self.register_buffer("noise_scale", positive_setting("noise_scale", noise_scale, tasks))
 
     def learn_noise(self) -> Self:
         """Let the data choose τ, as `noise_scale="learned"` does; returns itself.
@@ -94,7 +95,7 @@ class Gaussian(OnePredictor):
         Raises:
             SettingError, ShapeError: as for the constructor.
         """
-        scale = _checked_scale(noise_scale, self.tasks)
+        scale = positive_setting("noise_scale", noise_scale, self.tasks)
         if scale.ndim > self.noise_scale.ndim:
             raise ShapeError(
                 f"head {self.site!r} has one noise scale for all its tasks; make it with "
@@ -114,6 +115,8 @@ class Gaussian(OnePredictor):
         del self.noise_scale
         super()._apply(fn, recurse)
         device = self.weight.device
+        if scale.is_meta:  # it gets a place here, and its value from a state
+            scale = torch.ones_like(scale, device=device)
         self.register_buffer("noise_scale", scale.to(device, linalg.head_dtype(device)))
         return self
 
@@ -152,15 +155,3 @@ class Gaussian(OnePredictor):
         mean, epistemic = self.predictor_moments(features, posterior)
         scale = (epistemic + self.noise_scale.to(mean.dtype).square()).sqrt()
         return NormalPredictive(mean, scale).of(f"head {self.site!r}")
-
-
-def _checked_scale(noise_scale: float | Sequence[float] | Tensor, tasks: int) -> Tensor:
-    scale = torch.as_tensor(noise_scale, dtype=torch.float64).detach().clone()
-    if scale.shape not in ((), (tasks,)):
-        raise ShapeError(
-            f"noise_scale must be one number or one for each of {tasks} tasks, "
-            f"not of shape {list(scale.shape)}"
-        )
-    if not (scale.isfinite() & (scale > 0)).all():
-        raise SettingError(f"noise_scale must be positive and finite, not {noise_scale}")
-    return scale

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import MissingPackageError, SettingError, ShapeError, StateError
 from bayesagg_pyro.heads._embedding import Embedding
 from bayesagg_pyro.heads._inverse_root import inverse_root
@@ -159,13 +160,20 @@ class InducingPoints(Embedding):
                 kernel: Any = self.kernel
                 kernel.base_kernel.lengthscale = distances.median().item()
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Whether the points have been placed."""
-        return {"placed": self.placed}
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}placed"] = number(self.placed)
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_extra_state` saved."""
-        self.placed = state["placed"]
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
+    ) -> None:
+        placed = f"{prefix}placed"
+        own = {key: value for key, value in state_dict.items() if key != placed}
+        if placed in state_dict:
+            self.placed = bool(count(state_dict, placed, most=1))
+        elif strict:
+            lists[0].append(placed)  # of missing keys
+        super()._load_from_state_dict(own, prefix, local_metadata, strict, *lists)
 
 
 def _centres(features: Tensor, count: int, generator: torch.Generator | None) -> Tensor:

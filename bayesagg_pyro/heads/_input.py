@@ -99,8 +99,8 @@ def parse_targets(
     values, mask, weight = _split(owner, targets)
     values = _columns(owner, values, batch, tasks, "targets")
     check_kind(owner, values, kind)
-    if kind == "class":
-        values = values.long()  # what indexing and one-hot codes take
+    if kind == "class" or (kind == "count" and not values.is_floating_point()):
+        values = values.long()  # what indexing takes, and wide enough to be kept beside others
     if mask is not None:
         mask = _columns(owner, mask, batch, tasks, "the mask")
         if mask.dtype != torch.bool:

@@ -146,7 +146,7 @@ def _pick(table: Tensor, labels: Tensor) -> Tensor:
 
 
 def _cutpoints(given: Sequence[float] | Tensor, classes: int, tasks: int) -> Tensor:
-    cutpoints = torch.as_tensor(given, dtype=torch.float64).detach()
+    cutpoints = torch.as_tensor(given, dtype=torch.float64, device="cpu").detach()
     if cutpoints.shape not in ((classes - 1,), (tasks, classes - 1)):
         raise ShapeError(
             f"cutpoints must be {classes - 1} numbers for {classes} classes, or such a row for "
@@ -154,4 +154,4 @@ def _cutpoints(given: Sequence[float] | Tensor, classes: int, tasks: int) -> Ten
         )
     if not cutpoints.isfinite().all() or not (cutpoints.diff(dim=-1) > 0).all():
         raise SettingError(f"cutpoints must be finite and increase, not be {cutpoints.tolist()}")
-    return cutpoints
+    return cutpoints.to(torch.get_default_device())

@@ -24,7 +24,8 @@ def positive_setting(name: str, value: float | Sequence[float] | Tensor, tasks: 
         ShapeError: if there is neither one number nor one per task.
         SettingError: if one is not positive and finite.
     """
-    tensor = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    # On the CPU, to be looked at while modules are built on the meta device too.
+    tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
     if tensor.shape not in ((), (tasks,)):
         raise ShapeError(
             f"{name} must be one number or one for each of {tasks} tasks, "
@@ -32,7 +33,7 @@ def positive_setting(name: str, value: float | Sequence[float] | Tensor, tasks: 
         )
     if not (tensor.isfinite() & (tensor > 0)).all():
         raise SettingError(f"{name} must be positive and finite, not {value}")
-    return tensor
+    return tensor.to(torch.get_default_device())
 
 
 def are_counts(values: Tensor) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._state import count, number
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._examples import Keep
 from bayesagg_pyro.inference._scheme import Scheme
@@ -64,8 +66,8 @@ class _Seen(Statistics):
     def to(self, device: torch.device) -> None:
         pass
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"any": self._any}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"any": number(self._any)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._any = bool(state.get("any"))
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._any = bool(count(state, "any", most=1))

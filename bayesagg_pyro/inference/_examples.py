@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError, StateError
+from bayesagg_pyro import linalg
+from bayesagg_pyro._state import saved
+from bayesagg_pyro.errors import NonFiniteError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.targets import Parsed, Targets
@@ -70,7 +72,8 @@ class Examples(Statistics):
             values = torch.where(valid, values, torch.full_like(values, self._head.filler))
             one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
             weight = torch.where(valid, one if weight is None else weight, 0.0)
-        batch = {"features": features, "values": values, "mask": mask, "weight": weight}
+        batch = {"features": self._narrow(features, valid), "values": values}
+        batch |= {"mask": mask, "weight": weight}
         count = len(features)
         for name, rows in batch.items():
             if rows is None and name in self._arrays:
@@ -79,6 +82,20 @@ class Examples(Statistics):
             if rows is not None:
                 self._room(name, rows, count)[self._rows : self._rows + count] = rows
         self._rows += count
+
+    def _narrow(self, features: Tensor, valid: Tensor | None) -> Tensor:
+        """Features in the dtype to keep them in.
+
+        Raises:
+            NonFiniteError: if they overflow it, unless validation is deferred.
+        """
+        narrow = features.to(self._keep.dtype or features.dtype)
+        if narrow.dtype != features.dtype and valid is None and not linalg.all_finite(narrow):
+            raise NonFiniteError(
+                f"head {self._head.site!r}: features of up to {features.abs().max():.3g} overflow "
+                f"{narrow.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"
+            )
+        return narrow
 
     def _room(self, name: str, rows: Tensor, count: int) -> Tensor:
         """The array of that name with room for `count` more rows."""
@@ -96,7 +113,7 @@ class Examples(Statistics):
         )
         if array is not None:
             grown[: self._rows] = array[: self._rows]
-        self._arrays[name] = grown
+        self._arrays = {**self._arrays, name: grown}  # a snapshot keeps its own mapping
         return grown
 
     def chunks(self, size: int = 4096) -> Iterator[tuple[Tensor, Targets]]:
@@ -137,31 +154,45 @@ class Examples(Statistics):
         if self._keep.device is None:
             self._arrays = {name: array.to(device) for name, array in self._arrays.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The examples."""
-        return {name: array[: self._rows].clone() for name, array in self._arrays.items()}
+        return {name: saved(array[: self._rows]) for name, array in self._arrays.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved examples.
 
         Raises:
             StateError: if they are those of another head or way to keep them.
+            NonFiniteError: if features or targets are not finite.
         """
-        if state:
-            head = self._head
-            found = [tuple(state[k].shape[1:]) for k in ("features", "values") if k in state]
-            if found != [(head.in_features,), (head.tasks,)]:
-                raise StateError(
-                    f"head {head.site!r} has {head.in_features} features and {head.tasks} tasks; "
-                    f"the saved statistics ({list(state)}) are of another head or another way "
-                    "to keep examples; make the engine as saved"
+        rows = self._checked(state) if state else {}
+        self._arrays, self._rows = {}, 0
+        for name, array in rows.items():
+            self._room(name, array, len(array))[: len(array)] = array
+        self._rows = len(rows["features"]) if rows else 0
+
+    def _checked(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        head, optional = self._head, {"mask", "weight"}
+        width = {"features": head.in_features}
+        count = len(state["features"]) if "features" in state else 0
+        wanted = {
+            name: (count, width.get(name, head.tasks)) for name in {"features", "values"} | optional
+        }
+        if not (
+            {"features", "values"} <= state.keys() <= wanted.keys()
+            and all(array.shape == wanted[name] for name, array in state.items())
+            and state["features"].is_floating_point()
+            and ("mask" not in state or state["mask"].dtype == torch.bool)
+        ):
+            raise StateError(
+                f"head {head.site!r} has {head.in_features} features and {head.tasks} tasks; "
+                f"the saved statistics ({ {k: list(v.shape) for k, v in state.items()} }) are of "
+                "another head or another way to keep examples; make the engine as saved"
+            )
+        for name, array in state.items():
+            if not array.isfinite().all():
+                raise NonFiniteError(
+                    f"head {head.site!r}: the saved {name} of examples are not finite; load an "
+                    "earlier state"
                 )
-        self._arrays = {}
-        self._rows = 0
-        if state:
-            device = self._head.weight.device
-            rows = {name: array.to(device) for name, array in state.items()}
-            count = len(rows["features"])
-            for name, array in rows.items():
-                self._room(name, array, count)[:count] = array
-            self._rows = count
+        return {name: array.to(head.weight.device) for name, array in state.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import fields, replace
 from typing import NamedTuple
@@ -10,7 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import DtypeError, SettingError, StateError
+from bayesagg_pyro import linalg
+from bayesagg_pyro._state import count, finite, number, saved
+from bayesagg_pyro.errors import DtypeError, NonFiniteError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._cavity import without
 from bayesagg_pyro.inference._curvature import (
@@ -211,6 +213,14 @@ class ExpansionSums(Statistics):
         if self._origin is None:
             self._origin = point.clone()
         shift = curvature.times(point - self._origin) - at.gradient
+        if valid is None and not all(
+            linalg.all_finite(term) for term in (shift, *vars(curvature).values())
+        ):
+            raise NonFiniteError(
+                f"head {self._head.site!r}: the expansion of this batch overflows {shift.dtype}, "
+                "although features and targets are finite; standardise them, or look for a "
+                "backbone that diverges"
+            )
         self._filled = True
         if valid is not None:
             curvature, shift = curvature.scaled(valid.to(shift.dtype)), shift * valid
@@ -254,43 +264,45 @@ class ExpansionSums(Statistics):
         if self._origin is not None:
             self._origin = self._origin.to(device)  # type: ignore[call-overload]
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The sums."""
-        parts = {} if self._curvature is None else dict(vars(self._curvature))
-        return {
-            "curvature": parts,
-            "shift": self._shift,
-            "origin": self._origin,
-            "filled": self._filled,
-        }
+        state = {"filled": number(self._filled)}
+        if self._curvature is not None and self._shift is not None and self._origin is not None:
+            state |= {"shift": saved(self._shift), "origin": saved(self._origin)}
+            state |= {f"curvature.{k}": saved(v) for k, v in vars(self._curvature).items()}
+        return state
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved sums.
 
         Raises:
             StateError: if they are those of another head, structure or way to keep examples.
+            NonFiniteError: if one is not finite.
         """
-        parts, shift, origin = (state.get(name) for name in ("curvature", "shift", "origin"))
-        if not state.keys() >= {"curvature", "shift", "origin"}:
+        owner = f"head {self._head.site!r}"
+        if "filled" not in state:
             raise StateError(
-                f"head {self._head.site!r}: the saved statistics are no streamed sums; make the "
+                f"{owner}: the saved statistics {sorted(state)} are no streamed sums; make the "
                 "engine with the keep and the scheme as saved"
             )
-        if not (isinstance(shift, Tensor) and isinstance(origin, Tensor)):
+        filled = bool(count(state, "filled", most=1))
+        if state.keys() == {"filled"}:
             self._curvature = self._shift = self._origin = None
-            self._filled = False
+            self._filled = filled
             return
         kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
-        assert isinstance(parts, dict)
         size = [self._head.blocks, self._head.weight_size]
-        if list(shift.shape) != size or parts.keys() != {f.name for f in fields(kind)}:
+        names = [f"curvature.{field.name}" for field in fields(kind)]
+        shapes = {name: list(value.shape) for name, value in state.items()}
+        if shapes.get("shift") != size or state.keys() != {"filled", "shift", "origin", *names}:
             raise StateError(
-                f"head {self._head.site!r} has weights of shape {size} and "
-                f"structure={self._scheme.structure!r}; the saved sums hold {list(parts)} for "
-                f"weights of shape {list(shift.shape)}; make the heads and schemes as saved"
+                f"{owner} has weights of shape {size} and structure={self._scheme.structure!r}; "
+                f"the saved sums are {shapes}; make the heads and schemes as saved"
             )
-        self._curvature, self._shift, self._origin = kind(**parts), shift, origin
-        self._filled = bool(state.get("filled", True))
+        shift, origin, *parts = finite(owner, state, ["shift", "origin", *names])
+        self._curvature = kind(*(value.clone() for value in parts))
+        self._shift, self._origin = shift.clone(), origin.clone()
+        self._filled = filled
         self.to(self._head.weight.device)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import StateError
+from bayesagg_pyro._state import finite, saved
+from bayesagg_pyro.errors import NonFiniteError, StateError
 from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.targets import Targets
 
@@ -20,7 +22,11 @@ __all__ = ["GaussianStatistics", "Statistics", "data_terms"]
 
 
 class Statistics(ABC):
-    """What a scheme keeps of the training batches to make a full-data posterior of them."""
+    """What a scheme keeps of the training batches to make a full-data posterior of them.
+
+    `copy.copy` of one must be a snapshot that a later `add` or `scale_` leaves alone: a call that
+    fails puts it back.
+    """
 
     #: Whether what was collected can be faded (`scale_`), as sums can.
     fades: ClassVar[bool] = False
@@ -61,12 +67,16 @@ class Statistics(ABC):
         """Move what was collected."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """What was collected."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """What was collected, as tensors under plain names; copies."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` saved."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` saved.
+
+        Raises:
+            StateError, NonFiniteError: for what this class did not save; nothing changes then.
+        """
 
 
 class GaussianStatistics(Statistics):
@@ -121,6 +131,20 @@ class GaussianStatistics(Statistics):
         for name, term in terms.items():
             sums: Tensor = getattr(self, name)
             sums += term if valid is None else torch.where(valid, term, 0.0)
+        if valid is None:
+            self._check()
+
+    def _check(self) -> None:
+        """Refuse sums that overflow, of which no posterior could be made any more.
+
+        Raises:
+            NonFiniteError: naming the head.
+        """
+        if not all(linalg.all_finite(s) for s in (self.gram, self.moment, self.square)):
+            raise NonFiniteError(
+                f"head {self._head.site!r}: squares of these features or targets overflow "
+                f"{self.moment.dtype}; standardise them, or look for a backbone that diverges"
+            )
 
     def terms(self, noise_precision: Tensor) -> tuple[Tensor, Tensor]:
         """As `data_terms`, over all examples: τ⁻² Σ h hᵀ and τ⁻² Σ h y."""
@@ -144,28 +168,40 @@ class GaussianStatistics(Statistics):
         for name in self._SUMS:
             setattr(self, name, getattr(self, name).to(device))
 
-    def state_dict(self) -> dict[str, Any]:
-        """A copy of the sums, which later batches leave alone."""
-        return {name: getattr(self, name).clone() for name in self._SUMS}
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        for name in self._SUMS:  # they are updated in place
+            setattr(other, name, getattr(self, name).clone())
+        return other
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of the sums, which later batches leave alone."""
+        return {name: saved(getattr(self, name)) for name in self._SUMS}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved sums.
 
         Raises:
             StateError: if they are those of another head, or no such sums.
+            NonFiniteError: if one is not finite.
         """
-        if not state.keys() >= set(self._SUMS):
+        owner = f"head {self._head.site!r}"
+        found = dict(zip(self._SUMS, finite(owner, state, list(self._SUMS)), strict=True))
+        tasks, size = self.moment.shape
+        grams = [(1, size, size), (tasks, size, size)]
+        wanted = {name: getattr(self, name).shape for name in self._SUMS if name != "gram"}
+        fits = all(found[name].shape == shape for name, shape in wanted.items())
+        if not fits or tuple(found["gram"].shape) not in grams:
             raise StateError(
-                f"head {self._head.site!r}: the saved statistics ({list(state)}) are not the sums "
-                f"{list(self._SUMS)}; make the engine with the scheme and version as saved"
+                f"{owner} has weights of shape {[tasks, size]}, the saved sums are for "
+                f"{list(found['moment'].shape)}; make the heads as saved"
             )
-        if state["moment"].shape != self.moment.shape:
-            raise StateError(
-                f"head {self._head.site!r} has weights of shape {list(self.moment.shape)}, the "
-                f"saved sums are for {list(state['moment'].shape)}; make the heads as saved"
-            )
-        for name in self._SUMS:
-            setattr(self, name, state[name].to(self.moment.device).clone())
+        weights = ("square", "total", "count", "rows")
+        if any(bool((found[name] < 0).any()) for name in weights):
+            raise StateError(f"{owner}: the saved sums of squares or weights are negative")
+        for name, value in found.items():
+            setattr(self, name, value.to(self.moment).clone())
 
 
 def data_terms(design: Tensor, targets: Targets, noise_precision: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
-from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._gaussian import Gaussian, _belongs
 from bayesagg_pyro.posteriors._posterior import Info
 
 __all__ = ["BlockedGaussian"]
@@ -37,6 +37,8 @@ class BlockedGaussian(Gaussian):
     Raises:
         NumericalError: if the precision cannot be factored as it is, without jitter.
     """
+
+    derived = ("upper_inverse", "lower_inverse")
 
     def __init__(
         self,
@@ -131,6 +133,15 @@ class BlockedGaussian(Gaussian):
             jitter=self.info.jitter,
         )
         return self._as_dense(dense)
+
+    def sound(self) -> bool:
+        """Whether the precision is definite and the inverse factor is its own."""
+        if not GaussianFamily.sound(self):
+            return False
+        inverse = self.inverse_tril
+        if not (inverse.diagonal(dim1=-2, dim2=-1) > 0).all():
+            return False
+        return _belongs(linalg.inverse_tril(inverse), self.precision_matrix, self.info.jitter)
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean, and both triangles by rows."""

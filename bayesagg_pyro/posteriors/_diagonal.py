@@ -85,6 +85,10 @@ class DiagonalGaussian(GaussianFamily):
         """Squared lengths Σ λ v² of [..., tasks, P], [..., tasks]."""
         return (vectors.square() * self.precision).sum(-1)
 
+    def sound(self) -> bool:
+        """Whether all precisions are positive."""
+        return super().sound() and bool((self.precision > 0).all())
+
     def tensors(self) -> dict[str, Tensor]:
         """Mean and precisions."""
         return {"mean": self._mean, "precision": self.precision}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._posterior import Posterior, Shape
@@ -116,9 +115,13 @@ class Empirical(Posterior):
         """The samples."""
         return {"samples": self.samples}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The samples and how many chains they are from."""
-        return {**super().state_dict(), "chains": self.chains}
+        return {**super().state_dict(), "Empirical.chains": number(self.chains)}
+
+    @classmethod
+    def _from_tensors(cls, tensors: dict[str, Tensor]) -> Empirical:
+        return cls(tensors["samples"], count(tensors, "chains"))
 
     def _rebuilt(self, tensors: dict[str, Tensor]) -> Empirical:
         made = Empirical(**tensors, chains=self.chains)

@@ -32,6 +32,8 @@ class Gaussian(GaussianFamily):
         NumericalError: if the precision is not positive definite.
     """
 
+    derived = ("precision_tril", "jitter")
+
     def __init__(
         self,
         mean: Tensor,
@@ -138,6 +140,12 @@ class Gaussian(GaussianFamily):
         values: Tensor = torch.linalg.eigvalsh(self.precision_matrix)
         return values[..., -1] / values[..., 0]
 
+    def sound(self) -> bool:
+        """Whether the precision is symmetric and the factor is its own."""
+        if not super().sound():
+            return False
+        return _belongs(self.precision_tril, self.precision_matrix, self.info.jitter)
+
     def tensors(self) -> dict[str, Tensor]:
         """Mean, precision, its factor and the jitter in it."""
         return {
@@ -149,3 +157,18 @@ class Gaussian(GaussianFamily):
 
     def _expand(self, matrix: Tensor) -> Tensor:
         return matrix.expand(self._mean.shape[0], -1, -1)
+
+
+def _belongs(tril: Tensor, matrix: Tensor, jitter: Tensor) -> bool:
+    """Whether L Lᵀ = Λ + jitter · diag(Λ), to far more than rounding takes.
+
+    The average of two factors is no factor of the average of their matrices.
+    """
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    if not ((diagonal > 0).all() and (tril.diagonal(dim1=-2, dim2=-1) > 0).all()):
+        return False
+    wanted = matrix + torch.diag_embed(diagonal * jitter[:, None])
+    unit = diagonal.sqrt()
+    apart = (tril.tril() @ tril.tril().mT - wanted).abs().amax(-1)
+    asymmetry = (matrix - matrix.mT).abs().amax(-1)
+    return bool((torch.maximum(apart, asymmetry) <= 1e-5 * unit * unit.amax(-1, True)).all())

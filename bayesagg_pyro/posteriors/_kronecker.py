@@ -104,6 +104,14 @@ class KroneckerGaussian(GaussianFamily):
         """Squared lengths vᵀ Λ v of [..., tasks, C·D], [..., tasks]."""
         return (self._unrotate(vectors).square() * self.eigen.values).sum((-2, -1))
 
+    def sound(self) -> bool:
+        """Whether both factors are semi-definite, up to rounding, and the rest is positive."""
+        if not super().sound():
+            return False
+        values = [torch.linalg.eigvalsh(matrix) for matrix in (self.outputs, self.inputs)]
+        definite = all(bool((v[..., 0] >= -1e-6 * v[..., -1].abs()).all()) for v in values)
+        return definite and bool((self.count >= 0).all() & (self.isotropic > 0).all())
+
     def tensors(self) -> dict[str, Tensor]:
         """Mean, factors, count and isotropic part."""
         return {

@@ -127,6 +127,10 @@ class LowRankGaussian(GaussianFamily):
         shrunk = along[..., 0].square() / (1 + s.square())
         return across[..., 0].square().sum(-1) + shrunk.sum(-1)
 
+    def sound(self) -> bool:
+        """Whether all own variances are positive."""
+        return super().sound() and bool((self.diagonal > 0).all())
+
     def tensors(self) -> dict[str, Tensor]:
         """Mean, factor and diagonal."""
         return {"mean": self._mean, "factor": self.factor, "diagonal": self.diagonal}

@@ -36,6 +36,7 @@ class NormalInverseGamma(Posterior):
     """
 
     has_rsample = False
+    derived = ("precision_tril", "jitter")
 
     def __init__(
         self,
@@ -127,6 +128,11 @@ class NormalInverseGamma(Posterior):
         spread = half * (torch.digamma(half) - torch.digamma(a))
         constant = torch.lgamma(a) - torch.lgamma(half) + size / 2 * (2 * math.pi * self.rate).log()
         return constant + spread - 0.5 * self.unit.precision_log_det
+
+    def sound(self) -> bool:
+        """Whether Λ is definite and its factor its own, with shape and rate in their range."""
+        inside = (self.shape_parameter > 2).all() & (self.rate > 0).all()
+        return super().sound() and bool(inside) and self.unit.sound()
 
     def tensors(self) -> dict[str, Tensor]:
         """What the constructor takes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import ShapeError
+from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._posterior import Shape
@@ -42,10 +42,20 @@ class PackedGaussian(GaussianFamily):
 
     @classmethod
     def pack(cls, posterior: GaussianFamily, dtype: torch.dtype) -> PackedGaussian:
-        """Any Gaussian's mean, and its precision in `dtype`."""
+        """Any Gaussian's mean, and its precision in `dtype`.
+
+        Raises:
+            NumericalError: on the CPU, if the precision overflows `dtype`.
+        """
         matrix = posterior.precision_matrix
         row, column = _triangle(matrix.shape[-1], matrix.device)
-        packed = cls(posterior.mean, matrix[:, row, column].to(dtype))
+        lower = matrix[:, row, column].to(dtype)
+        if lower.device.type == "cpu" and not lower.isfinite().all():
+            raise NumericalError(
+                f"a precision of up to {matrix.abs().max():.3g} overflows {dtype}; keep the prior "
+                "in a wider dtype, or standardise features and targets"
+            )
+        packed = cls(posterior.mean, lower)
         packed.info = posterior.info
         return packed.for_outputs(posterior.outputs_per_task)
 
@@ -90,6 +100,17 @@ class PackedGaussian(GaussianFamily):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of weights [..., tasks, P], as [..., tasks]."""
         return self.to_gaussian().log_prob(value)
+
+    def sound(self) -> bool:
+        """Whether every precision can be factored, some tasks at a time."""
+        if not super().sound():
+            return False
+        try:
+            for start in range(0, self.tasks, 64):
+                self.part(slice(start, start + 64)).variance  # noqa: B018
+        except NumericalError:
+            return False
+        return True
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean and packed precision."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -10,7 +11,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from bayesagg_pyro.errors import StateError
+from bayesagg_pyro._state import count, finite, named, number, part, saved
+from bayesagg_pyro.errors import BayesAggError, NumericalError, StateError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -115,10 +117,12 @@ class Posterior(TorchDistribution):
     #: Linear outputs of one task (classes of a Categorical head): P = outputs_per_task · D.
     outputs_per_task: int = 1
     _kinds: ClassVar[dict[str, type[Posterior]]] = {}
+    #: Arguments of the constructor that it can make of the others, such as factors.
+    derived: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Posterior._kinds[cls.__name__] = cls
+        Posterior._kinds[_kind(cls)] = cls
 
     def __init__(self, tasks: int, size: int) -> None:
         super().__init__(torch.Size([tasks]), torch.Size([size]), validate_args=False)
@@ -213,29 +217,80 @@ class Posterior(TorchDistribution):
             dense.info = replace(self._info, jitter=own.jitter, condition=own.condition)
         return dense.for_outputs(self.outputs_per_task)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What `from_state_dict` needs to rebuild this distribution to the bit."""
-        return {
-            "kind": type(self).__name__,
-            "outputs_per_task": self.outputs_per_task,
-            **self.tensors(),
-        }
+    def sound(self) -> bool:
+        """Whether this is a distribution: finite and, of a kind that has a precision, definite."""
+        return all(bool(tensor.isfinite().all()) for tensor in self.tensors().values())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors under plain names, which `from_state_dict` rebuilds to the bit.
+
+        They are `<kind>.<argument of the constructor>`, `<kind>.outputs_per_task` and
+        `<kind>.info.<field>`.
+        """
+        state = {name: saved(tensor) for name, tensor in self.tensors().items()}
+        state["outputs_per_task"] = number(self.outputs_per_task)
+        for field in fields(Info):
+            value = None if self.info is None else getattr(self.info, field.name)
+            if value is not None:
+                state[f"info.{field.name}"] = saved(value)
+        return named(_kind(type(self)), state)
 
     @staticmethod
-    def from_state_dict(state: dict[str, Any], device: torch.device | None = None) -> Posterior:
+    def from_state_dict(
+        state: Mapping[str, Tensor], device: torch.device | None = None
+    ) -> Posterior:
         """Rebuild a posterior of any class that has been defined, of copies of the tensors.
 
+        Factors that do not belong to their matrices, as after averaging two states, are made anew.
+
         Raises:
-            StateError: if its class is unknown here.
+            StateError: if its class is unknown here, or tensors are missing or misfit.
+            NonFiniteError: if a tensor is not finite.
+            NumericalError: if a precision is not positive definite.
         """
-        arguments = dict(state)
-        kind, outputs = arguments.pop("kind"), arguments.pop("outputs_per_task")
-        if kind not in Posterior._kinds:
+        kinds = [kind for kind in Posterior._kinds if part(state, kind)]
+        if len(kinds) != 1:
             raise StateError(
-                f"the saved posterior is of class {kind!r}, which is not defined here; "
-                "import the module that defines it first"
+                f"a saved posterior must be of one class that is defined here, but holds "
+                f"{sorted(state)}; import the module that defines it first"
             )
-        for name, value in arguments.items():
-            arguments[name] = value.to(device, copy=True) if isinstance(value, Tensor) else value
-        rebuilt = Posterior._kinds[kind](**arguments)
+        cls, own = Posterior._kinds[kinds[0]], part(state, kinds[0])
+        told = {name: value.to(device, copy=True) for name, value in part(own, "info").items()}
+        outputs = count(own, "outputs_per_task")
+        given = {k: v for k, v in own.items() if k != "outputs_per_task" and "." not in k}
+        finite(f"a posterior of class {kinds[0]}", given, [k for k in given if k != "chains"])
+        arguments = {name: value.to(device, copy=True) for name, value in given.items()}
+        try:
+            rebuilt = cls._from_tensors(arguments)
+            if not rebuilt.sound():
+                arguments = {k: v for k, v in arguments.items() if k not in cls.derived}
+                rebuilt, told = cls._from_tensors(arguments), {}
+            sound = rebuilt.sound()
+        except BayesAggError:
+            raise
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            shapes = {name: list(value.shape) for name, value in given.items()}
+            raise StateError(
+                f"a saved {kinds[0]} posterior holds {shapes}, which do not make one: {error}"
+            ) from error
+        if not sound:
+            raise NumericalError(
+                f"a saved {kinds[0]} posterior is no distribution: its precision is not positive "
+                "definite; load an earlier state"
+            )
+        if told:
+            known = {field.name for field in fields(Info)}
+            rebuilt.info = Info(**{k: v for k, v in told.items() if k in known})
         return rebuilt.for_outputs(outputs)
+
+    @classmethod
+    def _from_tensors(cls, tensors: dict[str, Tensor]) -> Posterior:
+        build: Any = cls
+        made: Posterior = build(**tensors)
+        return made
+
+
+def _kind(cls: type[Posterior]) -> str:
+    """What a class is called in saved states: classes of users with their module."""
+    inside = cls.__module__.startswith("bayesagg_pyro.")
+    return cls.__name__ if inside else f"{cls.__module__}.{cls.__qualname__}"

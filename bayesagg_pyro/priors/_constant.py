@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Keep, Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
 from bayesagg_pyro.priors._policy import Tracker
-from bayesagg_pyro.priors._states import loaded, saved
+from bayesagg_pyro.priors._states import kept, loaded
 
 __all__ = ["Constant"]
 
@@ -70,9 +70,10 @@ class _ConstantTracker(DataTracker):
         if self._posterior is not None:
             self._posterior = self._posterior.to(device=device)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "posterior": saved(self._posterior)}
+    def _state(self) -> dict[str, Tensor]:
+        return {**super()._state(), **kept("posterior", self._posterior)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._posterior = loaded(self._head, state["posterior"], "saved posterior")
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        posterior = loaded(self._head, state, "posterior")
+        super()._load(state)
+        self._posterior = posterior

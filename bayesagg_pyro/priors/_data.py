@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._state import finite, named, part, saved
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import (
@@ -24,7 +25,7 @@ from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.priors._distributions import isotropic
 from bayesagg_pyro.priors._packed import packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
-from bayesagg_pyro.priors._states import check_policy, layout, loaded, saved
+from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Base", "DataPolicy", "DataTracker"]
@@ -237,24 +238,32 @@ class DataTracker(Tracker):
         if self.prior is not None:
             self.prior = self.prior.to(device=device)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Prior and statistics."""
-        return {
-            "policy": type(self._policy).__name__,
-            "prior": saved(self.prior),
-            "scale": self._scale,
-            "statistics": self._statistics.state_dict(),
-        }
+        return named(type(self._policy).__name__, self._state())
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved prior and statistics.
 
         Raises:
             ShapeError, StateError: if they are those of another head, scheme or policy.
+            NonFiniteError, NumericalError: if they are no sound state.
         """
-        check_policy(self._head, self._policy, state)
-        prior = loaded(self._head, state["prior"], "saved prior")
-        self._statistics.load_state_dict(state["statistics"])
+        self._load(of_policy(self._head, self._policy, state))
+
+    def _saved_prior(self) -> Posterior | None:
+        return self.prior
+
+    def _state(self) -> dict[str, Tensor]:
+        statistics = named("statistics", self._statistics.state_dict())
+        state = {**kept("prior", self._saved_prior()), **statistics}
+        return state if self._scale is None else {**state, "scale": saved(self._scale)}
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        prior, head = loaded(self._head, state, "prior"), self._head
+        self._statistics.load_state_dict(part(state, "statistics"))
+        self._scale = None
+        if "scale" in state:
+            (scale,) = finite(f"head {head.site!r}", state, ["scale"])
+            self._scale = scale.to(head.weight.device)
         self.prior = prior
-        scale = state.get("scale")
-        self._scale = None if scale is None else scale.to(self._head.weight.device)

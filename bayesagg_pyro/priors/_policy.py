@@ -7,7 +7,8 @@ what changes: statistics collected on the way and the prior in force.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,11 @@ __all__ = ["Policy", "Tracker"]
 
 
 class Tracker(ABC):
-    """The prior of one head over time."""
+    """The prior of one head over time.
+
+    Where a call of the engine fails, attributes are put back to what they were, statistics to
+    copies of what they were; tensors should be replaced, not written to.
+    """
 
     #: The prior in force, None before the first `accept`.
     prior: Posterior | None = None
@@ -56,8 +61,9 @@ class Tracker(ABC):
         return
 
     def show(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> bool:
-        """Take in a batch of `update_prior(batches=...)`; returns whether more are wanted."""
-        return False
+        """Take in a batch of `update_prior(batches=...)` or `refit`; whether more are wanted."""
+        self.collect(features, targets, valid)
+        return True
 
     @abstractmethod
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
@@ -96,12 +102,16 @@ class Tracker(ABC):
         """Move prior and statistics."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs, as tensors under plain names; copies."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` saved."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` saved; the engine calls it on a tracker that is new.
+
+        Raises:
+            BayesAggError: for what this class did not save, or what is no sound state.
+        """
 
 
 class Policy(ABC):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._state import named
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Delta, IntegratedNoise, Scheme, learns_noise
@@ -21,7 +22,7 @@ from bayesagg_pyro.posteriors import (
 )
 from bayesagg_pyro.priors._data import Base, DataPolicy
 from bayesagg_pyro.priors._policy import Tracker
-from bayesagg_pyro.priors._states import check_policy, layout, loaded, saved
+from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["PreviousBatch"]
@@ -84,6 +85,7 @@ class _PreviousBatchTracker(Tracker):
             )
         if isinstance(scheme, IntegratedNoise | Delta):
             raise DtypeError(_not_gaussian(head, scheme))
+        scheme.statistics(head, policy.keep)  # refuses heads that the scheme cannot take
         self._head, self._scheme, self._policy = head, scheme, policy
         self._base = policy.base_for(head)
         self.prior = self._base
@@ -165,19 +167,17 @@ class _PreviousBatchTracker(Tracker):
         if self._last is not None:
             self._last = self._last.to(device=device)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "policy": "PreviousBatch",
-            "prior": saved(self.prior),
-            "last": saved(self._last),
-        }
+    def state_dict(self) -> dict[str, Tensor]:
+        return named("PreviousBatch", {**kept("prior", self.prior), **kept("last", self._last)})
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_policy(self._head, self._policy, state)
-        prior = loaded(self._head, state["prior"], "saved prior")
-        last = loaded(self._head, state["last"], "saved posterior")
-        assert prior is not None
-        assert last is None or isinstance(last, GaussianFamily)
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        own = of_policy(self._head, self._policy, state)
+        prior, last = loaded(self._head, own, "prior"), loaded(self._head, own, "last")
+        if not isinstance(prior, GaussianFamily) or not isinstance(last, GaussianFamily | None):
+            raise StateError(
+                f"head {self._head.site!r}: the saved state of PreviousBatch holds no Gaussian "
+                "prior; make the engine with the policy as saved"
+            )
         self.prior, self._last = prior, last
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import EvidenceMaximised, Keep, Scheme, Statistics, scaled
@@ -84,7 +84,7 @@ class _RunningTracker(DataTracker):
     _policy: Running
 
     def __init__(self, head: Head, scheme: Scheme, policy: Running) -> None:
-        # The prior, as of so many batches ago; made when it is asked for.
+        # The prior, as of so many batches ago.
         self._cached: Posterior | None = None
         self._age = 0
         self._any = False
@@ -102,9 +102,29 @@ class _RunningTracker(DataTracker):
             )
         return statistics
 
+    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        if self._any:
+            kept: float | Tensor = 0.5 ** (len(features) / self._policy.half_life)
+            if valid is not None:  # a bad batch lets nothing fade
+                kept = torch.where(valid, kept, 1.0)
+            self._statistics.scale_(kept)
+        super().collect(features, targets, valid)
+        self._any = True
+        self._age += 1
+        self._examples += len(features)
+        if valid is None:  # a batch that no prior can be made of is refused with all it changed
+            self._made()
+
     @property
     def prior(self) -> Posterior | None:
         """The posterior of the sums, made anew once it is `refresh` batches old."""
+        return self._made()
+
+    @prior.setter
+    def prior(self, value: Posterior | None) -> None:
+        self._cached = value
+
+    def _made(self) -> Posterior | None:
         if self._any and (self._cached is None or self._age >= self._policy.refresh):
             statistics, base = self._statistics, self._base
             if self._policy.temperature != 1.0:
@@ -117,21 +137,6 @@ class _RunningTracker(DataTracker):
                 scheme = scheme.scheme
             self._cached, self._age = scheme.infer_from(self._head, statistics, base), 0
         return self._cached
-
-    @prior.setter
-    def prior(self, value: Posterior | None) -> None:
-        self._cached = value
-
-    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        if self._any:
-            kept: float | Tensor = 0.5 ** (len(features) / self._policy.half_life)
-            if valid is not None:  # a bad batch lets nothing fade
-                kept = torch.where(valid, kept, 1.0)
-            self._statistics.scale_(kept)
-        super().collect(features, targets, valid)
-        self._any = True
-        self._age += 1
-        self._examples += len(features)
 
     def propose(self) -> Posterior:
         if not self._any:
@@ -153,19 +158,17 @@ class _RunningTracker(DataTracker):
     def _batch_weight(self) -> float:
         return 0.0 if self._epoch is None else 0.5 ** (self._epoch / self._policy.half_life)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "running": {
-                "age": self._age,
-                "any": self._any,
-                "examples": self._examples,
-                "epoch": self._epoch,
-            },
-        }
+    def _saved_prior(self) -> Posterior | None:
+        return self._cached  # saving makes nothing
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        running = state["running"]
-        self._age, self._any = running["age"], running["any"]
-        self._examples, self._epoch = running["examples"], running["epoch"]
+    def _state(self) -> dict[str, Tensor]:
+        own = {"age": self._age, "any": self._any, "examples": self._examples}
+        if self._epoch is not None:
+            own["epoch"] = self._epoch
+        return {**super()._state(), **{name: number(value) for name, value in own.items()}}
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        super()._load(state)
+        self._age, self._examples = count(state, "age"), count(state, "examples")
+        self._any = bool(count(state, "any", most=1))
+        self._epoch = count(state, "epoch") if "epoch" in state else None

@@ -21,6 +21,8 @@ def show(
     trackers: Mapping[str, Tracker],
     batches: Batches | None,
     parse: Callable[[Tensor, Mapping[str, RawTargets]], tuple[dict[str, Targets], Tensor | None]],
+    *,
+    everyone: bool = False,
 ) -> None:
     """Go through the batches once, without gradients, until no prior wants more.
 
@@ -28,12 +30,13 @@ def show(
         trackers: {name: tracker}.
         batches: what the user gave, if anything.
         parse: checks features and targets.
+        everyone: whether all trackers are shown the batches, or those alone that take them.
 
     Raises:
         StateError: if batches are missing, or no prior takes any.
         DtypeError: if an item is no pair.
     """
-    takers = {name: tracker for name, tracker in trackers.items() if tracker.takes_batches}
+    takers = {n: tracker for n, tracker in trackers.items() if everyone or tracker.takes_batches}
     if batches is None:
         if takers:
             raise StateError(

@@ -100,10 +100,10 @@ def test_evaluation_leaves_the_method_alone() -> None:
     method.train()
     for batch in data.train.batches(10):
         method.backward(batch.inputs, batch.targets)
-    before = copy.deepcopy(method.state_dict()["mtl"]["_extra_state"])
+    before = copy.deepcopy(method.state_dict()["mtl"])
     grads = [p.grad.clone() for p in method.backbone.parameters() if p.grad is not None]
     evaluate(method, data, data.test, 2)
-    after = method.state_dict()["mtl"]["_extra_state"]
+    after = method.state_dict()["mtl"]
     assert method.backbone.training
     equal(before, after)
     for parameter, grad in zip(method.backbone.parameters(), grads, strict=True):

@@ -113,9 +113,9 @@ def test_a_state_that_was_loaded_stays_as_it_was(rng: torch.Generator, policy: t
     for _ in range(2):
         one.collect(x, {"a": y + 3})
         one.update_prior()
-    saved = [s["_extra_state"]["trackers"]["a"]["prior"] for s in (state, before)]
     for name in ("mean", "precision_matrix"):
-        assert torch.equal(saved[0][name], saved[1][name])
+        key = f"state.priors.a.{policy.__name__}.prior.Gaussian.{name}"
+        assert torch.equal(state[key], before[key])
     assert not torch.equal(one.priors()["a"].mean, first.priors()["a"].mean)
     torch.testing.assert_close(two.priors()["a"].mean, first.priors()["a"].mean)
 

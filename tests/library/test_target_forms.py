@@ -53,14 +53,14 @@ def parts(rng: torch.Generator, tasks: int = 2) -> tuple[Tensor, Tensor, Tensor,
     return h, y, mask, torch.rand(B, generator=rng, dtype=F64) + 0.5
 
 
-@pytest.mark.parametrize("form", [tuple, list, Targets])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("form", "weighted"),
+    [(tuple, False), (list, False), (tuple, True), (list, True), (Targets, True)],
+)
 @pytest.mark.parametrize("bayes", [False, True])
 def test_what_the_default_collate_function_delivers(form, weighted, bayes, rng) -> None:
     h, y, mask, weight = parts(rng)
     whole = (y, mask, weight) if weighted else (y, mask)
-    if form is Targets and not weighted:
-        pytest.skip("a named tuple of None cannot be collated")
     given = form(*whole) if form is Targets else form(whole)
     x, targets = collated(h, {"a": given})
     results = []
@@ -157,7 +157,7 @@ def test_a_user_s_own_targets_are_checked(name, rng) -> None:
 
 def test_a_user_s_own_targets_are_filled_like_others(rng) -> None:
     """Behind a mask anything may stand, NaN too, and one weight may be for a whole example."""
-    h, y, mask, weight = parts(rng)
+    _, y, mask, weight = parts(rng)
     head = heads.Gaussian(D, 2).double()
     parsed = head.parse_targets(Targets(y.where(mask, torch.nan), mask, weight), B)
     assert parsed.values.isfinite().all()
@@ -195,7 +195,22 @@ def test_the_mean_of_nothing_is_said_to_be_none(rng) -> None:
 DTYPES = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.uint16, torch.uint32, torch.uint64),
 ]
+
+
+def test_counts_kept_of_narrow_and_wide_integers_do_not_wrap() -> None:
+    """What keeps examples makes room for the first batch's dtype; 300 is 44 in eight bits."""
+    x = torch.ones(1, D, dtype=F64)
+    means = []
+    for first in (torch.uint8, torch.int64):
+        torch.manual_seed(0)
+        mtl = ba.BayesAgg({"a": heads.Poisson(D)}, inference=inference.Laplace()).double()
+        mtl.collect(x, {"a": torch.tensor([[1]], dtype=first)})
+        mtl.collect(x, {"a": torch.tensor([[300]])})
+        mtl.update_prior()
+        means.append(mtl.posteriors()["a"].mean)
+    assert torch.equal(*means)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

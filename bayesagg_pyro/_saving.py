@@ -1,0 +1,235 @@
+"""The engine's state: which tensors it has, and what is checked before any of it is taken over.
+
+Under `state.` a state dict holds `format`, `warmup`, `epochs`, `generator`, and for each head
+`priors.<head>`, `held.<head>` and `streams.<head>`, besides `aggregation`. Heads' own tensors stay
+where torch puts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from bayesagg_pyro._checks import check_names
+from bayesagg_pyro._refresh import Refresher
+from bayesagg_pyro._state import (
+    check_generator,
+    count,
+    named,
+    number,
+    part,
+    read_generator,
+    set_generator,
+)
+from bayesagg_pyro._transaction import Undo, of_aggregation, of_values
+from bayesagg_pyro.errors import BayesAggError, NonFiniteError, ShapeError, StateError
+from bayesagg_pyro.priors import Tracker
+
+if TYPE_CHECKING:
+    from bayesagg_pyro.engine import BayesAgg
+
+__all__ = ["FORMAT", "checked", "commit", "of_tensors", "state"]
+
+#: Raised with every change that older code could not read.
+FORMAT = 2
+_REFIT = "or take the weights alone with strict=False and call refit(batches)"
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A state that has passed all checks, on its way into an engine.
+
+    Attributes:
+        own: the engine's entries; {} where weights come alone.
+        names: heads that it holds.
+        made: new refreshers and trackers with their state; None while weights have no place yet.
+        before: weights of heads that keep a posterior of their own, as they were.
+        missing: entries that the engine wants and the state lacks, and
+        unexpected: those that it does not know.
+    """
+
+    own: dict[str, Tensor]
+    names: list[str]
+    made: tuple[dict[str, Refresher], dict[str, Tracker]] | None
+    before: dict[str, Tensor]
+    missing: list[str]
+    unexpected: list[str]
+
+
+def state(engine: BayesAgg) -> dict[str, Tensor]:
+    """All that a resumed run needs beside the heads' tensors; only reads and copies."""
+    found = {
+        "format": number(FORMAT),
+        "warmup": number(engine.warmup),
+        "epochs": number(engine._epochs),
+        **read_generator(engine.generator),
+        **named("aggregation", engine.aggregation.state_dict()),
+    }
+    for name, tracker in engine._trackers.items():
+        found |= named(f"priors.{name}", tracker.state_dict())
+        found |= named(f"held.{name}", engine._refreshers[name].state_dict())
+        found |= named(f"streams.{name}", read_generator(engine._streams[name]))
+    # Whether entries were lost on the way shows in no other place: a part may be empty.
+    return {**found, "entries": number(len(found))}
+
+
+def checked(engine: BayesAgg, state_dict: Mapping[str, Any], prefix: str, strict: bool) -> Loading:
+    """What is to be taken over; the engine has not changed.
+
+    Raises:
+        BayesAggError: naming what is wrong with the state.
+    """
+    inside = {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
+    old = "_extra_state" in inside
+    for key, value in inside.items():
+        if key != "_extra_state" and not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise StateError(f"a state holds tensors alone, but {key!r} is a {kind}")
+    unexpected = [k for k in inside if k.partition(".")[0] not in ("heads", "state")]
+    own = part(inside, "state")
+    if own or strict:
+        _check_format(own, old, strict)
+    saved = dict.fromkeys(key.split(".")[1] for key in own if key.startswith("held."))
+    names = [name for name in engine.heads if name in saved]
+    if strict:
+        check_names(saved, engine.heads)
+        if unexpected:
+            raise StateError(f"the state dict has an entry {unexpected[0]!r} that no engine has")
+    missing = [f"state.held.{name}" for name in engine.heads if name not in saved]
+    unexpected += [f"state.held.{name}" for name in saved if name not in engine.heads]
+    _check_weights(engine, inside, strict)
+    made = _made(engine, own, names) if engine._trackers else None
+    if own:
+        _rehearse(engine, own, strict)
+    before = {
+        name: engine.heads[name].point().detach().clone()
+        for name, tracker in engine._trackers.items()
+        if name not in names and tracker.posterior is not None and part(inside, f"heads.{name}")
+    }
+    return Loading(own, names, made, before, missing, unexpected)
+
+
+def commit(engine: Any, keys: Any) -> None:
+    """Put what was checked in force; called once torch has loaded the heads' tensors."""
+    loading: Loading | None = engine._loading
+    engine._loading = None
+    if loading is None:
+        return
+    if not engine._trackers:
+        engine._start()
+    own = loading.own
+    made = loading.made or (_made(engine, own, loading.names) if engine._trackers else ({}, {}))
+    engine._refreshers = {**engine._refreshers, **made[0]}
+    engine._trackers = {**engine._trackers, **made[1]}
+    kept = {k: v for k, v in engine._weights_then.items() if k not in loading.names}
+    engine._weights_then = {**kept, **loading.before}
+    if not own:
+        return
+    engine.warmup, engine._epochs = bool(count(own, "warmup", most=1)), count(own, "epochs")
+    set_generator(engine.generator, own)
+    for name in loading.names:
+        set_generator(engine._streams[name], part(own, f"streams.{name}"))
+    _take_aggregation(engine, own)
+    engine._guard.forget()
+
+
+def of_tensors(module: nn.Module) -> Undo:
+    """Tensors and attributes of a module and its parts, also where others are assigned."""
+    before = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in module.modules()]
+    tensors = [*module.parameters(), *module.buffers()]
+    values = of_values(tensor for tensor in tensors if not tensor.is_meta)
+
+    def undo() -> None:
+        for one, attributes, parameters, buffers in before:
+            vars(one).clear()
+            vars(one).update(attributes)
+            for mine, saved in ((one._parameters, parameters), (one._buffers, buffers)):
+                mine.clear()
+                mine.update(saved)
+        values()
+
+    return undo
+
+
+def _made(
+    engine: BayesAgg, own: Mapping[str, Tensor], names: list[str]
+) -> tuple[dict[str, Refresher], dict[str, Tracker]]:
+    refreshers, trackers = engine._fresh()
+    for name in names:
+        trackers[name].load_state_dict(part(own, f"priors.{name}"))
+        refreshers[name].load_state_dict(part(own, f"held.{name}"))
+    return {n: refreshers[n] for n in names}, {n: trackers[n] for n in names}
+
+
+def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:
+    if not own:
+        found = "an engine's state of format 1" if old else "no engine's state"
+        raise StateError(f"the state dict has {found}: load it with what made it, {_REFIT}")
+    found_format = count(own, "format")
+    if found_format != FORMAT:
+        raise StateError(
+            f"the state has format {found_format}, this version reads {FORMAT}: load it with the "
+            f"version that made it, {_REFIT}"
+        )
+    entries = count(own, "entries")
+    if strict and entries != len(own) - 1:
+        raise StateError(
+            f"the state was saved with {entries} entries and has {len(own) - 1}: some were lost "
+            f"or added; save it again, {_REFIT}"
+        )
+
+
+def _rehearse(engine: BayesAgg, own: Mapping[str, Tensor], strict: bool) -> None:
+    """Refuse what the end of loading could stumble over."""
+    count(own, "warmup", most=1), count(own, "epochs")
+    check_generator(engine.generator, own)
+    for name, stream in engine._streams.items():
+        check_generator(stream, part(own, f"streams.{name}"))
+    undo = of_aggregation(engine.aggregation)
+    try:
+        if strict:
+            engine.aggregation.load_state_dict(part(own, "aggregation"))
+    finally:
+        undo()
+
+
+def _take_aggregation(engine: BayesAgg, own: Mapping[str, Tensor]) -> None:
+    undo = of_aggregation(engine.aggregation)
+    try:
+        engine.aggregation.load_state_dict(part(own, "aggregation"))
+    except BayesAggError:  # refused before under strict; else another kind keeps its own
+        undo()
+
+
+def _check_weights(engine: BayesAgg, state: Mapping[str, Tensor], strict: bool) -> None:
+    """Refuse heads' tensors that are missing, misfit or not finite."""
+    for name, head in engine.heads.items():
+        given = part(state, f"heads.{name}")
+        wanted = head.state_dict()
+        lacking, unknown = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted)
+        if strict and (lacking or unknown):
+            raise StateError(
+                f"the state of head {name!r} lacks {lacking} and has unknown {unknown}; make the "
+                "heads as saved"
+            )
+        for key in wanted.keys() & given.keys():
+            new, old = given[key], wanted[key]
+            if not isinstance(old, Tensor):
+                continue
+            if new.shape != old.shape:
+                raise ShapeError(
+                    f"head {name!r}: the saved {key!r} has shape {list(new.shape)}, the head's "
+                    f"has {list(old.shape)}; make the heads as saved"
+                )
+            if new.is_floating_point() != old.is_floating_point():
+                raise StateError(
+                    f"head {name!r}: the saved {key!r} is {new.dtype}, not {old.dtype}"
+                )
+            if new.is_floating_point() and not new.is_meta and not new.isfinite().all():
+                raise NonFiniteError(
+                    f"head {name!r}: the saved {key!r} is not finite: the training had failed "
+                    "before it was saved; load an earlier state"
+                )

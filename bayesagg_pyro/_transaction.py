@@ -1,0 +1,108 @@
+"""All or nothing: a call that fails leaves everything as it was, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.aggregation import Aggregation
+from bayesagg_pyro.inference import Statistics
+from bayesagg_pyro.posteriors import GaussianFamily
+
+__all__ = [
+    "Undo",
+    "all_or_nothing",
+    "of_aggregation",
+    "of_attributes",
+    "of_generators",
+    "of_gradients",
+    "of_values",
+]
+
+#: Puts something back to what it was when this was made.
+Undo = Callable[[], None]
+
+
+@contextmanager
+def all_or_nothing(undo: Iterable[Undo]) -> Iterator[None]:
+    """Run a block; if anything ends it early, Ctrl-C too, call each `undo`, last made first."""
+    made = list(undo)
+    try:
+        yield
+    except BaseException:
+        for restore in reversed(made):
+            restore()
+        raise
+
+
+def of_attributes(owner: Any) -> Undo:
+    """All attributes of an object: statistics and priors written in place as copies."""
+    before = {k: copy(v) if isinstance(v, Statistics) else v for k, v in vars(owner).items()}
+    written: list[tuple[GaussianFamily, GaussianFamily]] = []
+    if getattr(before.get("_policy"), "in_place", False):
+        base = before.get("_base")  # never written to
+        own = [v for v in before.values() if isinstance(v, GaussianFamily) and v is not base]
+        written = [(posterior, _twin(posterior)) for posterior in own]
+
+    def undo() -> None:
+        vars(owner).clear()
+        vars(owner).update(before)
+        for posterior, twin in written:
+            posterior.copy_(twin)
+
+    return undo
+
+
+def of_gradients(weights: Iterable[Tensor]) -> Undo:
+    """The `.grad` of tensors, which autograd adds to in place."""
+    before = [(w, w.grad, None if w.grad is None else w.grad.clone()) for w in weights]
+
+    def undo() -> None:
+        for weight, gradient, value in before:
+            weight.grad = gradient
+            if gradient is not None and value is not None:
+                gradient.data.copy_(value)
+
+    return undo
+
+
+def of_values(tensors: Iterable[Tensor]) -> Undo:
+    """The values of parameters and buffers."""
+    before = [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+    def undo() -> None:
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)
+
+    return undo
+
+
+def of_generators(generators: Iterable[torch.Generator | None]) -> Undo:
+    """The states of random generators; None is torch's global one of the CPU."""
+    distinct = {id(g): torch.default_generator if g is None else g for g in generators}
+    before = [(generator, generator.get_state()) for generator in distinct.values()]
+
+    def undo() -> None:
+        for generator, state in before:
+            generator.set_state(state)
+
+    return undo
+
+
+def of_aggregation(aggregation: Aggregation) -> Undo:
+    """What an aggregation remembers."""
+    before = aggregation.state_dict()
+    return lambda: aggregation.load_state_dict(before)
+
+
+def _twin(posterior: GaussianFamily) -> GaussianFamily:
+    build: Any = type(posterior)
+    twin: GaussianFamily = build(**{k: t.clone() for k, t in posterior.tensors().items()})
+    twin.info = posterior.info
+    return twin
