@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Parsed", "RawTargets", "Targets"]
 
@@ -31,13 +34,13 @@ class Targets(NamedTuple):
         batch, tasks = self.values.shape
         return torch.full((tasks,), batch, device=self.values.device)
 
-    def examples(self, rows: slice) -> Targets:
+    def examples(self, rows: slice) -> Self:
         """Some of the examples."""
-        return self._make(None if part is None else part[rows] for part in self)
+        return type(self)(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
 
-    def part(self, rows: slice) -> Targets:
+    def part(self, rows: slice) -> Self:
         """Some of the tasks."""
-        return self._make(None if part is None else part[:, rows] for part in self)
+        return type(self)(*(None if part is None else part[:, rows] for part in self))  # type: ignore[arg-type]
 
     def where(self, valid: Tensor, filler: float) -> Targets:
         """The same where the flag is set, else fillers of weight 0: 0 · NaN would stay NaN.

@@ -102,22 +102,22 @@ class _Scores(TakesTargets):
         return dtype
 
 
-class NormalPredictive(_Scores, dist.Normal):  # type: ignore[misc]
+class NormalPredictive(_Scores, dist.Normal):
     """N(μ, σ²)."""
 
 
-class StudentTPredictive(_Scores, dist.StudentT):  # type: ignore[misc]
+class StudentTPredictive(_Scores, dist.StudentT):
     """Student's t."""
 
 
-class BernoulliPredictive(_Scores, dist.Bernoulli):  # type: ignore[misc]
+class BernoulliPredictive(_Scores, dist.Bernoulli):
     """Probabilities of a 1."""
 
     target_kind = "binary"
     _parameter = "logits"
 
 
-class CategoricalPredictive(_Scores, dist.Categorical):  # type: ignore[misc]
+class CategoricalPredictive(_Scores, dist.Categorical):
     """Probabilities of classes."""
 
     target_kind = "class"

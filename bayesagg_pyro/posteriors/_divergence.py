@@ -15,7 +15,6 @@ from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
 __all__ = ["gaussian_divergence"]
 
 
-@register_kl(GaussianFamily, GaussianFamily)
 def gaussian_divergence(p: GaussianFamily, q: GaussianFamily) -> Tensor:
     """KL(p ‖ q) in nats for each task, [tasks]; `torch.distributions.kl_divergence` comes here.
 
@@ -54,12 +53,15 @@ def _spread(p: GaussianFamily, q: GaussianFamily) -> Tensor:
     return (trace - size + p.precision_log_det - q.precision_log_det).clamp(min=0)
 
 
+register_kl(GaussianFamily, GaussianFamily)(gaussian_divergence)
+
+
 def _dense_spread(p: GaussianFamily, q: GaussianFamily) -> Tensor:
     """As `_spread`, through A = L_p⁻¹ L_q: |A|² − P − 2 Σ log A_ii, whose terms are positive.
 
     So nearly equal distributions keep their digits.
     """
-    ratio = torch.linalg.solve_triangular(
+    ratio: Tensor = torch.linalg.solve_triangular(
         p.to_gaussian().precision_tril, q.to_gaussian().precision_tril, upper=False
     )
     a = ratio.diagonal(dim1=-2, dim2=-1)
@@ -71,4 +73,5 @@ def _dense_spread(p: GaussianFamily, q: GaussianFamily) -> Tensor:
         far.square() - 1 - 2 * far.log(),
     )
     across = ratio.tril(-1).square().sum((-2, -1))
-    return (along.sum(-1) + across).expand(p.tasks)
+    spread: Tensor = along.sum(-1) + across
+    return spread.expand(p.tasks)
