@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._batch import Batch
 from bayesagg_pyro._checks import check_names
 from bayesagg_pyro.errors import NonFiniteError, SettingError
 from bayesagg_pyro.heads import Head
@@ -21,7 +22,7 @@ from bayesagg_pyro.targets import RawTargets, Targets
 if TYPE_CHECKING:
     from bayesagg_pyro._pipeline import HeadStages
 
-__all__ = ["Guard", "cleaned", "refuse_weights", "reported_losses"]
+__all__ = ["Guard", "refuse_weights", "reported_losses"]
 
 
 class Guard:
@@ -48,8 +49,8 @@ class Guard:
 
     def parse(
         self, heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, RawTargets]
-    ) -> tuple[dict[str, Targets], Tensor | None]:
-        """Parsed targets, and for deferred validation a flag on the device.
+    ) -> Batch:
+        """The batch with parsed targets, and for deferred validation a flag on the device.
 
         Heads that `targets` leaves out have no label in this batch.
 
@@ -68,15 +69,14 @@ class Guard:
                 else head.unlabelled(len(features))
             )
         if not deferred:
-            return observed, None
+            return Batch(features, observed, None)
         valid = features.detach().isfinite().all()
         for name, head in heads.items():
             valid = valid & head.valid(observed[name])
             weight = observed[name].weight
             if weight is not None:
                 valid = valid & (weight.isfinite() & (weight >= 0)).all()
-        self._note(valid)
-        return observed, valid
+        return Batch(features, observed, valid)
 
     def check_finite(
         self,
@@ -102,7 +102,7 @@ class Guard:
         if valid is not None:
             for value in values:
                 valid = valid & value.isfinite().all()
-            self._note(valid)
+            self.note(valid)
         elif not all(linalg.all_finite(value.detach()) for value in values):
             refuse_weights(stages)
             heads = "".join(f" of head {name!r}" for name in suspects()[:1])
@@ -130,7 +130,8 @@ class Guard:
         if self._bad is not None:
             self._bad.zero_()
 
-    def _note(self, valid: Tensor) -> None:
+    def note(self, valid: Tensor) -> None:
+        """Remember a flag, to raise if it was not set."""
         if self._bad is None or self._bad.device != valid.device:
             self._bad = torch.zeros_like(valid)
         self._bad.logical_or_(~valid)
@@ -149,14 +150,6 @@ def refuse_weights(stages: Mapping[str, HeadStages]) -> None:
                     f"{which!r} of head {name!r} is not finite: an earlier step has made it so; "
                     "go back to an earlier state, and lower the learning rate"
                 )
-
-
-def cleaned(
-    heads: Mapping[str, Head], features: Tensor, observed: dict[str, Targets], valid: Tensor
-) -> tuple[Tensor, dict[str, Targets]]:
-    """The batch, or harmless values where it is not valid: 0 · NaN would still be NaN."""
-    targets = {name: one.where(valid, heads[name].filler) for name, one in observed.items()}
-    return torch.where(valid, features, 0.0), targets
 
 
 def reported_losses(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._backbone import reported_dtype
+from bayesagg_pyro._batch import Batch
 from bayesagg_pyro._guard import Guard, refuse_weights, reported_losses
 from bayesagg_pyro._pipeline import HeadStages, through_stages
 from bayesagg_pyro.aggregation import Aggregation
@@ -22,22 +23,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.step import Stages, StepInfo, describe
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Batch", "Done", "bayes_step", "follows", "point", "warmup_step"]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A batch that has passed validation.
-
-    Attributes:
-        features: [B, d], attached to the backbone's graph.
-        observed: {name: parsed targets}.
-        valid: the flag of deferred validation; None where values were checked at once.
-    """
-
-    features: Tensor
-    observed: Mapping[str, Targets]
-    valid: Tensor | None
+__all__ = ["Done", "bayes_step", "follows", "point", "warmup_step"]
 
 
 @dataclass(frozen=True)

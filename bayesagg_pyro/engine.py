@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro import _saving
 from bayesagg_pyro._backbone import into_backbone, reported_dtype
+from bayesagg_pyro._batch import Batch
 from bayesagg_pyro._checks import (
     check_aggregation,
     check_estimators,
@@ -21,11 +23,12 @@ from bayesagg_pyro._checks import (
     known,
     per_head,
 )
-from bayesagg_pyro._guard import Guard, cleaned
+from bayesagg_pyro._guard import Guard
 from bayesagg_pyro._modes import plain
 from bayesagg_pyro._pipeline import HeadStages
+from bayesagg_pyro._processes import Processes
 from bayesagg_pyro._refresh import Refresher, streams
-from bayesagg_pyro._steps import Batch, Done, bayes_step, follows, point, warmup_step
+from bayesagg_pyro._steps import Done, bayes_step, follows, point, warmup_step
 from bayesagg_pyro._transaction import (
     all_or_nothing,
     of_aggregation,
@@ -42,7 +45,7 @@ from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import Batches, FullData, Policy, Tracker, show
 from bayesagg_pyro.step import Observer, StepInfo
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["BayesAgg"]
 
@@ -91,6 +94,11 @@ class BayesAgg(nn.Module):
         working_memory: bytes above which a step cuts its temporaries into chunks, of tasks for
             dense posteriors and of examples for moments; None for never. Where gradients are kept
             nothing is cut. Deterministic estimators give the same result either way.
+        distributed: in a process group of torch, take the batches of all processes as one: each
+            calls with its share, as often as the others, and all hold the same heads, posteriors
+            and losses as one process with the whole batch. The backbone is to be averaged over the
+            processes, as DistributedDataParallel does; the engine stays outside of that. False
+            keeps each process to itself.
 
     Attributes:
         schemes: {name: scheme}; fixed: for another one make a new engine of the same heads and
@@ -118,6 +126,7 @@ class BayesAgg(nn.Module):
         generator: torch.Generator | None = None,
         keep_gradients: bool = False,
         working_memory: int | None = 2**28,
+        distributed: bool = True,
     ) -> None:
         super().__init__()
         check_heads(heads)
@@ -140,6 +149,7 @@ class BayesAgg(nn.Module):
         self.register_load_state_dict_post_hook(_saving.commit)
         self.scale = scale
         self._guard = Guard(validate)
+        self._processes = Processes(distributed)
         self.generator = generator
         self.keep_gradients = keep_gradients
         self.working_memory = working_memory
@@ -148,10 +158,7 @@ class BayesAgg(nn.Module):
         self._epochs = 0
         self.info: StepInfo | None = None
         self.observer: Observer | None = None
-        for (
-            name,
-            head,
-        ) in heads.items():  # last: heads of an engine that is refused stay as they are
+        for name, head in heads.items():  # last: a refused engine leaves heads as they were
             if head.name is None:
                 head.name = name
 
@@ -174,10 +181,7 @@ class BayesAgg(nn.Module):
             StateError: if the features carry no graph, or no prior exists yet.
         """
         check_graph(features)
-        observed, valid = self._guard.parse(self._heads(), features, targets)
-        if valid is not None:
-            features, observed = cleaned(self._heads(), features, observed, valid)
-        batch = Batch(features, observed, valid)
+        batch = self._parse(features, targets)
         observer = self.observer if self.training else None
         keep = self.keep_gradients or (observer is not None and observer.wants())
         # Heads and backward stay exact under autocast.
@@ -185,9 +189,9 @@ class BayesAgg(nn.Module):
             done = self._step(batch, keep)
             info = self.info = done.info
             if self.training:  # without what turned out to overflow
-                self._collect(features, observed, done.valid)
+                self._collect(replace(batch, valid=done.valid))
             self._weights_then = {}
-            into_backbone(features, done.update)
+            into_backbone(features, batch.own(done.update))
         if observer is not None:
             observer.passed(info)
             self.info = info if self.keep_gradients else info.light()
@@ -196,8 +200,7 @@ class BayesAgg(nn.Module):
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
         with plain(), self._whole(features):
-            observed, valid = self._guard.parse(self._heads(), features, targets)
-            self._collect(features, observed, valid)
+            self._collect(self._parse(features, targets))
 
     def update_prior(self, batches: Batches | None = None) -> None:
         """End of an epoch: make each head's next prior from what was collected, and clear that.
@@ -212,7 +215,7 @@ class BayesAgg(nn.Module):
         """
         self.raise_deferred()
         with plain(), self._whole():
-            show(self._trackers, batches, lambda h, y: self._guard.parse(self._heads(), h, y))
+            show(self._trackers, batches, self._parse)
             self.raise_deferred()
             self._renew(self._trackers)
             self._epochs += 1
@@ -239,12 +242,7 @@ class BayesAgg(nn.Module):
         self.raise_deferred()
         with plain(), self._whole():
             self._start()
-            show(
-                self._trackers,
-                batches,
-                lambda h, y: self._guard.parse(self._heads(), h, y),
-                everyone=True,
-            )
+            show(self._trackers, batches, self._parse, everyone=True)
             self.raise_deferred()
             self._renew(self._trackers)
             self.start_bayes()
@@ -312,8 +310,8 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet, or weights are no longer those that it belongs to.
         """
-        for name, weight in self._weights_then.items():
-            if not torch.equal(weight, self._heads()[name].point().detach().to(weight)):
+        for name in self._weights_then:
+            if not self._unchanged(name):
                 raise StateError(
                     f"the weights of head {name!r} are not those that its posterior was made for: "
                     "they were averaged, edited, or loaded without one; call refit(batches)"
@@ -348,12 +346,30 @@ class BayesAgg(nn.Module):
             keep=keep,
         )
 
-    def _collect(
-        self, features: Tensor, observed: dict[str, Targets], valid: Tensor | None
-    ) -> None:
+    def _parse(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
+        """The batch, checked; in several processes that of all."""
+        heads = self._heads()
+        if self._processes.count > 1 and not self._processes.joined:
+            self._join()
+        batch = self._processes.whole(features, lambda: self._guard.parse(heads, features, targets))
+        if batch.valid is not None:
+            self._guard.note(batch.valid)
+        return batch.cleaned(heads)
+
+    def _join(self) -> None:
+        """What is drawn must be the same in all processes, so every head gets a stream."""
+        own = [self.generator, *self._streams.values()]
+        number = self._processes.join(self.heads, own)
+        if self.generator is None:
+            source = torch.Generator(next(self.heads.parameters()).device).manual_seed(number)
+            self._streams = streams(source, list(self._streams))
+            for name, refresher in self._refreshers.items():
+                refresher.generator = self._streams[name]
+
+    def _collect(self, batch: Batch) -> None:
         with torch.no_grad():
             for name, tracker in self._trackers.items():
-                tracker.collect(features.detach(), observed[name], valid)
+                tracker.collect(batch.features.detach(), batch.observed[name], batch.valid)
         if not self.warmup:
             self._follow()
 
@@ -519,14 +535,21 @@ class BayesAgg(nn.Module):
             self._start()
             return self
         same = [] if self.warmup else [n for n in self._following() if self._follows(n)]
+        own = [name for name in self._weights_then if self._unchanged(name)]
         super()._apply(fn, recurse)
         for name, head in self._heads().items():
             self._trackers[name].to(head.weight.device)
             self._refreshers[name].to(head.weight.device)
-        self._weights_then = {n: fn(weight) for n, weight in self._weights_then.items()}
         if same:  # rounded once, not twice
             self._follow()
+        for name, weight in self._weights_then.items():
+            now = self._heads()[name].point().detach().clone()
+            self._weights_then[name] = now if name in own else weight.to(now.device)
         return self
+
+    def _unchanged(self, name: str) -> bool:
+        then, now = self._weights_then[name], self._heads()[name].point().detach()
+        return torch.equal(then, now.to(then))
 
     def _follows(self, name: str) -> bool:
         posterior, weight = self._trackers[name].posterior, self._heads()[name].point().detach()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -55,8 +54,7 @@ def convergence(samples: Tensor | Empirical) -> Convergence:
         )
     halves = _split(held.detach().double())
     ranked = _rank_normalised(halves)
-    middle = halves.flatten(0, 1).median(0).values
-    folded = _rank_normalised((halves - middle).abs())
+    folded = _rank_normalised((halves - _median(halves.flatten(0, 1))).abs())
     rhat = torch.maximum(_gelman_rubin(ranked), _gelman_rubin(folded))
     ess: Tensor = stats.effective_sample_size(ranked, chain_dim=0, sample_dim=1)
     return Convergence(rhat, ess)
@@ -72,10 +70,19 @@ def _gelman_rubin(chains: Tensor) -> Tensor:
     return found
 
 
+def _median(draws: Tensor) -> Tensor:
+    """Of [S, ...], the mean of the two in the middle where S is even; torch takes the lower one."""
+    return (draws.median(0).values - (-draws).median(0).values) / 2
+
+
 def _rank_normalised(chains: Tensor) -> Tensor:
-    """Normal scores Φ⁻¹((r − 3/8) / (S + 1/4)) of the ranks among all chains."""
-    flat = chains.flatten(0, 1)
-    rank = flat.argsort(0).argsort(0) + 1
-    level = (rank - 0.375) / (len(flat) + 0.25)
-    scores: Tensor = math.sqrt(2) * torch.special.erfinv(2 * level.double() - 1)
-    return scores.reshape(chains.shape)
+    """Normal scores Φ⁻¹((r − 3/8) / (S + 1/4)) of the ranks among all chains.
+
+    Draws that are equal, as after a rejected step, share the mean of their ranks.
+    """
+    flat = chains.flatten(0, 1).movedim(0, -1).contiguous()  # [tasks, P, S]
+    ordered = flat.sort().values
+    below, upto = (torch.searchsorted(ordered, flat, right=right) for right in (False, True))
+    rank = (below + upto + 1).double() / 2
+    scores: Tensor = torch.special.ndtri((rank - 0.375) / (flat.shape[-1] + 0.25))
+    return scores.movedim(-1, 0).reshape(chains.shape)

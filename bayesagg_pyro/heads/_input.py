@@ -23,6 +23,8 @@ __all__ = [
     "parse_targets",
 ]
 
+#: Types that few of torch's functions take.
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 #: What targets are: floating numbers; 0 or 1; 0, 1, 2, ... of any dtype; indices of classes.
 TargetKind: TypeAlias = Literal["real", "binary", "count", "class"]
 
@@ -99,7 +101,8 @@ def parse_targets(
     values, mask, weight = _split(owner, targets)
     values = _columns(owner, values, batch, tasks, "targets")
     check_kind(owner, values, kind)
-    if kind == "class" or (kind == "count" and not values.is_floating_point()):
+    counts = kind == "count" and not values.is_floating_point()
+    if kind == "class" or counts or values.dtype in _UNSIGNED:
         values = values.long()  # what indexing takes, and wide enough to be kept beside others
     if mask is not None:
         mask = _columns(owner, mask, batch, tasks, "the mask")

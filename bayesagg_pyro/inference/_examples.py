@@ -171,6 +171,9 @@ class Examples(Statistics):
             self._room(name, array, len(array))[: len(array)] = array
         self._rows = len(rows["features"]) if rows else 0
 
+    def _of_kind(self, values: Tensor) -> bool:
+        return values.is_floating_point() == (self._head.target_kind == "real")
+
     def _checked(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         head, optional = self._head, {"mask", "weight"}
         width = {"features": head.in_features}
@@ -182,6 +185,8 @@ class Examples(Statistics):
             {"features", "values"} <= state.keys() <= wanted.keys()
             and all(array.shape == wanted[name] for name, array in state.items())
             and state["features"].is_floating_point()
+            and (head.target_kind in ("binary", "count") or self._of_kind(state["values"]))
+            and head.valid(Targets(state["values"], state.get("mask")))
             and ("mask" not in state or state["mask"].dtype == torch.bool)
         ):
             raise StateError(

@@ -300,7 +300,10 @@ class ExpansionSums(Statistics):
                 f"the saved sums are {shapes}; make the heads and schemes as saved"
             )
         shift, origin, *parts = finite(owner, state, ["shift", "origin", *names])
-        self._curvature = kind(*(value.clone() for value in parts))
+        curvature = kind(*(value.clone() for value in parts))
+        if list(origin.shape) != size or list(curvature.times(shift).shape) != size:
+            raise StateError(f"{owner}: the saved sums {shapes} do not fit each other")
+        self._curvature = curvature
         self._shift, self._origin = shift.clone(), origin.clone()
         self._filled = filled
         self.to(self._head.weight.device)

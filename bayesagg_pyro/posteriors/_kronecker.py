@@ -8,6 +8,7 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._posterior import Info, Shape
@@ -34,12 +35,28 @@ class KroneckerGaussian(GaussianFamily):
         inputs: A, [tasks or 1, D, D].
         count: n, [tasks].
         isotropic: δ, [tasks or 1], positive.
+
+    Raises:
+        ShapeError: if they do not fit.
     """
 
     def __init__(
         self, mean: Tensor, outputs: Tensor, inputs: Tensor, count: Tensor, isotropic: Tensor
     ) -> None:
         super().__init__(*mean.shape)
+        (tasks, size), c, d = mean.shape, outputs.shape[-1], inputs.shape[-1]
+        if not (
+            c * d == size
+            and outputs.shape == (tasks, c, c)
+            and inputs.shape in ((1, d, d), (tasks, d, d))
+            and count.shape == (tasks,)
+            and isotropic.shape in ((1,), (tasks,))
+        ):
+            shapes = [list(t.shape) for t in (outputs, inputs, count, isotropic)]
+            raise ShapeError(
+                f"a mean of shape {list(mean.shape)} needs outputs [tasks, C, C], inputs [1 or "
+                f"tasks, D, D] with C · D = {size}, count and isotropic [tasks], not {shapes}"
+            )
         self._mean = mean
         self.outputs = outputs
         self.inputs = inputs

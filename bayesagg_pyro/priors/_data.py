@@ -265,5 +265,10 @@ class DataTracker(Tracker):
         self._scale = None
         if "scale" in state:
             (scale,) = finite(f"head {head.site!r}", state, ["scale"])
+            if scale.shape != (head.blocks,) or not (scale > 0).all():
+                raise StateError(
+                    f"head {head.site!r}: a saved scale of the prior must be {head.blocks} "
+                    f"positive numbers, not {scale.tolist()}"
+                )
             self._scale = scale.to(head.weight.device)
         self.prior = prior

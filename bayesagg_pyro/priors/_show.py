@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, StateError
 from bayesagg_pyro.priors._policy import Tracker
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["Batches", "show"]
 
@@ -20,7 +21,7 @@ Batches = Iterable[tuple[Tensor, Mapping[str, RawTargets]]]
 def show(
     trackers: Mapping[str, Tracker],
     batches: Batches | None,
-    parse: Callable[[Tensor, Mapping[str, RawTargets]], tuple[dict[str, Targets], Tensor | None]],
+    parse: Callable[[Tensor, Mapping[str, RawTargets]], Any],
     *,
     everyone: bool = False,
 ) -> None:
@@ -29,7 +30,7 @@ def show(
     Args:
         trackers: {name: tracker}.
         batches: what the user gave, if anything.
-        parse: checks features and targets.
+        parse: checks features and targets; gives an object with `features`, `observed`, `valid`.
         everyone: whether all trackers are shown the batches, or those alone that take them.
 
     Raises:
@@ -59,9 +60,9 @@ def show(
                     f"not {type(item).__name__}"
                 )
             features, targets = item
-            observed, valid = parse(features, targets)
+            batch = parse(features, targets)
             wanted = [
-                tracker.show(features.detach(), observed[name], valid)
+                tracker.show(batch.features.detach(), batch.observed[name], batch.valid)
                 for name, tracker in takers.items()
             ]
             if not any(wanted):

@@ -72,6 +72,29 @@ def test_methods_that_mix_examples_see_the_whole_batch(resolution) -> None:
     close(run(1), run(None))
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4, 6])
+def test_pieces_of_tasks_are_as_large_as_memory_allows(rng, at_once) -> None:
+    """A task takes five dense matrices in float64; the last piece holds what is left."""
+
+    class Counting(inference.TaylorGGN):
+        def infer(self, head, *arguments, **settings):
+            sizes.append(head.tasks)
+            return super().infer(head, *arguments, **settings)
+
+    sizes: list[int] = []
+    each = 5 * 8 * 6 * 6
+    mtl, features, targets = setting(rng, None)
+    mtl = ba.BayesAgg(
+        dict(mtl.heads.items()),
+        inference={"binary": Counting(), "real": inference.Conjugate()},
+        prior=priors.Constant(0.5),
+        warmup=False,
+        working_memory=at_once * each + each - 1,
+    )
+    mtl.backward(features.clone().requires_grad_(), targets)
+    assert sizes == [at_once] * (7 // at_once) + [7 % at_once] * (7 % at_once > 0)
+
+
 def test_kept_gradients_are_whole(rng) -> None:
     mtl, features, targets = setting(rng, 1)
     mtl.keep_gradients = True

@@ -60,6 +60,29 @@ def test_per_sample_is_the_average_over_draws() -> None:
     torch.testing.assert_close(found.weights.sum(0), torch.ones(1, 1).double())
 
 
+@pytest.mark.parametrize("rule", [aggregation.Mean(), aggregation.TorchJD(agg.UPGrad())], ids=repr)
+def test_draws_count_where_there_is_a_target_alone(rule: aggregation.Aggregation) -> None:
+    """Whatever a sampler gives elsewhere; each task's loss averages over its own examples."""
+    mask = torch.ones(6, 3, dtype=torch.bool)
+    mask[4:, 1] = mask[:5, 2] = False
+    grad = distribution(mask)
+    draw = torch.where(mask.mT[..., None], torch.randn(3, 6, 4).double(), torch.nan)
+    one = GradientDistribution(
+        grad.mean,
+        grad.variance,
+        mask.mT,
+        grad.groups,
+        sampler=lambda count, _: draw.expand(count, -1, -1, -1),
+    )
+    found = aggregation.PerSample(rule, samples=2)(one)
+    scaled = torch.stack([draw[t].nan_to_num() * 6 / mask[:, t].sum() for t in range(3)])
+    if isinstance(rule, aggregation.Mean):
+        expected = scaled.mean(0)
+    else:
+        expected = agg.UPGrad()(scaled.flatten(1)).view(6, 4)
+    torch.testing.assert_close(found, expected)
+
+
 def test_per_sample_takes_our_own() -> None:
     grad = distribution()
     found = aggregation.PerSample(aggregation.Mean(), samples=3)(grad)

@@ -301,12 +301,13 @@ def test_refusals(rng) -> None:
         inference.EvidenceMaximised(inference.Variational())
     with pytest.raises(errors.SettingError, match="variance must be"):
         inference.EvidenceMaximised(conjugate, variance="each")
-    with pytest.raises(errors.SettingError, match="0 < low < high"):
-        inference.EvidenceMaximised(conjugate, bounds=(1.0, 0.1))
+    for bounds in ((1.0, 0.1), (1.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (1.0, math.inf)):
+        with pytest.raises(errors.SettingError, match="0 < low < high"):
+            inference.EvidenceMaximised(conjugate, bounds=bounds)
+        with pytest.raises(errors.SettingError, match="0 < low < high"):
+            priors.Evidence(bounds=bounds)
     with pytest.raises(errors.SettingError, match="variance must be"):
         priors.Evidence(0.5)
-    with pytest.raises(errors.SettingError, match="0 < low < high"):
-        priors.Evidence(bounds=(0.0, 1.0))
     data = bernoulli(rng)
     streaming = priors.Evidence(keep=inference.Keep(streaming=True))
     with pytest.raises(errors.SettingError, match="evidence needs the examples"):

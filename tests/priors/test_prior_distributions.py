@@ -93,6 +93,11 @@ BAD = {
         errors.NumericalError,
         "smallest eigenvalue -0.5",
     ),
+    "one of two indefinite": (
+        lambda h: priors.dense(h, torch.diag_embed(torch.tensor([[1.0, 1, 1], [1, -0.5, 1]]))),
+        errors.NumericalError,
+        "smallest eigenvalue -0.5",
+    ),
 }
 
 

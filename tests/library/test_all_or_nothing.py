@@ -1,0 +1,177 @@
+"""A call that is stopped anywhere leaves engine, gradients and random states as they were.
+
+Every call of a function of the package, and every line of the engine and of its steps, is made to
+raise in turn (a sample of these places, spread by a fixed stride).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
+
+PACKAGE = str(Path(ba.__file__).parent)
+BY_LINE = {f"{PACKAGE}/{name}" for name in ("engine.py", "_steps.py", "_backbone.py")}
+#: What puts things back must not be stopped as well.
+SAFE = {f"{PACKAGE}/_transaction.py", f"{PACKAGE}/_modes.py"}
+STRIDE = 7
+
+
+class Stop(BaseException):
+    """As Ctrl-C would be: no `except Exception` may swallow it."""
+
+
+class World:
+    """Two or three heads of different kinds, ready for a Bayesian step."""
+
+    def __init__(self, kind: str) -> None:
+        torch.manual_seed(3)
+        self.backbone = nn.Linear(4, 5).double()
+        settings: dict[str, Any] = {
+            "sums": {"prior": priors.FullData(in_place=True)},
+            "running": {"prior": priors.Running(half_life=20)},
+            "previous": {"prior": priors.PreviousBatch(in_place=True)},
+            "learned": {"prior": priors.Evidence()},
+            "sampled": {
+                "inference": inference.Ensemble(4, refresh=2),
+                "estimator": gradients.MonteCarlo(8),
+                "generator": torch.Generator().manual_seed(1),
+                "aggregation": aggregation.PerSample(aggregation.Mean(), samples=4),
+            },
+        }[kind]
+        noise = "learned" if kind == "learned" else 0.5
+        self.mtl = ba.BayesAgg(
+            {"y": heads.Gaussian(5, tasks=2, noise_scale=noise), "b": heads.Bernoulli(5)},
+            **settings,
+        ).double()
+        self.x = torch.randn(12, 4).double()
+        self.y = {"y": torch.randn(12, 2).double(), "b": torch.randint(2, (12, 1))}
+        self.state = None
+        for _ in range(2):
+            self.call("backward")
+            self.mtl.update_prior()
+        self.mtl.start_bayes()
+        self.call("backward")
+        self.state = self.mtl.state_dict()
+        self.call("backward")
+
+    def call(self, which: str) -> None:
+        batch = self.backbone(self.x), self.y
+        if which == "backward":
+            self.mtl.backward(*batch)
+        elif which == "collect":
+            self.mtl.collect(*batch)
+        elif which == "update_prior":
+            self.mtl.update_prior()
+        elif which == "refit":
+            self.mtl.refit([batch, batch])
+        else:
+            self.mtl.load_state_dict(self.state)
+
+    def everything(self) -> dict[str, Tensor]:
+        found = {**self.mtl.state_dict(), "random": torch.get_rng_state()}
+        for name, weight in [*self.mtl.named_parameters(), *self.backbone.named_parameters()]:
+            found[f"{name}.value"] = weight.detach().clone()
+            found[f"{name}.grad"] = torch.zeros(0) if weight.grad is None else weight.grad.clone()
+        return found
+
+
+class Fault:
+    """Raises `Stop` at the so many-th place; counts places if None."""
+
+    def __init__(self, place: int | None, done: Callable[[], bool]) -> None:
+        self.place, self.done, self.seen = place, done, 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        file = frame.f_code.co_filename
+        if not file.startswith(PACKAGE) or file in SAFE or event not in ("call", "line"):
+            return None
+        if event == "call" or file in BY_LINE:
+            self.seen += 1
+            if self.seen == self.place and not self.done():
+                raise Stop
+        return self if file in BY_LINE else None
+
+
+def run(world: World, which: str, place: int | None) -> Fault:
+    """One call; the backbone's gradient comes last, and nothing is stopped after it."""
+    before = {id(w): w.grad for w in world.backbone.parameters()}
+    for weight in world.backbone.parameters():
+        weight.grad = None
+    fault = Fault(place, lambda: any(w.grad is not None for w in world.backbone.parameters()))
+    sys.settrace(fault)
+    try:
+        world.call(which)
+    finally:
+        sys.settrace(None)
+        torch.set_grad_enabled(True)  # the end of a `with` is a line, too
+        for weight in world.backbone.parameters():
+            if weight.grad is None:
+                weight.grad = before[id(weight)]
+    return fault
+
+
+# A fault in a generator that is being closed cannot go anywhere.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("which", ["backward", "collect", "update_prior", "refit", "load"])
+@pytest.mark.parametrize("kind", ["sums", "running", "previous", "learned", "sampled"])
+def test_a_call_that_is_stopped_leaves_everything_as_it_was(kind: str, which: str) -> None:
+    count = run(World(kind), which, None).seen
+    assert count > 20
+    world = World(kind)
+    before = world.everything()
+    stopped = 0
+    stride = max(STRIDE, count // 30)
+    for place in range(1, count, stride):
+        try:
+            run(world, which, place)
+        except Stop:
+            stopped += 1
+        else:  # it came after the backbone's gradient
+            world = World(kind)
+            before = world.everything()
+            continue
+        after = world.everything()
+        assert after.keys() == before.keys(), place
+        for name, tensor in before.items():
+            assert torch.equal(tensor, after[name]), (place, name)
+    assert stopped > 3
+    world.call(which)  # and it still works
+    assert any(not torch.equal(tensor, world.everything()[k]) for k, tensor in before.items())
+
+
+def test_what_a_head_refuses_no_other_has_taken() -> None:
+    world = World("sums")
+    before = world.everything()
+    bad = {**world.y, "b": torch.full((12, 1), 2)}
+    for call in (world.mtl.backward, world.mtl.collect):
+        with pytest.raises(errors.SettingError, match="'b'"):
+            call(world.backbone(world.x), bad)
+    huge = {**world.y, "y": world.y["y"] * 1e200}
+    for call in (world.mtl.backward, world.mtl.collect):
+        with pytest.raises(errors.NonFiniteError, match="'y'"):
+            call(world.backbone(world.x), huge)
+    after = world.everything()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_settings_that_do_not_fit_are_refused_at_once() -> None:
+    for kron in ({"inference": inference.TaylorGGN("kron")}, {"prior": priors.PreviousBatch()}):
+        with pytest.raises(errors.BayesAggError):
+            ba.BayesAgg(
+                {"a": heads.Bernoulli(4, 2)},
+                **{"inference": inference.TaylorGGN("kron"), **kron},
+            )
+    head = heads.Gaussian(4)
+    with pytest.raises(errors.SettingError, match="warmup"):
+        ba.BayesAgg({"a": head}, warmup="no")
+    assert head.name is None
