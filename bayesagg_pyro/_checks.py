@@ -134,8 +134,13 @@ def check_posteriors(found: Mapping[str, Posterior]) -> None:
             )
 
 
-def check_names(given: Any, heads: Iterable[str]) -> None:
+def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -> None:
     """Refuse names that do not match the heads.
+
+    Args:
+        given: {name: value}.
+        heads: their names.
+        all_of_them: whether every head needs a value; else one is enough.
 
     Raises:
         TaskError: listing missing and unknown names.
@@ -145,6 +150,12 @@ def check_names(given: Any, heads: Iterable[str]) -> None:
         raise DtypeError(f"{{name: value}} is needed, one per head, not {type(given).__name__}")
     missing = [name for name in heads if name not in set(given)]
     unknown = [name for name in given if name not in set(heads)]
+    if not all_of_them and not unknown:
+        if not given:
+            raise TaskError(
+                f"no head of {list(heads)} has targets in this batch: leave the batch out"
+            )
+        return
     if missing or unknown:
         raise TaskError(
             f"names do not match the heads {list(heads)}: missing {missing}, unknown {unknown}"

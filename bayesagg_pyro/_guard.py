@@ -52,16 +52,22 @@ class Guard:
     ) -> Batch:
         """The batch with parsed targets, and for deferred validation a flag on the device.
 
+        Heads that `targets` leaves out have no label in this batch.
+
         Raises:
             ShapeError, DtypeError, DeviceError, TaskError: always at once.
             NonFiniteError, SettingError: for bad values, unless deferred.
         """
         deferred = self.defers(features)
-        check_names(targets, heads)
+        check_names(targets, heads, all_of_them=False)
         observed: dict[str, Targets] = {}
         for name, head in heads.items():
             head.check_features(features, values=not deferred)
-            observed[name] = head.parse_targets(targets[name], len(features), validate=not deferred)
+            observed[name] = (
+                head.parse_targets(targets[name], len(features), validate=not deferred)
+                if name in targets
+                else head.unlabelled(len(features))
+            )
         if not deferred:
             return Batch(features, observed, None)
         valid = features.detach().isfinite().all()
@@ -146,9 +152,16 @@ def refuse_weights(stages: Mapping[str, HeadStages]) -> None:
                 )
 
 
-def reported_losses(losses: dict[str, Tensor], valid: Tensor | None) -> dict[str, Tensor]:
-    """Losses to report: NaN where deferred validation found the batch bad."""
-    losses = {name: loss.detach() for name, loss in losses.items()}
+def reported_losses(
+    losses: Mapping[str, Tensor], observed: Mapping[str, Targets], valid: Tensor | None
+) -> dict[str, Tensor]:
+    """Losses to report: NaN for tasks without a label, and where the batch was found bad."""
+    losses = {
+        name: loss.detach()
+        if observed[name].mask is None
+        else torch.where(observed[name].counts() > 0, loss.detach(), torch.nan)
+        for name, loss in losses.items()
+    }
     if valid is None:
         return losses
     return {name: torch.where(valid, loss, torch.nan) for name, loss in losses.items()}

@@ -77,7 +77,9 @@ def warmup_step(
     (update, *found), valid = _gradients(stages, guard, total, [h, *learned], valid)
     _accumulate(learned, found)
     kept = Stages(h.detach(), batch.observed) if keep else None
-    info = StepInfo(bayesian=False, losses=reported_losses(losses, valid), stages=kept)
+    info = StepInfo(
+        bayesian=False, losses=reported_losses(losses, batch.observed, valid), stages=kept
+    )
     return Done(info, torch.zeros_like(h) if update is None else update, valid)
 
 
@@ -131,7 +133,7 @@ def bayes_step(
     if keep:
         posteriors = {name: one.posterior for name, one in outcome.held.items()}
         kept = (outcome.gradient, Stages(h, observed, outcome.priors, posteriors))
-    reported = reported_losses(losses, valid)
+    reported = reported_losses(losses, observed, valid)
     info = describe(reported, outcome.priors, outcome.held, outcome.summary, scale, kept)
     return Done(info, update, valid)
 
@@ -222,5 +224,5 @@ def _losses(
     for name, own in stages.items():
         target = observed[name]
         loss = own.head.losses(features, target, point(own, warmup=warmup))
-        losses[name] = target.mean(loss).to(reported_dtype(features))
+        losses[name] = target.mean(loss, none=0.0).to(reported_dtype(features))
     return losses

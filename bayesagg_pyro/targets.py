@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+import math
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["RawTargets", "Targets"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Parsed", "RawTargets", "Targets"]
 
 
 class Targets(NamedTuple):
-    """Parsed targets; what stages pass to each other.
+    """Targets of one head; what stages pass to each other, once a head has `Parsed` them.
 
     Attributes:
         values: [B, tasks], finite; the entries that are not observed hold the head's filler.
@@ -30,13 +34,13 @@ class Targets(NamedTuple):
         batch, tasks = self.values.shape
         return torch.full((tasks,), batch, device=self.values.device)
 
-    def examples(self, rows: slice) -> Targets:
+    def examples(self, rows: slice) -> Self:
         """Some of the examples."""
-        return Targets(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+        return type(self)(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
 
-    def part(self, rows: slice) -> Targets:
+    def part(self, rows: slice) -> Self:
         """Some of the tasks."""
-        return Targets(*(None if part is None else part[:, rows] for part in self))  # type: ignore[arg-type]
+        return type(self)(*(None if part is None else part[:, rows] for part in self))  # type: ignore[arg-type]
 
     def where(self, valid: Tensor, filler: float) -> Targets:
         """The same where the flag is set, else fillers of weight 0: 0 · NaN would stay NaN.
@@ -49,14 +53,20 @@ class Targets(NamedTuple):
         values = torch.where(valid, self.values, torch.full_like(self.values, filler))
         return self._replace(values=values, weight=weight)
 
-    def mean(self, per_example: Tensor) -> Tensor:
-        """Weighted sum of a [B, tasks] quantity over the observed count, [tasks]; 0 where none."""
+    def mean(self, per_example: Tensor, *, none: float = math.nan) -> Tensor:
+        """Weighted sum of a [B, tasks] quantity over the observed count, [tasks].
+
+        Args:
+            per_example: [B, tasks].
+            none: the mean of a task without an observed example. Its gradient is 0 either way.
+        """
         if self.weight is not None:
             per_example = per_example * self.weight.to(per_example.dtype)
         if self.mask is None:
             return per_example.mean(0)
         total = torch.where(self.mask, per_example, 0.0).sum(0)
-        return total / self.counts().clamp(min=1)
+        counts = self.counts()
+        return torch.where(counts > 0, total / counts.clamp(min=1), none)
 
     def factor(self, dtype: torch.dtype) -> Tensor | None:
         """Mask times weight, [B, tasks]; None when every example counts once."""
@@ -66,7 +76,19 @@ class Targets(NamedTuple):
         return mask if self.weight is None else mask * self.weight.to(dtype)
 
 
-#: What users pass: values, (values, mask), or (values, mask or None, weight).
+class Parsed(Targets):
+    """Targets that a head has checked and filled; to parse them again looks at no value."""
+
+    __slots__ = ()
+
+
+#: What users pass: values, (values, mask), or (values, mask or None, weight); a list will do for a
+#: tuple, as torch's default collate function makes lists of tuples.
 RawTargets: TypeAlias = (
-    Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor | None, Tensor] | Targets
+    Tensor
+    | tuple[Tensor, Tensor]
+    | tuple[Tensor, Tensor | None, Tensor]
+    | list[Tensor]
+    | list[Tensor | None]
+    | Targets
 )

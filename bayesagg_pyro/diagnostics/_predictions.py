@@ -67,7 +67,7 @@ def reliability(
     Args:
         probabilities: of a 1, [B] or [B, tasks] with targets of the same shape; or of classes,
             [..., C] with targets [...].
-        targets: 0 or 1, or class indices.
+        targets: 0 or 1, or class indices; [B] also for a single task's [B, 1] and [B, 1, C].
         observed: which targets to count, of their shape; all if None.
         bins: of equal width.
 
@@ -88,7 +88,15 @@ def reliability(
     )
 
 
+def _of_one_task(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Without the axis of a single task, [B, 1] or [B, 1, C], where targets are [B]."""
+    if targets.ndim == 1 and probabilities.shape[:2] == (len(targets), 1):
+        return probabilities[:, 0]
+    return probabilities
+
+
 def _stated(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    probabilities = _of_one_task(probabilities, targets)
     if probabilities.shape == targets.shape:
         return probabilities, targets
     if probabilities.shape[:-1] != targets.shape:
@@ -108,6 +116,7 @@ def brier(probabilities: Tensor, targets: Tensor, *, observed: Tensor | None = N
         targets: as for `reliability`.
         observed: as for `reliability`.
     """
+    probabilities = _of_one_task(probabilities, targets)
     if probabilities.shape == targets.shape:
         error = (probabilities - targets.to(probabilities.dtype)).square()
     else:
@@ -124,8 +133,8 @@ def negative_log_density(
 
     Args:
         predictive: a distribution of batch shape [B, tasks], as from `BayesAgg.predictive`.
-        targets: [B, tasks].
-        observed: [B, tasks]; all if None.
+        targets: [B, tasks], or [B] for a single task.
+        observed: of their shape; all if None.
     """
     density: Tensor = predictive.log_prob(targets)
     return _observed_mean(-density, observed)
@@ -155,11 +164,21 @@ def pit(predictive: Any, targets: Tensor, *, observed: Tensor | None = None) -> 
 
     Args:
         predictive: a distribution with a `cdf`, of batch shape [B, tasks].
-        targets: [B, tasks].
-        observed: [B, tasks]; all if None.
+        targets: [B, tasks], or [B] for a single task.
+        observed: of their shape; all if None.
+
+    Raises:
+        ShapeError: if shapes do not fit.
     """
     values: Tensor = predictive.cdf(targets).detach()
-    seen = torch.ones_like(values, dtype=torch.bool) if observed is None else observed
+    seen = torch.ones_like(values, dtype=torch.bool)
+    if observed is not None:
+        if observed.shape not in (values.shape, targets.shape):
+            raise ShapeError(
+                f"observed must have the targets' shape {list(targets.shape)}, "
+                f"not {list(observed.shape)}"
+            )
+        seen = observed.reshape(values.shape)
     found = {task: values[seen[:, task], task] for task in range(values.shape[1])}
     tests = [
         torch.stack(uniformity(v, bins=max(2, min(20, len(v) // 10))))

@@ -125,6 +125,8 @@ class Recorder:
         if self.wants():
             observed = {
                 name: head.parse_targets(targets[name], len(features), validate=False)
+                if name in targets
+                else head.unlabelled(len(features))
                 for name, head in self._heads.items()
             }
             stages = Stages(features.detach(), observed)

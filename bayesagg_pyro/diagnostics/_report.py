@@ -83,8 +83,8 @@ def report(
     generator = generator or torch.Generator(features.device).manual_seed(0)
     heads: dict[str, Head] = dict(mtl.heads.items())  # type: ignore[arg-type]
     observed = _parsed(heads, features, targets)
-    tested = (features, observed) if test is None else (test[0], _parsed(heads, *test))
     features = features.detach()
+    tested = (features, observed) if test is None else (test[0].detach(), _parsed(heads, *test))
     posteriors = {
         name: mtl.schemes[name].infer(head, features, observed[name], priors[name])
         for name, head in heads.items()
@@ -139,21 +139,12 @@ def _gradients(
                 head,
                 posteriors[name],
                 features,
-                _first(observed[name], len(features)),
+                observed[name].examples(slice(len(features))),
                 estimator=mtl.estimators[name],
                 generator=generator,
             )
             for name, head in heads.items()
         }
-    )
-
-
-def _first(targets: Targets, rows: int) -> Targets:
-    values, mask, weight = targets
-    return Targets(
-        values[:rows],
-        None if mask is None else mask[:rows],
-        None if weight is None else weight[:rows],
     )
 
 

@@ -41,7 +41,7 @@ from bayesagg_pyro.posteriors import (
 )
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Conditional", "take"]
+__all__ = ["Conditional"]
 
 #: Entries of the largest temporary of a chunk of examples: 2²⁰ doubles are 8 MiB, near a cache.
 _CHUNK = 2**20
@@ -104,7 +104,7 @@ class Conditional(Estimator):
         per_example = head.tasks * coefficients * max(self.samples, head.in_features)
         size = max(1, _CHUNK // per_example)
         parts = [
-            self._chunk(head, posterior, design[rows], take(targets, rows), z)
+            self._chunk(head, posterior, design[rows], targets.examples(rows), z)
             for rows in (slice(i, i + size) for i in range(0, len(design), size))
         ]
         mean, variance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
@@ -288,12 +288,4 @@ def _independent_law(
         weight_mean[..., :d],
         gain,
         variance[..., :d],
-    )
-
-
-def take(targets: Targets, rows: slice) -> Targets:
-    """The targets of some examples."""
-    values, mask, weight = targets
-    return Targets(
-        values[rows], None if mask is None else mask[rows], None if weight is None else weight[rows]
     )

@@ -16,7 +16,7 @@ from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import registered
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets
 
 __all__ = ["default_estimator", "distribution"]
 
@@ -48,7 +48,7 @@ def distribution(
         ShapeError, DtypeError, NonFiniteError: for bad features or targets, or a posterior over
             the weights of another head.
     """
-    if not isinstance(targets, Targets):  # parsed targets come with checked features
+    if not isinstance(targets, Parsed):  # parsed targets come with checked features
         head.check_features(features)
     observed = head.parse_targets(targets, len(features))
     head.check_weights(posterior, "posterior")

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._conditional import take
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._registry import register
@@ -49,7 +48,7 @@ def heteroscedastic_moments(
     posterior = posterior.to(design.device, design.dtype)
     size = max(1, _CHUNK // (head.tasks * max(len(_ROOTS) * _NODES * 6, 4 * head.in_features)))
     chunks = [slice(i, i + size) for i in range(0, len(design), size)]
-    sums = [_integrate(head, posterior, design[rows], take(targets, rows)) for rows in chunks]
+    sums = [_integrate(head, posterior, design[rows], targets.examples(rows)) for rows in chunks]
     mean = torch.cat([s.mean() for s in sums], 1)
     variance = torch.cat([s.variance() for s in sums], 1)
     return finish(

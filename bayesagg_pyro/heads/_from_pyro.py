@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._batches import check_batches
 from bayesagg_pyro.heads._input import like
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._mixture import Columns, mixture
 from bayesagg_pyro.heads._pyro_model import prior_over_weights
 from bayesagg_pyro.heads._shared import SharedWeights
@@ -193,14 +194,14 @@ class FromPyro(SharedWeights):
             )
         if generator is None:
             generator = torch.Generator(features.device).manual_seed(0)
-        with torch.no_grad():
-            weight = posterior.sample((samples,), generator=generator)[:, 0]
-            features = features.detach().to(weight.dtype)
+        weight = posterior.sample((samples,), generator=generator)[:, 0].detach()
+        with following(features):
+            features = features.to(weight.dtype)
             components = []
             for w in weight:
                 seen = run(self.user_model, self.layout, w, features, None)
                 components.append(Columns([site["fn"] for site in seen.values()]))
-            return mixture(components)
+            return mixture(components, self.target_kind).of(f"head {self.site!r}")
 
     def model(
         self, features: Tensor, targets: RawTargets | None = None, *, prior: Any = None

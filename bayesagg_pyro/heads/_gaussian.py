@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads._laws import NormalPredictive, StudentTPredictive
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.heads._settings import positive_setting
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
@@ -157,9 +158,10 @@ class Gaussian(OnePredictor):
         if isinstance(posterior, NormalInverseGamma) and closed:
             mean, spread = self.predictor_moments(features, posterior.unit)  # for τ² = 1
             a, b = posterior.shape_parameter, posterior.rate
-            return dist.StudentT(2 * a, mean, (b / a * (1 + spread)).sqrt())
+            scale = (b / a * (1 + spread)).sqrt()
+            return StudentTPredictive(2 * a, mean, scale).of(f"head {self.site!r}")
         if not isinstance(posterior, GaussianFamily) or not closed:
             return super().predictive(features, posterior, **options)
         mean, epistemic = self.predictor_moments(features, posterior)
         scale = (epistemic + self.noise_scale.to(mean.dtype).square()).sqrt()
-        return dist.Normal(mean, scale)
+        return NormalPredictive(mean, scale).of(f"head {self.site!r}")

@@ -9,19 +9,21 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._input import (
     TargetKind,
     check_device,
     check_features,
     check_finite,
+    check_shape,
     like,
     parse_targets,
 )
 from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.heads._pyro_model import sample_targets
 from bayesagg_pyro.heads._settings import refuse_targets
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["Head"]
 
@@ -237,12 +239,13 @@ class Head(LinearOutputs, ABC):
         good = self.supports(targets.values)
         return good if targets.mask is None else good | ~targets.mask
 
-    def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Targets:
+    def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Parsed:
         """Bring targets to one form and refuse what is wrong with them.
 
         Args:
             targets: [B, tasks], or [B] for one task; (values, mask) with True for observed, or
                 (values, mask or None, weight) with the weight of each example, [B] or [B, tasks].
+                A list will do for a tuple, and so will the user's own `Targets`.
             batch: B.
             validate: whether to look at the values, which on a GPU waits for the device.
 
@@ -251,9 +254,10 @@ class Head(LinearOutputs, ABC):
             NonFiniteError: an observed value is infinite or NaN (NaN is "not observed" for a head
                 made with missing="nan").
         """
-        if isinstance(targets, Targets):
-            return targets
         owner = f"head {self.site!r}"
+        if isinstance(targets, Parsed):
+            check_shape(owner, targets.values, batch, self.tasks, "targets")
+            return targets
         check_device(owner, "targets", targets, self.weight.device)
         parsed = parse_targets(
             owner,
@@ -268,6 +272,14 @@ class Head(LinearOutputs, ABC):
             check_finite(owner, parsed)
             self.check_values(parsed)
         return parsed
+
+    def unlabelled(self, batch: int) -> Parsed:
+        """Targets of a batch of B examples of which none has a label for any task."""
+        device = self.weight.device
+        # The widest dtype there is: what keeps examples makes room for that of the first batch.
+        dtype = torch.long if self.target_kind == "class" else linalg.head_dtype(device)
+        values = torch.full((batch, self.tasks), self.filler, dtype=dtype, device=device)
+        return Parsed(values, torch.zeros_like(values, dtype=torch.bool))
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

@@ -10,17 +10,21 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, SettingError, ShapeError
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = [
     "TargetKind",
     "check_device",
     "check_features",
     "check_finite",
+    "check_kind",
+    "check_shape",
     "like",
     "parse_targets",
 ]
 
+#: Types that few of torch's functions take.
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 #: What targets are: floating numbers; 0 or 1; 0, 1, 2, ... of any dtype; indices of classes.
 TargetKind: TypeAlias = Literal["real", "binary", "count", "class"]
 
@@ -62,7 +66,7 @@ def check_device(owner: str, what: str, tensors: Any, device: torch.device) -> N
     Raises:
         DeviceError: naming both devices.
     """
-    for tensor in tensors if isinstance(tensors, tuple) else (tensors,):
+    for tensor in tensors if isinstance(tensors, tuple | list) else (tensors,):
         if isinstance(tensor, Tensor) and tensor.device != device:
             raise DeviceError(
                 f"{owner}: {what} are on {tensor.device}, the head is on {device}; "
@@ -79,7 +83,7 @@ def parse_targets(
     kind: TargetKind,
     nan_missing: bool,
     filler: float,
-) -> Targets:
+) -> Parsed:
     """Targets as [B, tasks] values with an optional mask and weight; shapes and types are checked.
 
     Args:
@@ -96,13 +100,17 @@ def parse_targets(
     """
     values, mask, weight = _split(owner, targets)
     values = _columns(owner, values, batch, tasks, "targets")
-    _check_kind(owner, values, kind)
-    if kind == "class":
-        values = values.long()  # what indexing and one-hot codes take
+    check_kind(owner, values, kind)
+    counts = kind == "count" and not values.is_floating_point()
+    if kind == "class" or counts or values.dtype in _UNSIGNED:
+        values = values.long()  # what indexing takes, and wide enough to be kept beside others
     if mask is not None:
         mask = _columns(owner, mask, batch, tasks, "the mask")
         if mask.dtype != torch.bool:
-            raise DtypeError(f"{owner}: the mask must be bool (True: observed), not {mask.dtype}")
+            raise DtypeError(
+                f"{owner}: the mask must be bool (True: observed), not {mask.dtype}; the weight of "
+                "examples comes third, as in (values, None, weight)"
+            )
     if weight is not None:
         if isinstance(weight, Tensor) and weight.shape == (batch,):
             weight = weight[:, None].expand(batch, tasks)
@@ -114,23 +122,30 @@ def parse_targets(
         mask = present if mask is None else mask & present
     if mask is not None:
         values = torch.where(mask, values, torch.full_like(values, filler))
-    return Targets(values, mask, weight)
+    return Parsed(values, mask, weight)
 
 
 def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
-    if not isinstance(targets, tuple):
+    if not isinstance(targets, tuple | list):
         return targets, None, None
+    if isinstance(targets, list) and not all(isinstance(x, Tensor | None) for x in targets):
+        return targets, None, None  # numbers, which are no tensor
     if len(targets) == 2:
         return targets[0], targets[1], None
     if len(targets) == 3:
         return targets[0], targets[1], targets[2]
     raise ShapeError(
-        f"{owner}: a tuple of targets is (values, mask) or (values, mask, weight), "
-        f"not of length {len(targets)}"
+        f"{owner}: a tuple or list of targets is (values, mask) or (values, mask, weight), not of "
+        f"length {len(targets)}; stack targets of single examples into one tensor"
     )
 
 
-def _check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
+def check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
+    """Refuse a type that is none of targets of that kind.
+
+    Raises:
+        DtypeError: with the remedy.
+    """
     floating = values.is_floating_point()
     if values.is_complex():
         raise DtypeError(f"{owner}: targets must be real, not {values.dtype}")
@@ -180,12 +195,21 @@ def _columns(owner: str, tensor: object, batch: int, tasks: int, what: str) -> T
         raise DtypeError(f"{owner}: {what} must be a tensor, not {type(tensor).__name__}")
     if tensor.ndim == 1 and tasks == 1:
         tensor = tensor[:, None]
+    check_shape(owner, tensor, batch, tasks, what)
+    return tensor
+
+
+def check_shape(owner: str, tensor: Tensor, batch: int, tasks: int, what: str) -> None:
+    """Refuse what is not [B, tasks].
+
+    Raises:
+        ShapeError: naming both shapes.
+    """
     if tensor.shape != (batch, tasks):
         raise ShapeError(
             f"{owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
             f"not {list(tensor.shape)}"
         )
-    return tensor
 
 
 def like(values: Tensor, outputs: Tensor) -> Tensor:

@@ -16,7 +16,12 @@ from bayesagg_pyro.heads._embedding import Embedding
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LinearOutputs"]
+__all__ = ["LinearOutputs", "following"]
+
+
+def following(features: Tensor) -> torch.set_grad_enabled:
+    """A graph where the features have one; parameters alone make none."""
+    return torch.set_grad_enabled(features.requires_grad and torch.is_grad_enabled())
 
 
 class LinearOutputs(Contract):
@@ -160,10 +165,15 @@ class LinearOutputs(Contract):
             outputs = outputs.unflatten(-1, (self.tasks, self.outputs_per_task))
             return outputs
 
-    def exact(self, features: Tensor) -> Tensor:
-        """Detached design matrix in the precision of head algebra, [B, D]."""
-        features = features.detach()
-        with torch.no_grad():
+    def exact(self, features: Tensor, *, attached: bool = False) -> Tensor:
+        """Design matrix in the precision of head algebra, [B, D].
+
+        Args:
+            features: [B, d].
+            attached: whether it can be differentiated in the features, where these can.
+        """
+        features = features if attached else features.detach()
+        with following(features):
             return self.design(features.to(linalg.head_dtype(features.device)))
 
     def check_weights(self, distribution: Any, what: str) -> None:

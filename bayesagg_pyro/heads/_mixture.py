@@ -6,27 +6,31 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._laws import CategoricalPredictive, TakesTargets
+
 __all__ = ["Columns", "MixtureOfDraws", "mixture"]
 
 
-class MixtureOfDraws(TorchDistribution):
+class MixtureOfDraws(TakesTargets, TorchDistribution):
     """(1/S) Σ_s p(y | h, w_s), elementwise, for any likelihoods of one batch shape.
 
     Args:
         components: S distributions of batch shape [B, tasks].
+        target_kind: what targets are.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
     support = constraints.real
 
-    def __init__(self, components: Sequence[Any]) -> None:
+    def __init__(self, components: Sequence[Any], target_kind: TargetKind = "real") -> None:
         self.components = tuple(components)
+        self.target_kind = target_kind
         super().__init__(self.components[0].batch_shape, torch.Size(), validate_args=False)
 
     @property
@@ -43,6 +47,8 @@ class MixtureOfDraws(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density, elementwise."""
+        value = self.taken(value, self.components[0].mean.dtype)
+        value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         each = torch.stack([c.log_prob(value) for c in self.components])
         return each.logsumexp(0) - math.log(len(self.components))
 
@@ -108,7 +114,7 @@ class Columns(TorchDistribution):
         return torch.cat([column.reshape(*leading, size) for column, size in pairs], -1)
 
 
-def mixture(components: Sequence[Any]) -> Any:
+def mixture(components: Sequence[Any], target_kind: TargetKind) -> Any:
     """The equal mixture: a Categorical again for Categoricals, else `MixtureOfDraws`."""
     categorical = torch.distributions.Categorical
     single = [c.parts[0] if isinstance(c, Columns) else c for c in components]
@@ -116,5 +122,5 @@ def mixture(components: Sequence[Any]) -> Any:
         probabilities = torch.stack([c.probs for c in single]).mean(0)
         if probabilities.ndim == 2:  # [B, C]: the one task's axis is left out
             probabilities = probabilities[:, None]
-        return dist.Categorical(probs=probabilities, validate_args=False)
-    return MixtureOfDraws(components)
+        return CategoricalPredictive(probs=probabilities, validate_args=False)
+    return MixtureOfDraws(components, target_kind)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.quadrature import Transition
 
@@ -59,13 +60,16 @@ class OnePredictor(Head, ABC):
         return slope, curvature.clamp(min=0)
 
     def predictor_moments(self, features: Tensor, posterior: GaussianFamily) -> PredictorMoments:
-        """Mean and variance of u under the posterior, with what an embedding leaves out."""
-        design = self.exact(features)
+        """Mean and variance of u under the posterior, with what an embedding leaves out.
+
+        Differentiable in the features.
+        """
+        design = self.exact(features, attached=True)
         mean = design @ posterior.mean.mT
         variance = posterior.project(design).variance.mT
         residual = None
         if self.embedding is not None:
-            with torch.no_grad():
+            with following(features):
                 residual = self.embedding.residual(features.to(design.dtype))
         if residual is not None:
             variance = variance + residual[:, None]

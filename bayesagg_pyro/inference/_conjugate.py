@@ -19,7 +19,7 @@ from bayesagg_pyro.inference._statistics import (
 )
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets
 
 __all__ = ["Conjugate"]
 
@@ -48,7 +48,7 @@ class Conjugate(Scheme):
             ShapeError, NonFiniteError: for bad features or targets.
             NumericalError: if Λ cannot be factored.
         """
-        if not isinstance(targets, Targets):  # parsed targets come with checked features
+        if not isinstance(targets, Parsed):  # parsed targets come with checked features
             head.check_features(features)
         head, prior = _gaussians(head, prior)
         observed = head.parse_targets(targets, len(features))

@@ -22,7 +22,7 @@ from bayesagg_pyro.inference._search import maximise
 from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, gaussian
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Info, Posterior
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["EvidenceMaximised", "learns_noise", "log_evidence", "scaled"]
 
@@ -133,7 +133,7 @@ class EvidenceMaximised(Scheme):
         """The posterior; its prior is rescaled first where it is diagonal around 0."""
         if not isinstance(prior, DiagonalGaussian) or bool((prior.mean != 0).any()):
             return self.scheme.infer(head, features, targets, prior)
-        if not isinstance(targets, Targets):
+        if not isinstance(targets, Parsed):
             head.check_features(features)
         statistics = self.statistics(head, Keep())
         statistics.add(features.detach(), head.parse_targets(targets, len(features)))

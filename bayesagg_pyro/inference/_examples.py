@@ -15,7 +15,7 @@ from bayesagg_pyro._state import saved
 from bayesagg_pyro.errors import NonFiniteError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._statistics import Statistics
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.targets import Parsed, Targets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -127,7 +127,7 @@ class Examples(Statistics):
                 if weight is None:
                     weight = torch.ones_like(part["values"], dtype=part["features"].dtype)
                 weight = weight * self._factor
-            yield part["features"], Targets(part["values"], part.get("mask"), weight)
+            yield part["features"], Parsed(part["values"], part.get("mask"), weight)
 
     def part(self, head: Head, rows: slice) -> Examples:
         """The same features with the targets of some tasks, for a head of those; nothing copied."""

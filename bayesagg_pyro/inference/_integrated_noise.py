@@ -16,7 +16,7 @@ from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, gaussian
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets
 
 __all__ = ["IntegratedNoise"]
 
@@ -61,7 +61,7 @@ class IntegratedNoise(Scheme):
             SettingError: if the head learns its noise.
             NumericalError: if Λ cannot be factored.
         """
-        if not isinstance(targets, Targets):
+        if not isinstance(targets, Parsed):
             head.check_features(features)
         head, known = self._known(head, prior)
         observed = head.parse_targets(targets, len(features))

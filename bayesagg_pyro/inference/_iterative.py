@@ -18,7 +18,7 @@ from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets
 
 __all__ = ["Iterative", "default_dtype", "seeded"]
 
@@ -67,7 +67,7 @@ class Iterative(Scheme):
             ShapeError, DtypeError, NonFiniteError: for bad features, targets or weights.
             NumericalError: if a factorisation fails.
         """
-        if not isinstance(targets, Targets):  # parsed targets come with checked features
+        if not isinstance(targets, Parsed):  # parsed targets come with checked features
             head.check_features(features)
         observed = head.parse_targets(targets, len(features))
         head.check_weights(prior, "prior")

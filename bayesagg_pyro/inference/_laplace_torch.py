@@ -18,7 +18,7 @@ from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["LaplaceTorch"]
 
@@ -75,7 +75,7 @@ class LaplaceTorch(Scheme):
                 classes, dense priors.
             ShapeError, DtypeError, NonFiniteError: for bad features or targets.
         """
-        if not isinstance(targets, Targets):
+        if not isinstance(targets, Parsed):
             head.check_features(features)
         observed = head.parse_targets(targets, len(features))
         head.check_weights(prior, "prior")

@@ -35,7 +35,7 @@ from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["ExpansionSums", "NewtonStep", "SecondOrder", "newton_step"]
 
@@ -116,7 +116,7 @@ class SecondOrder(Scheme):
             ShapeError, DtypeError, NonFiniteError: for bad features or targets.
             NumericalError: if the precision cannot be factored.
         """
-        if not isinstance(targets, Targets):  # parsed targets come with checked features
+        if not isinstance(targets, Parsed):  # parsed targets come with checked features
             head.check_features(features)
             check_tasks(head)
         chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))

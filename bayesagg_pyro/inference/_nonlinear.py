@@ -95,11 +95,14 @@ def expand(
     each = head.weight_size * head.tasks * observed.outputs_per_task
     size = max(1, _CHUNK // each)
     parts = (
-        _gauss_newton(head, observed, Chunk(h, chunk.targets.examples(rows)), point, structure)
-        for h, rows in (
-            (chunk.design[rows], rows)
-            for rows in (slice(i, i + size) for i in range(0, len(chunk.design), size))
+        _gauss_newton(
+            head,
+            observed,
+            Chunk(chunk.design[rows], chunk.targets.examples(rows)),
+            point,
+            structure,
         )
+        for rows in (slice(i, i + size) for i in range(0, len(chunk.design), size))
     )
     return reduce(lambda total, part: total + part, parts)
 

@@ -6,6 +6,7 @@ weights of one task (P = in_features + bias; times the classes for a Categorical
 
 from bayesagg_pyro.posteriors._blocked import BlockedGaussian
 from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian
+from bayesagg_pyro.posteriors._divergence import gaussian_divergence
 from bayesagg_pyro.posteriors._empirical import Empirical
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
@@ -31,5 +32,6 @@ __all__ = [
     "Point",
     "Posterior",
     "Projection",
+    "gaussian_divergence",
     "where",
 ]

@@ -132,7 +132,7 @@ class BlockedGaussian(Gaussian):
             precision_tril=self.precision_tril,
             jitter=self.info.jitter,
         )
-        return dense.for_outputs(self.outputs_per_task)
+        return self._as_dense(dense)
 
     def sound(self) -> bool:
         """Whether the precision is definite and the inverse factor is its own."""

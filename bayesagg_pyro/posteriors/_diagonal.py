@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -58,10 +56,6 @@ class DiagonalGaussian(GaussianFamily):
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         return vectors / self.precision
 
-    def with_mean(self, mean: Tensor) -> DiagonalGaussian:
-        """The same precision around another mean, [tasks, P]."""
-        return DiagonalGaussian(mean, self.precision)
-
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w."""
         variance = design.square() @ self.precision.reciprocal().mT
@@ -74,7 +68,7 @@ class DiagonalGaussian(GaussianFamily):
             torch.diag_embed(self.precision),
             precision_tril=torch.diag_embed(self.precision.sqrt()),
         )
-        return dense.for_outputs(self.outputs_per_task)
+        return self._as_dense(dense)
 
     def rsample(
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
@@ -82,10 +76,14 @@ class DiagonalGaussian(GaussianFamily):
         """Weights m + ε / sqrt(λ), [*sample_shape, tasks, P]."""
         return self._mean + self.noise(sample_shape, generator) * self.precision.rsqrt()
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of weights [..., tasks, P], as [..., tasks]."""
-        squares = (value - self._mean).square() * self.precision
-        return 0.5 * (self.precision.log() - squares - math.log(2 * math.pi)).sum(-1)
+    @property
+    def precision_log_det(self) -> Tensor:
+        """The log-determinant of Λ, [tasks or 1]."""
+        return self.precision.log().sum(-1)
+
+    def mahalanobis(self, vectors: Tensor) -> Tensor:
+        """Squared lengths Σ λ v² of [..., tasks, P], [..., tasks]."""
+        return (vectors.square() * self.precision).sum(-1)
 
     def sound(self) -> bool:
         """Whether all precisions are positive."""

@@ -102,11 +102,14 @@ class Empirical(Posterior):
         shrunk = torch.lerp(correlation, eye, share[:, None, None])
         inverse = torch.cholesky_inverse(linalg.cholesky(shrunk, what="sample correlation").tril)
         precision = inverse / (scale[..., :, None] * scale[..., None, :])
-        return Gaussian(self.mean, precision).for_outputs(self.outputs_per_task)
+        return self._as_dense(Gaussian(self.mean, precision))
 
     def part(self, rows: slice) -> Empirical:
         """The samples of some of the tasks."""
-        return Empirical(self.samples[:, rows]).for_outputs(self.outputs_per_task)
+        made = self._rebuilt({"samples": self.samples[:, rows]})
+        if self._info is not None:
+            made.info = self._info.part(rows, self.tasks)
+        return made
 
     def tensors(self) -> dict[str, Tensor]:
         """The samples."""
@@ -120,10 +123,6 @@ class Empirical(Posterior):
     def _from_tensors(cls, tensors: dict[str, Tensor]) -> Empirical:
         return cls(tensors["samples"], count(tensors, "chains"))
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Empirical:
-        """The same samples elsewhere or in another precision."""
-        moved = Empirical(self.samples.to(device=device, dtype=dtype), self.chains)
-        moved.info = self.info
-        return moved.for_outputs(self.outputs_per_task)
+    def _rebuilt(self, tensors: dict[str, Tensor]) -> Empirical:
+        made = Empirical(**tensors, chains=self.chains)
+        return made.for_outputs(self.outputs_per_task)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,10 +55,6 @@ class GaussianFamily(Posterior):
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
 
     @abstractmethod
-    def with_mean(self, mean: Tensor) -> GaussianFamily:
-        """The same precision around another mean, [tasks, P]."""
-
-    @abstractmethod
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of the predictors hᵀ w for a design matrix [B, P].
 
@@ -73,6 +71,40 @@ class GaussianFamily(Posterior):
     @abstractmethod
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision."""
+
+    def with_mean(self, mean: Tensor) -> Self:
+        """The same precision around another mean, [tasks, P].
+
+        Raises:
+            ShapeError: for a mean of another shape.
+        """
+        if mean.shape != self._mean.shape:
+            raise ShapeError(
+                f"the mean must have shape {list(self._mean.shape)}, not {list(mean.shape)}"
+            )
+        moved = copy(self)  # with all that was derived from the precision
+        moved._mean = mean
+        return moved
+
+    @property
+    def precision_log_det(self) -> Tensor:
+        """The log-determinant of Λ, [tasks or 1]."""
+        return self.to_gaussian().precision_log_det
+
+    def mahalanobis(self, vectors: Tensor) -> Tensor:
+        """Squared lengths vᵀ Λ v of [..., tasks, P], as sums of squares, [..., tasks]."""
+        return self.to_gaussian().mahalanobis(vectors)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of weights [..., tasks, P], as [..., tasks]."""
+        constant = self._mean.shape[-1] * math.log(2 * math.pi)
+        squares = self.mahalanobis(value - self._mean)
+        return 0.5 * self.precision_log_det - 0.5 * (squares + constant)
+
+    def entropy(self) -> Tensor:
+        """(P log 2πe − log |Λ|) / 2 in nats, [tasks]."""
+        constant = self._mean.shape[-1] * (1 + math.log(2 * math.pi))
+        return (0.5 * (constant - self.precision_log_det)).expand(self.tasks)
 
     @property
     def precision_matrix(self) -> Tensor:
@@ -145,15 +177,6 @@ class GaussianFamily(Posterior):
         return dist.MultivariateNormal(self._mean, scale_tril=scale_tril).expand(
             torch.Size(batch_shape)
         )
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
-        """The same distribution elsewhere or in another precision."""
-        mean = self._mean.to(device=device, dtype=dtype)
-        if mean is self._mean:
-            return self
-        moved = {name: t.to(device=device, dtype=dtype) for name, t in self.tensors().items()}
-        build: Any = type(self)
-        return build(**moved).for_outputs(self.outputs_per_task)
 
 
 def _dense_class() -> type[Gaussian]:

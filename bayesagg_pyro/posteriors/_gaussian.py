@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from copy import copy
 from functools import cached_property
 
 import torch
@@ -110,17 +108,6 @@ class Gaussian(GaussianFamily):
         inverse = self.inverse_tril
         return (inverse.mT @ (inverse @ vectors[..., None]))[..., 0]
 
-    def with_mean(self, mean: Tensor) -> Gaussian:
-        """The same precision around another mean, [tasks, P]."""
-        if mean.shape != self._mean.shape:
-            raise ShapeError(
-                f"the mean must have shape {list(self._mean.shape)}, not {list(mean.shape)}"
-            )
-        moved = copy(self)  # with all that was derived from the precision
-        moved._mean = mean
-        moved.info = Info(self.info.jitter, self.info.condition)
-        return moved
-
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w; the variance is a sum of squares."""
         whitened = design @ self.inverse_tril.mT  # rows L⁻¹ h, [tasks or 1, B, P]
@@ -141,14 +128,15 @@ class Gaussian(GaussianFamily):
         noise = self.noise(sample_shape, generator)
         return self._mean + torch.einsum("...tk,tkp->...tp", noise, self._expand(self.inverse_tril))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of weights [..., tasks, P], as [..., tasks]."""
-        whitened = torch.einsum(
-            "tpk,...tp->...tk", self._expand(self.precision_tril), value - self._mean
-        )
-        half_log_det = self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        size = self._mean.shape[-1]
-        return half_log_det - 0.5 * (whitened.square().sum(-1) + size * math.log(2 * math.pi))
+    @property
+    def precision_log_det(self) -> Tensor:
+        """The log-determinant of Λ, [tasks or 1]."""
+        return 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def mahalanobis(self, vectors: Tensor) -> Tensor:
+        """Squared lengths |Lᵀ v|² of [..., tasks, P], [..., tasks]."""
+        tril = self._expand(self.precision_tril)
+        return torch.einsum("tpk,...tp->...tk", tril, vectors).square().sum(-1)
 
     def condition_number(self) -> Tensor:
         """Exact 2-norm condition number of Λ, [tasks or 1]; an eigenvalue problem, not per step."""

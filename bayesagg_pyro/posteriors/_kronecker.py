@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import NamedTuple, NoReturn
 
@@ -93,12 +92,6 @@ class KroneckerGaussian(GaussianFamily):
         """Λ⁻¹ applied to one vector per task, [tasks, C·D]."""
         return self._rotate(self._unrotate(vectors) / self.eigen.values)
 
-    def with_mean(self, mean: Tensor) -> KroneckerGaussian:
-        """The same precision around another mean, [tasks, C·D]."""
-        same = KroneckerGaussian(**{**self.tensors(), "mean": mean})
-        same.__dict__["eigen"] = self.eigen
-        return same
-
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> NoReturn:
         """There is no single predictor."""
         raise NotImplementedError("a Kronecker posterior has several linear predictors per task")
@@ -110,7 +103,7 @@ class KroneckerGaussian(GaussianFamily):
         basis = torch.einsum("tce,tdf->tcdef", q1, q2.expand(tasks, -1, -1))
         basis = basis.reshape(tasks, size, size)
         dense = Gaussian(self._mean, (basis * values.flatten(1)[:, None]) @ basis.mT)
-        return dense.for_outputs(self.outputs_per_task)
+        return self._as_dense(dense)
 
     def rsample(
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
@@ -119,11 +112,14 @@ class KroneckerGaussian(GaussianFamily):
         noise = self.noise(sample_shape, generator).unflatten(-1, self.eigen.values.shape[1:])
         return self._mean + self._rotate(noise * self.eigen.values.rsqrt())
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of weights [..., tasks, C·D], as [..., tasks]."""
-        values = self.eigen.values
-        squares = self._unrotate(value - self._mean).square() * values
-        return 0.5 * (values.log() - squares - math.log(2 * math.pi)).sum((-2, -1))
+    @property
+    def precision_log_det(self) -> Tensor:
+        """The log-determinant of Λ, [tasks]."""
+        return self.eigen.values.log().sum((-2, -1))
+
+    def mahalanobis(self, vectors: Tensor) -> Tensor:
+        """Squared lengths vᵀ Λ v of [..., tasks, C·D], [..., tasks]."""
+        return (self._unrotate(vectors).square() * self.eigen.values).sum((-2, -1))
 
     def sound(self) -> bool:
         """Whether both factors are semi-definite, up to rounding, and the rest is positive."""

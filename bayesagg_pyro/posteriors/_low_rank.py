@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 
 import torch
@@ -74,10 +73,6 @@ class LowRankGaussian(GaussianFamily):
         column = vectors[..., None]
         return self.diagonal * vectors + (self.factor @ (self.factor.mT @ column))[..., 0]
 
-    def with_mean(self, mean: Tensor) -> LowRankGaussian:
-        """The same covariance around another mean, [tasks, P]."""
-        return LowRankGaussian(mean, self.factor, self.diagonal)
-
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w; the variance is a sum of squares."""
         inner = design @ self.factor  # [tasks, B, R]
@@ -90,7 +85,7 @@ class LowRankGaussian(GaussianFamily):
         scaled = self.factor / self.diagonal[..., None]
         whitened = torch.linalg.solve_triangular(self.capacitance_tril, scaled.mT, upper=False)
         precision = torch.diag_embed(self.diagonal.reciprocal()) - whitened.mT @ whitened
-        return Gaussian(self._mean, precision).for_outputs(self.outputs_per_task)
+        return self._as_dense(Gaussian(self._mean, precision))
 
     def rsample(
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
@@ -106,13 +101,31 @@ class LowRankGaussian(GaussianFamily):
         common = torch.einsum("tpr,...tr->...tp", self.factor, shared)
         return self._mean + self.diagonal.sqrt() * own + common
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of weights [..., tasks, P], as [..., tasks]."""
-        offset = value - self._mean
-        squares = (offset * self.precision_times(offset)).sum(-1)
-        half_log_det = self.capacitance_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        half_log_det = half_log_det + 0.5 * self.diagonal.log().sum(-1)
-        return -half_log_det - 0.5 * (squares + value.shape[-1] * math.log(2 * math.pi))
+    @property
+    def precision_log_det(self) -> Tensor:
+        """The log-determinant of Λ, [tasks]."""
+        inner = self.capacitance_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return -2 * inner - self.diagonal.log().sum(-1)
+
+    @cached_property
+    def _directions(self) -> tuple[Tensor, Tensor]:
+        """Left singular vectors and singular values of δ^(−1/2) F, [tasks, P, R] and [tasks, R]."""
+        scaled = self.factor * self.diagonal.rsqrt()[..., None]
+        u, s, _ = torch.linalg.svd(scaled, full_matrices=False)
+        return u, s
+
+    def mahalanobis(self, vectors: Tensor) -> Tensor:
+        """Squared lengths vᵀ Λ v of [..., tasks, P], [..., tasks].
+
+        With δ^(−1/2) F = U s Vᵀ it is what U leaves of δ^(−1/2) v, and what is along U over
+        1 + s²: squares, where Woodbury's identity subtracts numbers that may be far larger.
+        """
+        u, s = self._directions
+        scaled = (vectors * self.diagonal.rsqrt())[..., None]
+        along = u.mT @ scaled
+        across = scaled - u @ along
+        shrunk = along[..., 0].square() / (1 + s.square())
+        return across[..., 0].square().sum(-1) + shrunk.sum(-1)
 
     def sound(self) -> bool:
         """Whether all own variances are positive."""

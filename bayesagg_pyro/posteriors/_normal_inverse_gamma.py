@@ -118,12 +118,16 @@ class NormalInverseGamma(Posterior):
         normaliser = normaliser + half_log_det - size / 2 * (2 * math.pi * b).log()
         return normaliser - (a + size / 2) * squares.log1p()
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> NormalInverseGamma:
-        """The same distribution elsewhere or in another precision."""
-        moved = {k: t.to(device=device, dtype=dtype) for k, t in self.tensors().items()}
-        return NormalInverseGamma(**moved).for_outputs(self.outputs_per_task)
+    def entropy(self) -> Tensor:
+        """Of the weights, in nats, [tasks]: that of a multivariate t with 2a degrees of freedom.
+
+        Kotz and Nadarajah (2004), Multivariate t Distributions, section 1.6.
+        """
+        size, a = self.mean.shape[-1], self.shape_parameter
+        half = a + size / 2
+        spread = half * (torch.digamma(half) - torch.digamma(a))
+        constant = torch.lgamma(a) - torch.lgamma(half) + size / 2 * (2 * math.pi * self.rate).log()
+        return constant + spread - 0.5 * self.unit.precision_log_det
 
     def sound(self) -> bool:
         """Whether Λ is definite and its factor its own, with shape and rate in their range."""

@@ -56,6 +56,7 @@ class PackedGaussian(GaussianFamily):
                 "in a wider dtype, or standardise features and targets"
             )
         packed = cls(posterior.mean, lower)
+        packed.info = posterior.info
         return packed.for_outputs(posterior.outputs_per_task)
 
     @property
@@ -82,17 +83,13 @@ class PackedGaussian(GaussianFamily):
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         return self.to_gaussian().solve(vectors)
 
-    def with_mean(self, mean: Tensor) -> PackedGaussian:
-        """The same precision around another mean, [tasks, P]."""
-        return PackedGaussian(mean, self.lower).for_outputs(self.outputs_per_task)
-
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of hᵀ w."""
         return self.to_gaussian().project(design, dtype)
 
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision and its factor."""
-        return Gaussian(self._mean, self.precision_matrix).for_outputs(self.outputs_per_task)
+        return self._as_dense(Gaussian(self._mean, self.precision_matrix))
 
     def rsample(
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
@@ -123,8 +120,12 @@ class PackedGaussian(GaussianFamily):
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> PackedGaussian:
         """Elsewhere; `dtype` is what it unpacks to, the packed numbers stay as they are."""
-        moved = PackedGaussian(self._mean.to(device=device, dtype=dtype), self.lower.to(device))
-        return moved.for_outputs(self.outputs_per_task)
+        moved = self._rebuilt(
+            {"mean": self._mean.to(device=device, dtype=dtype), "lower": self.lower.to(device)}
+        )
+        if self._info is not None:
+            moved.info = self._info.to(device, dtype)
+        return moved
 
 
 def _triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -42,9 +42,3 @@ class Point(Posterior):
     def tensors(self) -> dict[str, Tensor]:
         """The weights."""
         return {"value": self.value}
-
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Point:
-        """The same weights elsewhere or in another precision."""
-        return Point(self.value.to(device=device, dtype=dtype)).for_outputs(self.outputs_per_task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
@@ -17,10 +17,14 @@ from bayesagg_pyro.errors import BayesAggError, NumericalError, StateError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from bayesagg_pyro.posteriors._gaussian import Gaussian
+
 __all__ = ["Info", "Posterior", "Shape"]
 
 #: What torch takes for a shape.
 Shape: TypeAlias = torch.Size | list[int] | tuple[int, ...]
+#: What `Info` holds of a whole run rather than of each task.
+_OF_ALL_TASKS = ("elbo", "divergences", "acceptance")
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,29 @@ class Info:
         """
         return None if self.gain_ratio is None else self.gain_ratio < 0.25
 
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Info:
+        """The same elsewhere; floating numbers in another precision."""
+        return replace(
+            self,
+            **{
+                name: value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+                for name, value in self._known().items()
+            },
+        )
+
+    def part(self, rows: slice, tasks: int) -> Info:
+        """Of some of so many tasks; what is of all together stays."""
+        each = {name: value for name, value in self._known().items() if name not in _OF_ALL_TASKS}
+        return replace(
+            self, **{name: value[rows] for name, value in each.items() if len(value) == tasks}
+        )
+
+    def _known(self) -> dict[str, Tensor]:
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
 
 class Posterior(TorchDistribution):
     """A distribution over the weights of a head's tasks: batch shape [tasks], event shape [P].
@@ -115,15 +142,16 @@ class Posterior(TorchDistribution):
         self.outputs_per_task = outputs_per_task
         return self
 
-    def part(self, rows: slice) -> Posterior:
+    def part(self, rows: slice) -> Self:
         """The distribution of some of the tasks."""
         own = {
             name: tensor[rows] if len(tensor) == self.tasks else tensor
             for name, tensor in self.tensors().items()
         }
-        build: Any = type(self)
-        made: Posterior = build(**own)
-        return made.for_outputs(self.outputs_per_task)
+        made = self._rebuilt(own)
+        if self._info is not None:
+            made.info = self._info.part(rows, self.tasks)
+        return made
 
     def sample(
         self,
@@ -146,13 +174,48 @@ class Posterior(TorchDistribution):
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Posterior:
+    ) -> Self:
         """The same distribution with its tensors elsewhere or in another precision."""
-        raise NotImplementedError
+        own = self.tensors()
+        moved = {name: tensor.to(device=device, dtype=dtype) for name, tensor in own.items()}
+        if all(moved[name] is tensor for name, tensor in own.items()):
+            return self
+        made = self._rebuilt(moved)
+        if self._info is not None:
+            made.info = self._info.to(device, dtype)
+        return made
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> Any:
+        """Itself for its own batch shape, as Pyro's plates ask for.
+
+        Raises:
+            NotImplementedError: for another batch shape.
+        """
+        if torch.Size(batch_shape) == self.batch_shape:
+            return self
+        raise NotImplementedError(f"a {type(self).__name__} cannot be expanded to {batch_shape}")
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that the constructor takes, by argument name."""
         raise NotImplementedError
+
+    @property
+    def _info(self) -> Info | None:
+        """`info` where it is known already; nothing is computed."""
+        return vars(self).get("info")
+
+    def _rebuilt(self, tensors: dict[str, Tensor]) -> Self:
+        """One like this of other tensors, with all that it carries beside them but `info`."""
+        build: Any = type(self)
+        made: Self = build(**tensors)
+        return made.for_outputs(self.outputs_per_task)
+
+    def _as_dense(self, dense: Gaussian) -> Gaussian:
+        """This distribution as a Gaussian, with what is known about it."""
+        if self._info is not None:
+            own = dense.info
+            dense.info = replace(self._info, jitter=own.jitter, condition=own.condition)
+        return dense.for_outputs(self.outputs_per_task)
 
     def sound(self) -> bool:
         """Whether this is a distribution: finite and, of a kind that has a precision, definite."""

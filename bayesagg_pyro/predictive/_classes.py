@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head, OnePredictor
+from bayesagg_pyro.heads._laws import BernoulliPredictive, CategoricalPredictive
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
 
@@ -28,11 +29,15 @@ def has_classes(head: Head) -> bool:
     return head.target_kind in ("binary", "class")
 
 
-def from_log_probabilities(head: Head, log_p: Tensor) -> dist.Bernoulli | dist.Categorical:
+def from_log_probabilities(
+    head: Head, log_p: Tensor
+) -> BernoulliPredictive | CategoricalPredictive:
     """The distribution over classes with those log-probabilities, [B, tasks, C]."""
+    owner = f"head {head.site!r}"
     if head.target_kind == "binary":
-        return dist.Bernoulli(logits=log_p[..., 1] - log_p[..., 0], validate_args=False)
-    return dist.Categorical(logits=log_p, validate_args=False)
+        logits = log_p[..., 1] - log_p[..., 0]
+        return BernoulliPredictive(logits=logits, validate_args=False).of(owner)
+    return CategoricalPredictive(logits=log_p, validate_args=False).of(owner)
 
 
 def integrated(head: OnePredictor, mean: Tensor, std: Tensor) -> Tensor:
@@ -55,7 +60,8 @@ def two_classes(mean: Tensor, covariance: Tensor) -> Tensor:
     """Returns log E softmax of two logits, [B, tasks, 2]: a logistic in their difference."""
     centre = mean[..., 1] - mean[..., 0]
     spread = covariance[..., 0, 0] + covariance[..., 1, 1] - 2 * covariance[..., 0, 1]
-    std, sign = spread.clamp(min=0).sqrt()[..., None], mean.new_tensor([-1.0, 1.0])
+    spread = torch.where(spread > 0, spread, 0.0)  # the root has no slope at 0
+    std, sign = spread.sqrt()[..., None], mean.new_tensor([-1.0, 1.0])
 
     def log_p(z: Tensor) -> Tensor:
         return torch.nn.functional.logsigmoid(sign * (centre[..., None] + std * z))
@@ -63,9 +69,10 @@ def two_classes(mean: Tensor, covariance: Tensor) -> Tensor:
     return log_expectation(log_p, mean)
 
 
-def probit(mean: Tensor, variance: Tensor) -> dist.Bernoulli:
+def probit(head: Head, mean: Tensor, variance: Tensor) -> BernoulliPredictive:
     """sigmoid(μ / sqrt(1 + π v / 8)): MacKay's approximation (1992), within about 0.02."""
-    return dist.Bernoulli(logits=mean / (1 + math.pi / 8 * variance).sqrt(), validate_args=False)
+    logits = mean / (1 + math.pi / 8 * variance).sqrt()
+    return BernoulliPredictive(logits=logits, validate_args=False).of(f"head {head.site!r}")
 
 
 def sampled(head: Head, chunks: Iterable[Tensor]) -> Tensor:
@@ -73,7 +80,8 @@ def sampled(head: Head, chunks: Iterable[Tensor]) -> Tensor:
     total: Tensor | None = None
     count = 0
     for outputs in chunks:
-        each = log_probabilities(head, outputs).logsumexp(0)
+        with following(outputs):
+            each = log_probabilities(head, outputs).logsumexp(0)
         total = each if total is None else torch.logaddexp(total, each)
         count += len(outputs)
     assert total is not None

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.predictive._distribution import PredictiveDistribution, log_likelihood
+from bayesagg_pyro.heads._linear import following
+from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
 from bayesagg_pyro.quadrature import Transition, normal_rule
 
@@ -26,7 +27,8 @@ def output_rule(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
 
     Both may bend like a logistic around 0 or grow like exp(2u).
     """
-    return normal_rule(mean, std, _NODES, Transition(0.0, 1.0, tail=1.0))
+    # Where the nodes lie does not matter to the expectation, nor to its derivatives.
+    return normal_rule(mean.detach(), std.detach(), _NODES, Transition(0.0, 1.0, tail=1.0))
 
 
 class Compound(PredictiveDistribution):
@@ -47,13 +49,8 @@ class Compound(PredictiveDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns log ∫ p(y | z) N(z; 0, 1) dz, [..., B, tasks]."""
-        like = torch.zeros(
-            torch.broadcast_shapes(value.shape, self.batch_shape),
-            dtype=self.mean.dtype,
-            device=self.mean.device,
-        )
-        if value.is_floating_point():
-            value = value.to(like.dtype)
+        value = self.taken(value, self.mean.dtype)
+        like = self.mean.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         return log_expectation(lambda z: self.log_prob_given(z, value.expand_as(z)), like)
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -75,7 +72,7 @@ class PredictorCompound(Compound):
     """
 
     def __init__(self, head: Head, predictor_mean: Tensor, predictor_std: Tensor) -> None:
-        super().__init__(predictor_mean.shape)
+        super().__init__(predictor_mean.shape, head)
         self._head = head
         self.predictor_mean = predictor_mean
         self.predictor_std = predictor_std
@@ -106,10 +103,11 @@ class PredictorCompound(Compound):
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         z, p = output_rule(self.predictor_mean, self.predictor_std)
-        given = self.given(z)
-        mean = (p * given.mean).sum(0)
-        epistemic = (p * (given.mean - mean).square()).sum(0)
-        return mean, epistemic, (p * given.variance).sum(0)
+        with following(self.predictor_mean):
+            given = self.given(z)
+            mean = (p * given.mean).sum(0)
+            epistemic = (p * (given.mean - mean).square()).sum(0)
+            return mean, epistemic, (p * given.variance).sum(0)
 
 
 class NormalCompound(Compound):
@@ -124,9 +122,10 @@ class NormalCompound(Compound):
         super().__init__(mean.shape[:-1])
         self._mean, self._log_mean = mean.unbind(-1)
         variance, self._log_variance = covariance.diagonal(dim1=-2, dim2=-1).unbind(-1)
-        self._log_std = self._log_variance.sqrt()
+        positive = self._log_variance > 0  # the root has no slope at 0
+        self._log_std = torch.where(positive, self._log_variance, 0.0).sqrt()
         # f = E f + slope z + a part of variance `left` that s says nothing about.
-        inverse = torch.where(self._log_std > 0, self._log_std.clamp(min=1e-150).reciprocal(), 0.0)
+        inverse = torch.where(positive, self._log_std.clamp(min=1e-150).reciprocal(), 0.0)
         self._slope = covariance[..., 0, 1] * inverse
         self._left = (variance - self._slope.square()).clamp(min=0)
         self._variance = variance
@@ -144,8 +143,9 @@ class NormalCompound(Compound):
         return log_prob
 
     def cdf(self, value: Tensor) -> Tensor:
-        """P(Y ≤ y), [B, tasks], by quadrature over s."""
-        z, p = output_rule(self._log_mean, self._log_std)
+        """P(Y ≤ y), [..., B, tasks], by quadrature over s."""
+        value = self.placed(value).to(self._mean.dtype)
+        z, p = (beside(x, value) for x in output_rule(self._log_mean, self._log_std))
         cdf: Tensor = (p * self.given(z).cdf(value)).sum(0)
         return cdf
 

@@ -20,8 +20,9 @@ def log_predictive_density(
 ) -> Tensor:
     """The density log p(y | h, posterior) of each example and task; minus it is the usual test NLL.
 
-    Exact or by quadrature where `head.predictive` is, else over its draws. Weights of examples and
-    classes temper inference and are no part of a density: they are left out.
+    Exact or by quadrature where `head.predictive` is, else over its draws, and differentiable in
+    the features. Weights of examples and classes temper inference and are no part of a density:
+    they are left out.
 
     Args:
         head: the head.
@@ -40,7 +41,7 @@ def log_predictive_density(
     head.check_features(features)
     observed = head.parse_targets(targets, len(features))
     values = observed.values
-    if head.target_kind != "class":
+    if head.target_kind != "class":  # a head's own predictive need not take every dtype
         values = values.to(linalg.head_dtype(features.device))
     density: Tensor = head.predictive(features, posterior, **options).log_prob(values)
     return density if observed.mask is None else torch.where(observed.mask, density, 0.0)

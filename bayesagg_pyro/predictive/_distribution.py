@@ -10,17 +10,28 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head, Network
+from bayesagg_pyro.heads._laws import TakesTargets
 
-__all__ = ["PredictiveDistribution", "log_likelihood", "seeded"]
+__all__ = ["PredictiveDistribution", "beside", "log_likelihood", "seeded"]
 
 
-class PredictiveDistribution(TorchDistribution):
-    """p(y | h) of batch shape [B, tasks], with the variance in its two parts."""
+class PredictiveDistribution(TakesTargets, TorchDistribution):
+    """p(y | h) of batch shape [B, tasks], with the variance in its two parts.
+
+    Subclasses bring values to one form by `taken` and `placed`.
+
+    Args:
+        batch_shape: [B, tasks].
+        head: whose targets are scored; None for real ones of nobody in particular.
+    """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
 
-    def __init__(self, batch_shape: torch.Size) -> None:
+    def __init__(self, batch_shape: torch.Size, head: Head | None = None) -> None:
         super().__init__(batch_shape, validate_args=False)
+        if head is not None:
+            self.target_kind = head.target_kind
+            self.of(f"head {head.site!r}")
 
     @property
     @abstractmethod
@@ -74,6 +85,11 @@ class seeded:
 
     def __exit__(self, *error: object) -> None:
         self._fork.__exit__(*error)  # type: ignore[arg-type]
+
+
+def beside(parts: Tensor, value: Tensor) -> Tensor:
+    """Parts [N, B, tasks, ...] with axes for those that values [..., B, tasks] have in front."""
+    return parts.reshape(len(parts), *[1] * max(value.ndim - 2, 0), *parts.shape[1:])
 
 
 def log_likelihood(head: Head, outputs: Tensor, targets: Tensor) -> Tensor:

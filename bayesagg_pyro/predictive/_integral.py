@@ -27,6 +27,8 @@ _FAR = 1e30
 #: How far the prior's own peak may be for the rule to span both: several peaks are possible where L
 #: is not log-concave.
 _SPAN = 30.0
+#: Below exp(−_NEGLIGIBLE) of the peak nothing is left in double precision.
+_NEGLIGIBLE = 700.0
 #: Entries of the largest temporary.
 _CHUNK = 2**22
 
@@ -40,8 +42,10 @@ def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
 
     Args:
         function: L, elementwise, of [...] and [n, ...]; differentiated twice by autograd.
-        like: [...], a tensor of the shape, dtype and device of the result.
+        like: [...], a tensor of the shape, dtype and device of the result; where it requires a
+            gradient, the result has that of L in whatever L is made of.
     """
+    attached = like.requires_grad and torch.is_grad_enabled()
     like = like.detach()
     zero = torch.zeros_like(like)
     start, _ = _slope(function, zero)
@@ -60,13 +64,22 @@ def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
     step = (high - low) / (_NODES - 1)
     constant = (width * step).log() - 0.5 * math.log(2 * math.pi)
     total = torch.full_like(like, -torch.inf)
+    if attached:
+        with torch.no_grad():
+            top = function(peak) - 0.5 * peak.square() - _NEGLIGIBLE
     unit = torch.arange(_NODES, dtype=like.dtype, device=like.device)
     for part in unit.split(max(1, _CHUNK // max(1, like.numel()))):
         v = low + step * part.reshape(-1, *[1] * like.ndim)
         z = peak + width * v.sinh()
+        weight = v.cosh().log() - 0.5 * z.square()
         with torch.no_grad():
-            exponent = function(z) - 0.5 * z.square() + v.cosh().log()
+            exponent = function(z) + weight
         exponent = torch.where(exponent.isnan(), -torch.inf, exponent)
+        if attached:  # but for nodes without mass, where a derivative may be infinite
+            inside = exponent > top
+            exponent = torch.where(
+                inside, function(torch.where(inside, z, peak)) + weight, exponent
+            )
         total = torch.logaddexp(total, exponent.logsumexp(0))
     return total + constant
 
@@ -87,8 +100,9 @@ def _slope(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Ten
         value = function(z)
         if not value.requires_grad:  # L does not depend on z
             return -z.detach(), torch.ones_like(z)
-        (first,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+        # It may depend on what L is made of alone: then a derivative in z is 0.
+        (first,) = torch.autograd.grad(value.sum(), z, create_graph=True, materialize_grads=True)
         second = torch.zeros_like(z)
         if first.requires_grad:
-            (second,) = torch.autograd.grad(first.sum(), z)
+            (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
     return (first - z).detach(), 1 - second.detach()

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.predictive._distribution import PredictiveDistribution, log_likelihood
+from bayesagg_pyro.heads._linear import following
+from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
 
 __all__ = ["NormalMixture", "SampledPredictive"]
 
@@ -25,14 +26,15 @@ class SampledPredictive(PredictiveDistribution):
 
     def __init__(self, head: Head, outputs: Tensor) -> None:
         self._event = outputs.shape[3:]
-        super().__init__(outputs.shape[1:3])
+        super().__init__(outputs.shape[1:3], head)
         self._head = head
         self.outputs = outputs
 
     @cached_property
     def components(self) -> Any:
         """The likelihoods, a distribution of batch shape [S, B, tasks]."""
-        return self._head.likelihood(self.outputs)
+        with following(self.outputs):
+            return self._head.likelihood(self.outputs)
 
     @property
     def support(self) -> Any:
@@ -59,17 +61,17 @@ class SampledPredictive(PredictiveDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log of the average density, [..., B, tasks]."""
-        count, extra = len(self.outputs), value.ndim - 2
-        outputs = self.outputs.reshape(count, *[1] * extra, *self.outputs.shape[1:])
-        outputs = outputs.expand(count, *value.shape, *self._event)
-        if value.is_floating_point():
-            value = value.to(outputs.dtype)
-        each = log_likelihood(self._head, outputs, value.expand(count, *value.shape))
+        value, count = self.taken(value, self.outputs.dtype), len(self.outputs)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        outputs = beside(self.outputs, value).expand(count, *shape, *self._event)
+        with following(outputs):
+            each = log_likelihood(self._head, outputs, value.expand(count, *shape))
         return each.logsumexp(0) - math.log(count)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """P(Y ≤ y), [B, tasks], where the likelihood's distribution has one."""
-        cdf: Tensor = self.components.cdf(value).mean(0)
+        """P(Y ≤ y), [..., B, tasks], where the likelihood's distribution has one."""
+        value = self.placed(value).to(self.outputs.dtype)
+        cdf: Tensor = self._head.likelihood(beside(self.outputs, value)).cdf(value).mean(0)
         return cdf
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -130,17 +132,17 @@ class NormalMixture(PredictiveDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log of the mixed density, [..., B, tasks]."""
-        noise, log_weight = (
-            x.reshape(len(x), *[1] * (value.ndim - 2), *x.shape[1:])
-            for x in (self._noise, self._log_weight)
-        )
-        each = self._normal(noise).log_prob(value.to(self._location.dtype))
+        value = self.taken(value, self._location.dtype)
+        noise, log_weight = (beside(x, value) for x in (self._noise, self._log_weight))
+        each = self._normal(noise).log_prob(value)
         log_prob: Tensor = (each + log_weight).logsumexp(0)
         return log_prob
 
     def cdf(self, value: Tensor) -> Tensor:
-        """P(Y ≤ y), [B, tasks]."""
-        cdf: Tensor = (self._normal(self._noise).cdf(value) * self._log_weight.exp()).sum(0)
+        """P(Y ≤ y), [..., B, tasks]."""
+        value = self.placed(value).to(self._location.dtype)
+        noise, log_weight = (beside(x, value) for x in (self._noise, self._log_weight))
+        cdf: Tensor = (self._normal(noise).cdf(value) * log_weight.exp()).sum(0)
         return cdf
 
     def draw(self, shape: torch.Size) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.heads import Head, OnePredictor
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 
 __all__ = ["drawn_outputs", "joint_outputs", "predictor"]
@@ -23,12 +24,14 @@ def predictor(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of u = hᵀw, [B, tasks], of a head with one predictor."""
     dtype = linalg.head_dtype(features.device)
-    return head.predictor_moments(features, posterior.to(features.device, dtype))
+    mean, variance = head.predictor_moments(features, posterior.to(features.device, dtype))
+    # Where it is 0 so is its slope, but its root has an infinite one.
+    return mean, torch.where(variance > 0, variance, 0.0) if variance.requires_grad else variance
 
 
 def joint_outputs(head: Head, posterior: GaussianFamily, features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean [B, tasks, C] and covariance [B, tasks, C, C] of the outputs of one task."""
-    design = head.exact(features)
+    design = head.exact(features, attached=True)
     posterior = posterior.to(design.device, design.dtype)
     outputs = head.outputs_per_task
     mean = torch.einsum("bd,tcd->btc", design, posterior.mean.unflatten(-1, (outputs, -1)))
@@ -46,7 +49,6 @@ def drawn_outputs(
     generator: torch.Generator | None,
 ) -> Iterator[Tensor]:
     """Outputs at draws of the weights, [n, B, ...] in chunks; at all stored ones if Empirical."""
-    features = features.detach()
     dtype = linalg.head_dtype(features.device)
     posterior = posterior.to(features.device, dtype)
     if generator is None:
@@ -54,12 +56,13 @@ def drawn_outputs(
     weight: Any = posterior.samples if isinstance(posterior, Empirical) else None
     count = samples if weight is None else len(weight)
     size = max(1, _CHUNK // (len(features) * head.tasks * head.outputs_per_task))
-    with torch.no_grad():
-        for start in range(0, count, size):
-            n = min(size, count - start)
-            drawn = (
-                posterior.sample((n,), generator=generator)
-                if weight is None
-                else weight[start : start + n]
-            )
-            yield head(features.to(dtype), drawn)
+    for start in range(0, count, size):
+        n = min(size, count - start)
+        drawn = (
+            posterior.sample((n,), generator=generator)
+            if weight is None
+            else weight[start : start + n]
+        )
+        with following(features):
+            outputs = head(features.to(dtype), drawn.detach())
+        yield outputs

@@ -78,7 +78,7 @@ def predictive(
     if method != "samples" and isinstance(posterior, GaussianFamily):
         found = _by_quadrature(head, features, posterior)
         if found is not None:
-            return found
+            return found.of(f"head {head.site!r}")
     if method == "quadrature":
         raise SettingError(
             f"head {head.site!r}: there is no quadrature for {type(head).__name__} heads with "
@@ -117,4 +117,4 @@ def _probit(head: Head, features: Tensor, posterior: Posterior) -> Any:
             f"posteriors, not {type(head).__name__} with {type(posterior).__name__}; use "
             'method="auto"'
         )
-    return classes.probit(*predictor(head, posterior, features))
+    return classes.probit(head, *predictor(head, posterior, features))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Gaussian, Head, OnePredictor
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.predictive._classes import has_classes, log_probabilities
 from bayesagg_pyro.predictive._compound import output_rule
@@ -103,7 +104,9 @@ def _of_classes(
     else:
         outputs = torch.cat(list(drawn_outputs(head, posterior, features, samples, generator)))
         log_weight = outputs.new_tensor(-math.log(len(outputs)))
-    log_p = log_probabilities(head, outputs)  # [N, B, tasks, C]
+    # [N, B, tasks, C], finite: 0 · ∞ in a derivative would be NaN.
+    with following(outputs):
+        log_p = log_probabilities(head, outputs).clamp(min=-1e30)
     log_mean = (log_p + log_weight).logsumexp(0)
     p = (log_p + log_weight).exp()  # weighted, so that sums over N are expectations
     # Mutual information as an expected Kullback-Leibler divergence, not a difference of entropies.

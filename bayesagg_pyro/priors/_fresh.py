@@ -103,12 +103,7 @@ class _FreshTracker(DataTracker):
             if left <= 0:
                 return False
             features = features[:left]
-            values, mask, weight = targets
-            targets = Targets(
-                values[:left],
-                None if mask is None else mask[:left],
-                None if weight is None else weight[:left],
-            )
+            targets = targets.examples(slice(left))
         self._statistics.add(features, targets, valid)
         self._shown += len(features)
         return wanted is None or self._shown < wanted

@@ -232,3 +232,39 @@ def test_uncertainty_that_knows_and_that_does_not(rng: torch.Generator) -> None:
         diagnostics.epistemic_against_error(deviation[:5], error[:5])
     with pytest.raises(ShapeError, match="one shape"):
         diagnostics.epistemic_against_error(deviation[:5], error)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_flat_labels_of_a_single_task(classes) -> None:
+    """Labels [B] beside probabilities [B, 1] or [B, 1, C] are those of the one task."""
+    rng = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, classes, (50,), generator=rng)
+    p = torch.rand(50, 1, classes, generator=rng).softmax(-1)
+    p = p[..., 1] if classes == 2 else p
+    seen = torch.rand(50, generator=rng) < 0.7
+    for observed, table in ((None, None), (seen, seen[:, None])):
+        flat = diagnostics.reliability(p, labels, observed=observed)
+        whole = diagnostics.reliability(p, labels[:, None], observed=table)
+        assert torch.equal(flat.count, whole.count)
+        assert torch.equal(flat.ece, whole.ece)
+        score = diagnostics.brier(p, labels, observed=observed)
+        assert torch.equal(score, diagnostics.brier(p, labels[:, None], observed=table))
+
+
+def test_flat_targets_of_a_single_task() -> None:
+    rng = torch.Generator().manual_seed(1)
+    mean, y = torch.randn(2, 50, 1, generator=rng, dtype=torch.float64)
+    head = heads.Gaussian(1).double()
+    prior = priors.isotropic(head, 1.0)
+    law = head.predictive(mean, prior)
+    seen = torch.rand(50, generator=rng) < 0.7
+    for observed, table in ((None, None), (seen, seen[:, None])):
+        flat = diagnostics.pit(law, y[:, 0], observed=observed)
+        whole = diagnostics.pit(law, y, observed=table)
+        assert torch.equal(flat.values[0], whole.values[0])
+        nll = diagnostics.negative_log_density(law, y[:, 0], observed=observed)
+        assert torch.equal(nll, diagnostics.negative_log_density(law, y, observed=table))
+    with pytest.raises(ShapeError):
+        diagnostics.pit(law, y, observed=seen[:-1])
+    with pytest.raises(ShapeError):
+        diagnostics.negative_log_density(law, y.expand(50, 2))

@@ -54,7 +54,8 @@ def test_chunks_change_nothing(structure, masked, memory) -> None:
     expected, expected_losses, whole = run(None)
     close(grad, expected)
     for name in losses:
-        close(losses[name], expected_losses[name])
+        assert losses[name].isnan().equal(expected_losses[name].isnan())  # a task without labels
+        close(losses[name].nan_to_num(), expected_losses[name].nan_to_num())
     close(info.weights, whole.weights)
     close(info.effective_tasks, whole.effective_tasks)
     close(info.condition["binary"], whole.condition["binary"])

@@ -120,7 +120,7 @@ def test_shapes_and_names_are_never_deferred(rng) -> None:
     with pytest.raises(errors.ShapeError, match="energy"):
         toy.mtl.backward(toy.backbone(x), {**y, "energy": y["energy"][:, :1]})
     with pytest.raises(errors.TaskError, match="other"):
-        toy.mtl.backward(toy.backbone(x), {"energy": y["energy"]})
+        toy.mtl.backward(toy.backbone(x), {"energy": y["energy"], "others": y["other"]})
     assert toy.grads() == []
 
 

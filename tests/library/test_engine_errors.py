@@ -32,10 +32,10 @@ def features(change: Callable[[Tensor], Any]) -> Callable[[Tensor, dict], tuple]
 
 #: name: (what the user does wrong, the error, words that it must hold)
 BATCHES: dict[str, tuple[Callable[..., tuple], type[Exception], str]] = {
-    "a head without targets": (
-        lambda h, y: (h, {"energy": y["energy"]}),
+    "no targets of any head": (
+        lambda h, y: (h, {}),
         errors.TaskError,
-        r"missing \['other'\]",
+        "leave the batch out",
     ),
     "targets without a head": (
         lambda h, y: (h, {**y, "colour": y["other"]}),
