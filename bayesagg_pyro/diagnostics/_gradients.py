@@ -226,7 +226,7 @@ def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
         StateError: if the estimator offers no covariance.
     """
     full = PrecisionWeighted(1.0, covariance="full").aggregate(grad).direction.double()
-    diagonal = PrecisionWeighted(1.0).aggregate(grad).direction.double()
+    diagonal = PrecisionWeighted.paper(1.0).aggregate(grad).direction.double()
     norms = [torch.linalg.vector_norm(g, dim=-1) for g in (full, diagonal)]
     covariance = grad.covariance_matrix.double()
     deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()

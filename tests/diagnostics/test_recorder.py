@@ -27,7 +27,7 @@ class World:
             "level": heads.Gaussian(6, tasks=2, noise_scale=0.5),
             "flag": heads.Bernoulli(6),
         }
-        self.mtl = ba.BayesAgg(self.heads, aggregation.PrecisionWeighted(0.5), **settings)
+        self.mtl = ba.BayesAgg(self.heads, aggregation.PrecisionWeighted.paper(0.5), **settings)
         self.x = torch.randn(60, 4)
         self.y = {"level": self.x[:, :2].sin(), "flag": (self.x[:, 2:3] > 0).float()}
         parameters = [*self.net.parameters(), *self.mtl.parameters()]
