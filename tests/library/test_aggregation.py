@@ -135,7 +135,9 @@ def test_power_zero_of_one_task_never_reads_its_variance(rng) -> None:
     grad = gradient_moments(rng)
     variance = grad.variance.clone()
     variance[1] = torch.nan
-    got = weights(PrecisionWeighted.paper([0.7, 0.0, 0.2]), GradientDistribution(grad.mean, variance))
+    got = weights(
+        PrecisionWeighted.paper([0.7, 0.0, 0.2]), GradientDistribution(grad.mean, variance)
+    )
     variance[1] = 1.0
     close(got, precision_weights(variance, [0.7, 0.0, 0.2]))
 

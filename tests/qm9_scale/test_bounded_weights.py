@@ -80,7 +80,9 @@ def test_cap_bounds_every_ratio(seed: int, ratio: float, power: float, missing: 
 
 def test_cap_of_one_is_the_mean() -> None:
     grad = gradients(3)
-    torch.testing.assert_close(PrecisionWeighted(1.0, max_ratio=1.0, resolution="example")(grad), grad.mean.mean(0))
+    torch.testing.assert_close(
+        PrecisionWeighted(1.0, max_ratio=1.0, resolution="example")(grad), grad.mean.mean(0)
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])

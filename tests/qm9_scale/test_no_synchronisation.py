@@ -66,7 +66,9 @@ def test_a_bayesian_step_reads_nothing(rule: aggregation.Aggregation, bias: bool
 
 
 def test_missing_labels_read_nothing() -> None:
-    mtl = engine(aggregation.PrecisionWeighted(0.5, floor=0.1, max_ratio=5.0, resolution="example"), False)
+    mtl = engine(
+        aggregation.PrecisionWeighted(0.5, floor=0.1, max_ratio=5.0, resolution="example"), False
+    )
     mtl.start_bayes()
     features, targets = batch()
     mask = torch.ones(7, 3, dtype=torch.bool, device=META)
