@@ -100,13 +100,15 @@ class Step:
         counts = torch.cat([_counts(batch.targets[name]) for name in self._heads]).to(flat)
         if self._sums is None or self._counts is None or self._effective is None:
             self._sums, self._counts = torch.zeros_like(flat), torch.zeros_like(flat).double()
-            self._effective = torch.zeros((), device=flat.device)
+            self._effective = torch.zeros(2, device=flat.device)
         self._sums.add_(torch.where(counts > 0, flat * counts, 0.0))
         self._counts.add_(counts)
         self.loss = torch.where(counts > 0, flat, torch.nan).nanmean()
         effective = self._method.effective_tasks()
         if effective is not None:
-            self._effective.add_(effective)
+            found = torch.as_tensor(effective, dtype=torch.float32, device=flat.device)
+            there = ~found.isnan()  # NaN: no target at all
+            self._effective.add_(torch.stack([torch.where(there, found, 0.0), there.float()]))
             self._weighted = True
 
     def read(self, steps: int) -> Pass:
@@ -115,7 +117,8 @@ class Step:
             raise AssertionError("a benchmark's training split is never empty")
         sums, counts = self._sums.double().tolist(), self._counts.tolist()
         mean = [total / n if n else None for total, n in zip(sums, counts, strict=True)]
-        effective = float(self._effective) / steps if self._weighted else None
+        total, weighted = self._effective.tolist()
+        effective = total / weighted if self._weighted and weighted else None
         return Pass(mean, effective, steps)
 
 

@@ -43,7 +43,8 @@ class Rows:
     gradients, is solved for unit lengths. NashMTL and FairGrad are not defined for a gradient of
     zeros: such tasks are left out of the step. Where gradients can be combined to (almost)
     nothing, CAGrad's second term is 0/0 and TorchJD gives zeros; here the first term remains, the
-    mean. Tasks without any label are left out as if they did not exist. Random aggregators draw from `generator`, and torch's global random state stays as it was.
+    mean. Tasks without any label are left out. Random aggregators draw from `generator`, and
+    torch's global random state stays as it was.
 
     Args:
         aggregator: an object from `torchjd.aggregation`, or a subclass of its `Aggregator`.
@@ -262,7 +263,7 @@ def _gramian(matrix: Tensor) -> Tensor:
     """Inner products of rows in the precision of head algebra, without a copy of the matrix."""
     dtype = linalg.head_dtype(matrix.device)
     total = torch.zeros(len(matrix), len(matrix), dtype=dtype, device=matrix.device)
-    for part in matrix.split(_COLUMNS, dim=1):
-        exact = part.to(dtype)
+    for columns in matrix.split(_COLUMNS, dim=1):
+        exact = columns.to(dtype)
         total += exact @ exact.T
     return total

@@ -54,14 +54,13 @@ from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features
 from bayesagg_pyro.diagnostics._predictions import (
     Epistemic,
     Pit,
-    Reliability,
     brier,
     epistemic_against_error,
     negative_log_density,
     pit,
-    reliability,
 )
 from bayesagg_pyro.diagnostics._recorder import Recorder
+from bayesagg_pyro.diagnostics._reliability import Reliability, reliability
 from bayesagg_pyro.diagnostics._report import report
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, Threshold, judge
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import PrecisionWeighted
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
@@ -34,16 +34,19 @@ class Moments:
     """Stated moments against sampled ones, [tasks, B, d].
 
     Attributes:
-        mean_z: (stated − sampled) mean in standard errors; 0 where not observed or constant.
+        mean_z: (stated − sampled) mean in standard errors; 0 where constant, NaN where not
+            observed, as all of these.
         variance_z: likewise for the variance, its standard error from the fourth moment.
         mean_error: (stated − sampled) mean in sampled standard deviations.
         variance_error: (stated − sampled) variance over the sampled variance.
+        draws: samples of each.
     """
 
     mean_z: Tensor
     variance_z: Tensor
     mean_error: Tensor
     variance_error: Tensor
+    draws: int
 
     def unexplained(self) -> Tensor:
         """What of the errors sampling cannot explain, [2, tasks, B, d]: of mean and variance.
@@ -51,16 +54,23 @@ class Moments:
         That is the error less as many standard errors as the largest of that many normal numbers
         passes once in a thousand times (Bonferroni, so valid under any dependence).
         """
-        level = 1e-3 / (2 * self.mean_z.numel())
-        bound = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(1 - level).double()))
-        errors = torch.stack([self.mean_error, self.variance_error]).abs()
         scores = torch.stack([self.mean_z, self.variance_z]).abs()
+        bound = tail(1e-3 / (2 * max(1, int((~scores.isnan()).sum()))))
+        errors = torch.stack([self.mean_error, self.variance_error]).abs()
         return torch.where(scores > bound, errors * (1 - bound / scores), 0.0)
 
     def checks(self) -> list[Check]:
         """The 99.9 % quantile of what is unexplained: one heavy tail makes no alarm."""
-        ordered = self.unexplained().flatten().sort().values
-        return [judge("moments", ordered[int(0.999 * (len(ordered) - 1))])]
+        found = torch.where(self.mean_z.isnan(), torch.nan, self.unexplained())
+        seen = (~found.isnan()).flatten().nonzero().squeeze(1)
+        if not len(seen):
+            return []
+        ordered = seen[found.flatten()[seen].argsort()]
+        index = ordered[int(0.999 * (len(ordered) - 1))].cpu()
+        moment, task, example, dimension = (int(i) for i in torch.unravel_index(index, found.shape))
+        place = f"{('mean', 'variance')[moment]}, task {task}, example {example}, "
+        place += f"dimension {dimension}, {self.draws} draws"
+        return [replace(judge("moments", found.flatten()[index]), where=place)]
 
 
 def moments(
@@ -86,18 +96,19 @@ def moments(
         _z(differences[0], (sampled.variance / draws).sqrt(), grad.mean),
         _z(differences[1], variance_error, grad.variance),
     )
-    return Moments(
+    found = (
         *scores,
         torch.where(scores[0] == 0, 0.0, differences[0] / spread.sqrt()),
         torch.where(scores[1] == 0, 0.0, differences[1] / spread),
     )
+    return Moments(*(_seen(part, grad) for part in found), draws)
 
 
 @dataclass(frozen=True)
 class Normality:
     """How far each gradient is from the Gaussian with its moments, [tasks, B, d].
 
-    NaN where a gradient does not vary.
+    NaN where a gradient does not vary or is not observed.
 
     Attributes:
         skewness: E[x³] of the standardised gradient.
@@ -116,6 +127,8 @@ class Normality:
             "kurtosis": self.excess_kurtosis.abs(),
             "energy": self.energy,
         }
+        if not any((~value.isnan()).any() for value in found.values()):
+            return []
         return [judge(key, value.flatten().nanmedian()) for key, value in found.items()]
 
 
@@ -145,9 +158,9 @@ def normality(
         ]
     )
     return Normality(
-        torch.where(varies, sampled.third / safe**3, torch.nan),
-        torch.where(varies, sampled.fourth / safe**4 - 3, torch.nan),
-        torch.where(varies, energy, torch.nan),
+        _seen(torch.where(varies, sampled.third / safe**3, torch.nan), grad),
+        _seen(torch.where(varies, sampled.fourth / safe**4 - 3, torch.nan), grad),
+        _seen(torch.where(varies, energy, torch.nan), grad),
     )
 
 
@@ -188,15 +201,16 @@ class SignalToNoise:
 
     def checks(self) -> list[Check]:
         """The task with the weakest signal, among those that were observed."""
-        seen = self.by_task[~self.by_task.isnan()]
-        return [judge("snr", seen, ("observed task",))] if len(seen) else []
+        unseen = self.by_task.isnan()
+        if unseen.all():
+            return []
+        return [judge("snr", torch.where(unseen, torch.inf, self.by_task), ("task",))]
 
 
 def signal_to_noise(grad: GradientDistribution) -> SignalToNoise:
     """Signal-to-noise ratio of gradients; infinite where a gradient has no variance."""
     ratio = grad.mean.double().abs() / grad.variance.double().sqrt()
-    if grad.observed is not None:
-        ratio = torch.where(grad.observed[..., None], ratio, torch.nan)
+    ratio = _seen(ratio, grad)
     return SignalToNoise(ratio.flatten(1).nanmedian(1).values, ratio.nanmedian(1).values)
 
 
@@ -225,7 +239,7 @@ def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
     Raises:
         StateError: if the estimator offers no covariance.
     """
-    full = PrecisionWeighted(1.0, covariance="full").aggregate(grad).direction.double()
+    full = PrecisionWeighted.paper(covariance="full").aggregate(grad).direction.double()
     diagonal = PrecisionWeighted.paper(1.0).aggregate(grad).direction.double()
     norms = [torch.linalg.vector_norm(g, dim=-1) for g in (full, diagonal)]
     covariance = grad.covariance_matrix.double()
@@ -236,7 +250,7 @@ def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
     return DroppedByDiagonal(
         (full * diagonal).sum(-1) / (norms[0] * norms[1]),
         norms[0] / norms[1],
-        correlation[..., off].abs().flatten(1).nanmean(1),
+        _seen(correlation[..., off].abs(), grad).flatten(1).nanmean(1),
     )
 
 
@@ -276,6 +290,13 @@ def _powers(
         sums[2] / draws,
         torch.cat(parts) if keep else None,
     )
+
+
+def _seen(values: Tensor, grad: GradientDistribution) -> Tensor:
+    """NaN where nothing was observed, which is not a gradient of zero."""
+    if grad.observed is None:
+        return values
+    return torch.where(grad.observed[..., None], values, torch.nan)
 
 
 def _z(difference: Tensor, error: Tensor, stated: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from bayesagg_pyro.diagnostics._lines import read
 from bayesagg_pyro.diagnostics._page import Section
 from bayesagg_pyro.diagnostics._plot_record import plot_record
 from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features, plot_gradients
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._thresholds import Check, judge, owned
 from bayesagg_pyro.errors import NumericalError, SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
@@ -28,7 +28,6 @@ __all__ = [
     "aggregation_section",
     "feature_section",
     "gradient_section",
-    "owned",
     "training_section",
 ]
 
@@ -148,11 +147,6 @@ def training_section(record: str | os.PathLike[str]) -> Section:
         "zero, and for first-order changes above zero: there the step raises a task's loss.",
     ]
     return Section("Training", text, figures, (), notes)
-
-
-def owned(check: Check, owner: str) -> Check:
-    """The check, said to be of this head."""
-    return replace(check, where=f"{owner}: {check.where}" if check.where else owner)
 
 
 def _named(check: Check, names: Sequence[str]) -> Check:

@@ -75,7 +75,10 @@ class GradientBased(Network):
         else:
             matrix = rows.flatten(1)
         self._require_finite_gradients(matrix)
-        combined = self.combine(matrix, present)
+        if present is None or bool(present.any()):
+            combined = self.combine(matrix, present)
+        else:
+            combined = Combined(torch.zeros_like(matrix[0]), None)
         own = vector if combined.weights is None else self.head_weights(combined.weights) * vector
         learned = [p for p in self.heads.parameters() if p.requires_grad]
         own.sum().backward(inputs=learned)

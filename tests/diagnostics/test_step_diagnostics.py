@@ -101,7 +101,7 @@ def test_signal_to_noise(rng: torch.Generator) -> None:
     found = diagnostics.signal_to_noise(point(mean))
     torch.testing.assert_close(found.by_task, torch.tensor([1.0, 0.1]).double())
     assert alarms(found) == {"snr": True}
-    assert found.checks()[0].where == "observed task 1"
+    assert found.checks()[0].where == "task 1"
     assert alarms(diagnostics.signal_to_noise(point(torch.ones(2, 5, 3)))) == {"snr": False}
     seen = torch.ones(2, 5, dtype=torch.bool)
     seen[1] = False

@@ -25,6 +25,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "torchjd:Constant": {"weights": [1.0, 1.0, 1.0]},
     "torchjd:COSMOS": {"lambda_": 0.01},
     "nash-mtl": {"update_weights_every": 1},
+    "ensemble-heads": {"members": 1},
+    "ensemble-networks": {"members": 2},
 }
 #: Draw one number for each task, so that a problem with fewer draws others.
 _DRAW = {"rlw", "igbv2"}
@@ -108,7 +110,7 @@ def test_training_goes_on_through_every_pattern(name: str) -> None:
     """Two tasks, one, none, all: parameters move when there are labels, and stay finite."""
     method = build(name)
     optimizer = torch.optim.Adam(method.parameters(), lr=1e-2)
-    for epoch in range(4):
+    for epoch in range(3):
         method.start_epoch(epoch)
         for absent in ((), ("second",), ("first", "third"), ("third",), NAMES):
             before = [p.detach().clone() for p in method.backbone.parameters()]
@@ -121,7 +123,6 @@ def test_training_goes_on_through_every_pattern(name: str) -> None:
                 moved = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
                 assert any(moved), absent
         method.end_epoch(epoch)
-    assert method.effective_tasks() is None or name != "bayesagg" or method.effective_tasks() >= 0
 
 
 @pytest.mark.parametrize("name", ["uw", "torchjd:UW", "torchjd:IMTLL", "torchjd:FAMO"])
@@ -220,10 +221,13 @@ def distribution(kept: tuple[int, ...], mask: Tensor) -> GradientDistribution:
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_aggregations_leave_the_task_out(kind: str, name: str, per_sample: bool) -> None:
     """Times the number of tasks (scale "sum" of the engine) the direction is the same without."""
+    if per_sample and name == "full":
+        return  # draws have no covariance
     mask = torch.ones(9, 3, dtype=torch.bool)
     mask[:4, 0] = False
     mask[:, 1] = False
     found = []
+    draws = distribution((0, 1, 2), mask).sample((2,), generator=torch.Generator().manual_seed(3))
     for kept in ((0, 1, 2), (0, 2)):
         if kind == "ours":
             rule = OURS[name]()
@@ -236,12 +240,7 @@ def test_aggregations_leave_the_task_out(kind: str, name: str, per_sample: bool)
             rule = aggregation.TorchJD(theirs)
         grad = distribution(kept, mask)
         if per_sample:  # of two draws that are the same for both
-            draws = grad.sample((2,), generator=torch.Generator().manual_seed(3))
-            full = draws if len(kept) == 3 else torch.zeros(2, 3, 9, 4).double()
-            if len(kept) == 2:
-                full = kept_draws[:, [0, 2]]  # type: ignore[has-type]  # noqa: F821
-            else:
-                kept_draws = draws
+            full = draws[:, list(kept)]
             grad = GradientDistribution(
                 grad.mean, grad.variance, grad.observed, grad.groups, grad.covariance,
                 sampler=lambda count, generator, full=full: full,
@@ -275,13 +274,13 @@ def test_what_is_remembered_of_an_absent_task_survives(name: str) -> None:
     assert again.weights is not None
     assert again.weights[2] == 0
     own = {
-        "GradVac": lambda s: s["gramian_weighting"]["_phi_t"][2],
+        "GradVac": lambda s: s["weighting.weighting"]["_phi_t"][2],
         "ExcessMTL": lambda s: torch.stack(
             [s["weighting"]["_weights"][2], s["weighting"]["_sq_grad_sum"][2].sum(),
              s["weighting"]["_initial_w"][2]]
         ),
-        "PCD": lambda s: s["gramian_weighting"]["_sq_norm_ema"][2]
-        / (1 - 0.999 ** int(s["gramian_weighting"]["_n_steps"])),
+        "PCD": lambda s: s["weighting.weighting"]["_sq_norm_ema"][2]
+        / (1 - 0.999 ** int(s["weighting.weighting"]["_n_steps"])),
         "NashMTL": lambda s: s["weighting"]["prvs_alpha"]["array"][2],
     }[name]  # fmt: skip
     torch.testing.assert_close(own(after), own(before))
