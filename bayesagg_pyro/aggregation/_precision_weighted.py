@@ -177,9 +177,10 @@ class PrecisionWeighted(Aggregation):
         if grad.observed is None:
             variance = variance.mean(1, keepdim=True)
         else:
-            count = grad.observed.sum(1).clamp(min=1)
-            count = count.reshape(-1, *[1] * (variance.ndim - 1))
-            variance = variance.sum(1, keepdim=True) / count  # zero where not observed
+            trailing = [1] * (variance.ndim - 2)
+            seen = grad.observed.reshape(*grad.observed.shape, *trailing)
+            total = torch.where(seen, variance, 0.0).sum(1, keepdim=True)
+            variance = total / seen.sum(1, keepdim=True).clamp(min=1)
         if self.resolution == "task":
             variance = variance.mean(2, keepdim=True)
         return variance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -230,7 +231,8 @@ class DroppedByDiagonal:
 
     def checks(self) -> list[Check]:
         """The median cosine over examples."""
-        return [judge("diagonal", self.cosine.nanmedian())]
+        median = self.cosine.nanmedian()  # NaN: no example has a target
+        return [] if median.isnan() else [judge("diagonal", median)]
 
 
 def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
@@ -239,8 +241,10 @@ def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
     Raises:
         StateError: if the estimator offers no covariance.
     """
-    full = PrecisionWeighted.paper(covariance="full").aggregate(grad).direction.double()
-    diagonal = PrecisionWeighted.paper(1.0).aggregate(grad).direction.double()
+    rules = PrecisionWeighted.paper(covariance="full"), PrecisionWeighted.paper()
+    with warnings.catch_warnings():  # that weights per example are constant is no news here
+        warnings.simplefilter("ignore")
+        full, diagonal = (rule.aggregate(grad).direction.double() for rule in rules)
     norms = [torch.linalg.vector_norm(g, dim=-1) for g in (full, diagonal)]
     covariance = grad.covariance_matrix.double()
     deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()

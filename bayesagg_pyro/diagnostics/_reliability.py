@@ -13,7 +13,7 @@ from bayesagg_pyro.errors import ShapeError
 __all__ = ["Reliability", "reliability", "stated"]
 
 #: Simulated sets of labels.
-_SIMULATIONS = 1999
+_SIMULATIONS = 999
 
 
 @dataclass(frozen=True)

@@ -92,13 +92,16 @@ def aggregation_section(
     for name, head in heads.items():
         pull = _aggregation.uncertainty_pull(head, posteriors[name], features, observed[name])
         if pull is not None:
-            checks.append(owned(judge("uncertainty_pull", pull, ("task",)), name))
+            seen = ~pull.isnan()
+            if seen.any():
+                check = judge("uncertainty_pull", pull, ("task",), seen=seen)
+                checks.append(owned(check, name))
     effective = (
         ""
         if weights is None
         else (
             f" The effective number of tasks is {float(weights.effective_tasks):.2f} of "
-            f"{len(names)}: near the number of tasks the weighting is in effect off, near 1 one "
+            f"{weights.observed_tasks} with a target: near that number the weighting is in effect off, near 1 one "
             "task decides."
         )
     )

@@ -63,16 +63,22 @@ class Check:
         )
 
 
-def judge(key: str, values: Tensor | float, axes: Sequence[str] = ()) -> Check:
+def judge(
+    key: str, values: Tensor | float, axes: Sequence[str] = (), *, seen: Tensor | None = None
+) -> Check:
     """Hold the worst of `values` against the threshold `key`.
 
     Args:
         key: a key of `THRESHOLDS`.
         values: any shape; one NaN makes an alarm.
         axes: names of the axes, for saying where the worst value is.
+        seen: bool, of the shape of `values`: which to look at; all if None.
     """
     threshold = THRESHOLDS[key]
     tensor = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+    if seen is not None:
+        harmless = -math.inf if threshold.side == "above" else math.inf
+        tensor = torch.where(seen.cpu(), tensor, harmless)
     flat = tensor.reshape(-1)
     bad = flat.isnan().nonzero()
     if len(bad):
