@@ -17,6 +17,7 @@ from bayesagg_pyro.diagnostics._aggregation import (
 from bayesagg_pyro.diagnostics._calibration import Calibration, simulate_calibration, uniformity
 from bayesagg_pyro.diagnostics._chains import Convergence, convergence
 from bayesagg_pyro.diagnostics._conditioning import Conditioning, conditioning
+from bayesagg_pyro.diagnostics._diagonal import DroppedByDiagonal, diagonal_against_full
 from bayesagg_pyro.diagnostics._distance import (
     AgainstReference,
     against_reference,
@@ -31,11 +32,9 @@ from bayesagg_pyro.diagnostics._features import (
     staleness,
 )
 from bayesagg_pyro.diagnostics._gradients import (
-    DroppedByDiagonal,
     Moments,
     Normality,
     SignalToNoise,
-    diagonal_against_full,
     moments,
     normality,
     signal_to_noise,

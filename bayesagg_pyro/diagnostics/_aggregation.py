@@ -207,7 +207,8 @@ def uncertainty_pull(
 
     That term is the gradient of hᵀ S h: it moves features to where the weights are certain, which
     for rare or dead units means towards zero. The share is ‖2 S h‖ / (‖2 m r‖ + ‖2 S h‖) over the
-    batch, NaN for a task without any target. None for other heads and posteriors, whose mean gradient has no such term.
+    batch, NaN for a task without any target. None for other heads and posteriors, whose mean
+    gradient has no such term.
     """
     linear = type(head) is Gaussian and head.embedding is None
     if not linear or not isinstance(posterior, GaussianFamily):

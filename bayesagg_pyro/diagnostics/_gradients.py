@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.aggregation import PrecisionWeighted
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = [
-    "DroppedByDiagonal",
     "Moments",
     "Normality",
     "SignalToNoise",
-    "diagonal_against_full",
     "moments",
     "normality",
+    "seen_only",
     "signal_to_noise",
 ]
 
@@ -37,7 +34,8 @@ class Moments:
     Attributes:
         mean_z: (stated − sampled) mean in standard errors; 0 where constant, NaN where not
             observed, as all of these.
-        variance_z: likewise for the variance, its standard error from the fourth moment.
+        variance_z: likewise for the variance, its standard error from the fourth moment, or that
+            of the task's median gradient if larger.
         mean_error: (stated − sampled) mean in sampled standard deviations.
         variance_error: (stated − sampled) variance over the sampled variance.
         draws: samples of each.
@@ -90,11 +88,17 @@ def moments(
         SettingError: for fewer than 100 draws.
     """
     sampled = _powers(grad, draws, generator)
-    variance_error = ((sampled.fourth - sampled.variance.square()).clamp(min=0) / draws).sqrt()
+    # Few draws of a heavy tail show neither its variance nor how far that is off: errors are those
+    # of the larger variance, and of the kurtosis that gradients of the task typically show.
+    larger = torch.maximum(sampled.variance, grad.variance.double())
+    kurtosis = sampled.fourth / sampled.variance.square()  # NaN where nothing varies
+    typical = kurtosis.flatten(1).nanmedian(1).values[:, None, None]
+    kurtosis = torch.maximum(kurtosis.nan_to_num(1.0), typical.nan_to_num(1.0))
+    variance_error = larger * ((kurtosis - 1).clamp(min=0) / draws).sqrt()
     differences = grad.mean - sampled.mean, grad.variance - sampled.variance
     spread = sampled.variance.clamp(min=torch.finfo(sampled.variance.dtype).tiny)
     scores = (
-        _z(differences[0], (sampled.variance / draws).sqrt(), grad.mean),
+        _z(differences[0], (larger / draws).sqrt(), grad.mean),
         _z(differences[1], variance_error, grad.variance),
     )
     found = (
@@ -102,7 +106,7 @@ def moments(
         torch.where(scores[0] == 0, 0.0, differences[0] / spread.sqrt()),
         torch.where(scores[1] == 0, 0.0, differences[1] / spread),
     )
-    return Moments(*(_seen(part, grad) for part in found), draws)
+    return Moments(*(seen_only(part, grad) for part in found), draws)
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,9 @@ def normality(
         ]
     )
     return Normality(
-        _seen(torch.where(varies, sampled.third / safe**3, torch.nan), grad),
-        _seen(torch.where(varies, sampled.fourth / safe**4 - 3, torch.nan), grad),
-        _seen(torch.where(varies, energy, torch.nan), grad),
+        seen_only(torch.where(varies, sampled.third / safe**3, torch.nan), grad),
+        seen_only(torch.where(varies, sampled.fourth / safe**4 - 3, torch.nan), grad),
+        seen_only(torch.where(varies, energy, torch.nan), grad),
     )
 
 
@@ -211,51 +215,8 @@ class SignalToNoise:
 def signal_to_noise(grad: GradientDistribution) -> SignalToNoise:
     """Signal-to-noise ratio of gradients; infinite where a gradient has no variance."""
     ratio = grad.mean.double().abs() / grad.variance.double().sqrt()
-    ratio = _seen(ratio, grad)
+    ratio = seen_only(ratio, grad)
     return SignalToNoise(ratio.flatten(1).nanmedian(1).values, ratio.nanmedian(1).values)
-
-
-@dataclass(frozen=True)
-class DroppedByDiagonal:
-    """Direction with full covariances against that with their diagonals, power 1.
-
-    Attributes:
-        cosine: of the two directions of each example, [B].
-        norm_ratio: ‖full‖ / ‖diagonal‖, [B].
-        correlation: mean absolute correlation between dimensions of a gradient, [tasks].
-    """
-
-    cosine: Tensor
-    norm_ratio: Tensor
-    correlation: Tensor
-
-    def checks(self) -> list[Check]:
-        """The median cosine over examples."""
-        median = self.cosine.nanmedian()  # NaN: no example has a target
-        return [] if median.isnan() else [judge("diagonal", median)]
-
-
-def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
-    """What is lost by treating dimensions one by one; costs [tasks, B, d, d].
-
-    Raises:
-        StateError: if the estimator offers no covariance.
-    """
-    rules = PrecisionWeighted.paper(covariance="full"), PrecisionWeighted.paper()
-    with warnings.catch_warnings():  # that weights per example are constant is no news here
-        warnings.simplefilter("ignore")
-        full, diagonal = (rule.aggregate(grad).direction.double() for rule in rules)
-    norms = [torch.linalg.vector_norm(g, dim=-1) for g in (full, diagonal)]
-    covariance = grad.covariance_matrix.double()
-    deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
-    correlation = covariance / (deviation[..., :, None] * deviation[..., None, :])
-    size = correlation.shape[-1]
-    off = ~torch.eye(size, dtype=torch.bool, device=correlation.device)
-    return DroppedByDiagonal(
-        (full * diagonal).sum(-1) / (norms[0] * norms[1]),
-        norms[0] / norms[1],
-        _seen(correlation[..., off].abs(), grad).flatten(1).nanmean(1),
-    )
 
 
 @dataclass(frozen=True)
@@ -296,7 +257,7 @@ def _powers(
     )
 
 
-def _seen(values: Tensor, grad: GradientDistribution) -> Tensor:
+def seen_only(values: Tensor, grad: GradientDistribution) -> Tensor:
     """NaN where nothing was observed, which is not a gradient of zero."""
     if grad.observed is None:
         return values

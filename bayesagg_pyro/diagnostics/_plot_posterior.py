@@ -140,7 +140,12 @@ def plot_predictions(
             ax.legend()
         if transforms:
             ax = next(free)
-            labels = [(name, task) for name, pit in transforms.items() for task in pit.values]
+            labels = [
+                (name, task)
+                for name, pit in transforms.items()
+                for task, values in pit.values.items()
+                if len(values)
+            ]
             for index, (name, task) in enumerate(labels):
                 values = transforms[name].values[task].tolist()
                 ax.hist(

@@ -97,7 +97,10 @@ class Reliability:
         """
         errors, (p, chance) = self.by_task().cpu(), self.p_values()
         alarms = (errors > THRESHOLDS["ece"].limit) & (p < 0.05 / tests)
-        worst = int(torch.where(alarms, p.double(), 2.0).argmin()) if alarms.any() else 0
+        worst = 0
+        if alarms.any():  # of those that chance explains least, the one that is furthest off
+            least = alarms & (p == p[alarms].min())
+            worst = int(torch.where(least, errors, -1.0).argmax())
         count = int(self.counts.sum() if worst == 0 else self.counts[worst - 1].sum())
         task = f"task {worst - 1}, " if worst and len(self.counts) > 1 else ""
         where = f"{task}{count} examples; up to {float(chance[worst]):.2g} by chance"

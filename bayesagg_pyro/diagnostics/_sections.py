@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.diagnostics import _aggregation, _features, _gradients
+from bayesagg_pyro.diagnostics import _aggregation, _diagonal, _features, _gradients
 from bayesagg_pyro.diagnostics._lines import read
 from bayesagg_pyro.diagnostics._page import Section
 from bayesagg_pyro.diagnostics._plot_record import plot_record
@@ -52,7 +52,7 @@ def gradient_section(
         notes.append("This estimator cannot be sampled, so shapes and sampled moments are missing.")
     if few.covariance is not None:
         try:
-            checks += _gradients.diagonal_against_full(few).checks()
+            checks += _diagonal.diagonal_against_full(few).checks()
         except NumericalError as error:  # a posterior without spread, or from few samples
             notes.append(f"No comparison with the full covariance: {error}")
     text = [
@@ -101,7 +101,8 @@ def aggregation_section(
         if weights is None
         else (
             f" The effective number of tasks is {float(weights.effective_tasks):.2f} of "
-            f"{weights.observed_tasks} with a target: near that number the weighting is in effect off, near 1 one "
+            f"{weights.observed_tasks} with a target: near that number the weighting is in effect "
+            "off, near 1 one "
             "task decides."
         )
     )

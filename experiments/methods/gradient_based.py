@@ -94,8 +94,8 @@ class GradientBased(Network):
         """The update ``[n]`` from the tasks' gradients ``[K, n]``, and its weights if it has any.
 
         Tasks that are not ``present``, ``[K]``, have rows of zeros, take no part and get weight 0;
-        None when all are. At the level of the representation ``n`` is ``B · d``, which differs in a last, smaller
-        batch.
+        None when all are. At the level of the representation ``n`` is ``B · d``, which differs in a
+        last, smaller batch.
         """
 
     def head_weights(self, weights: Tensor) -> Tensor:

@@ -54,9 +54,7 @@ def build(name: str, kept: tuple[str, ...] = NAMES) -> Method:
     given = {**QUICK.get(name, {}), **_OPTIONS.get(name, {})}
     if "weights" in given:
         given["weights"] = given["weights"][: len(kept)]
-    method = methods.make(
-        name, *make(kept), methods.options(name, given), fresh=lambda: make(kept)
-    )
+    method = methods.make(name, *make(kept), methods.options(name, given), fresh=lambda: make(kept))
     if name == "torchjd:PBI":  # whose preference is in single precision
         method.scalarizer.weights = method.scalarizer.weights.double()  # type: ignore[attr-defined]
     method.train()
