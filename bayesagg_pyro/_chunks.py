@@ -171,7 +171,7 @@ def aggregate(
     joint = sums[0] if whole and sums else WeightSums.joined(sums) if sums else None
     jitters = [result.jitter for result in results if result.jitter is not None]
     summary = Summary(
-        torch.cat([result.direction for result in results]),
+        results[0].direction if whole else torch.cat([result.direction for result in results]),
         None if joint is None else joint.mean(),
         None if joint is None else joint.effective().nanmean(),
         None if joint is None else joint.observed_tasks(),

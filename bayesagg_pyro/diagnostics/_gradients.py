@@ -106,7 +106,8 @@ def moments(
         torch.where(scores[0] == 0, 0.0, differences[0] / spread.sqrt()),
         torch.where(scores[1] == 0, 0.0, differences[1] / spread),
     )
-    return Moments(*(seen_only(part, grad) for part in found), draws)
+    mean_z, variance_z, mean_error, variance_error = (seen_only(part, grad) for part in found)
+    return Moments(mean_z, variance_z, mean_error, variance_error, draws)
 
 
 @dataclass(frozen=True)
