@@ -157,4 +157,6 @@ def _figures(record: Mapping[str, Any], score_name: str) -> str:
         f"{score_name} {record['score']:.1f} %"
     )
     effective = record["effective_tasks"]
-    return text if effective is None else f"{text}  effective tasks {effective:.1f} of {len(losses)}"
+    return (
+        text if effective is None else f"{text}  effective tasks {effective:.1f} of {len(losses)}"
+    )
