@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import gradients, linalg
-from bayesagg_pyro.aggregation import Aggregated, Aggregation, effective_tasks
+from bayesagg_pyro.aggregation import Aggregated, Aggregation
+from bayesagg_pyro.aggregation._effective import WeightSums
 from bayesagg_pyro.gradients import Estimator, GradientDistribution
 from bayesagg_pyro.heads import Head, OnePredictor
 from bayesagg_pyro.heads._part import divisible, part
@@ -116,8 +117,10 @@ class Summary:
 
     Attributes:
         direction: [B, d].
-        weights: [tasks], mean α over examples and dimensions; None for methods without weights.
+        weights: [tasks], mean α over observed examples and dimensions; None for methods without
+            weights.
         effective_tasks: [], or None as above.
+        observed_tasks: [], how many tasks have a target, or None as above.
         jitter: [], the largest one; None if no factorisation was made.
         whole: the result as it was, where there was one chunk.
     """
@@ -125,6 +128,7 @@ class Summary:
     direction: Tensor
     weights: Tensor | None
     effective_tasks: Tensor | None
+    observed_tasks: Tensor | None
     jitter: Tensor | None
     whole: Aggregated | None = None
 
@@ -156,36 +160,22 @@ def aggregate(
     Returns:
         The result, and the gradient distribution where all examples were handled at once.
     """
-    if size >= batch:
-        grad = moments(slice(0, batch))
-        result = aggregation.aggregate(grad)
-        weights = None if result.weights is None else result.weights.mean((1, 2))
-        direction, effective = result.direction, result.effective_tasks
-        return Summary(direction, weights, effective, result.jitter, result), grad
-    found, numbers = [], []  # effective numbers of tasks by example, NaN without any target
+    whole = size >= batch
+    results, sums = [], []
     for rows in slices(batch, size):
-        result = aggregation.aggregate(moments(rows))
-        share = (rows.stop - rows.start) / batch
-        weights = None if result.weights is None else result.weights.mean((1, 2)) * share
-        found.append(Summary(result.direction, weights, None, result.jitter))
+        grad = moments(rows)
+        result = aggregation.aggregate(grad)
         if result.weights is not None:
-            numbers.append(effective_tasks(result.weights).mean(1))
-    return (
-        Summary(
-            torch.cat([part.direction for part in found]),
-            _total([part.weights for part in found]),
-            torch.cat(numbers).nanmean() if numbers else None,
-            _largest([part.jitter for part in found]),
-        ),
-        None,
+            sums.append(WeightSums.of(result.weights, grad.observed, rows.stop - rows.start))
+        results.append(result if whole else Aggregated(result.direction, jitter=result.jitter))
+    joint = sums[0] if whole and sums else WeightSums.joined(sums) if sums else None
+    jitters = [result.jitter for result in results if result.jitter is not None]
+    summary = Summary(
+        results[0].direction if whole else torch.cat([result.direction for result in results]),
+        None if joint is None else joint.mean(),
+        None if joint is None else joint.effective().nanmean(),
+        None if joint is None else joint.observed_tasks(),
+        torch.stack(jitters).amax(0) if jitters else None,
+        results[0] if whole else None,
     )
-
-
-def _total(parts: list[Tensor | None]) -> Tensor | None:
-    known = [part for part in parts if part is not None]
-    return torch.stack(known).sum(0) if known else None
-
-
-def _largest(parts: list[Tensor | None]) -> Tensor | None:
-    known = [part for part in parts if part is not None]
-    return torch.stack(known).amax(0) if known else None
+    return summary, grad if whole else None

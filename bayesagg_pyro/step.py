@@ -42,9 +42,12 @@ class StepInfo:
     Attributes:
         bayesian: False in the warm-up, whose update is the gradient of the summed losses.
         losses: {name: [tasks]}, as returned by `backward`.
-        weights: [tasks], mean weight α of each task over examples and dimensions, heads in order;
-            None in the warm-up and for methods without weights.
-        effective_tasks: [], mean of (Σα)² / Σα²; None as above.
+        weights: [tasks], mean weight α of each task over the examples that have its target and
+            over dimensions, heads in order; 0 for a task without any in this batch; None in the
+            warm-up and for methods without weights.
+        effective_tasks: [], mean of (Σα)² / Σα², see `aggregation.effective_tasks`; None as above.
+        observed_tasks: [], how many tasks have a target in this batch, which uniform weights make
+            `effective_tasks` equal to; None as above.
         jitter: {name: [tasks or 1]}, relative jitter that the posteriors took (0: none).
         condition: {name: [tasks or 1]}, lower bounds on the condition of their precisions.
         fresh: {name: whether this step inferred the posterior (else an earlier one was held)}.
@@ -61,6 +64,7 @@ class StepInfo:
     losses: dict[str, Tensor]
     weights: Tensor | None = None
     effective_tasks: Tensor | None = None
+    observed_tasks: Tensor | None = None
     jitter: dict[str, Tensor] = field(default_factory=dict)
     condition: dict[str, Tensor] = field(default_factory=dict)
     fresh: dict[str, bool] = field(default_factory=dict)
@@ -100,6 +104,7 @@ def describe(
         losses=losses,
         weights=result.weights,
         effective_tasks=result.effective_tasks,
+        observed_tasks=result.observed_tasks,
         jitter={name: info.jitter for name, info in infos.items() if info is not None},
         condition={name: info.condition for name, info in infos.items() if info is not None},
         fresh={name: one.fresh for name, one in held.items()},

@@ -76,7 +76,7 @@ def _engine(
     head = heads.Bernoulli(size, tasks) if binary else heads.Gaussian(size, tasks)
     power = 5e-4 if binary else 0.85
     mtl = ba.BayesAgg(
-        {"tasks": head}, aggregation.PrecisionWeighted(power=power), estimator=estimator
+        {"tasks": head}, aggregation.PrecisionWeighted.paper(power=power), estimator=estimator
     )
     mtl.collect(features.detach(), {"tasks": targets})
     mtl.update_prior()

@@ -38,7 +38,7 @@ def run(
     before = _peak_mebibytes()
     mtl = ba.BayesAgg(
         {"labels": heads.Bernoulli(size, tasks=tasks)},
-        aggregation.PrecisionWeighted(power=5e-4),
+        aggregation.PrecisionWeighted.paper(power=5e-4),
         inference=inference.TaylorGGN("full" if structure == "full" else "diag"),
         prior=priors.FullData(dtype=torch.float32),
     )

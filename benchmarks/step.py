@@ -69,7 +69,7 @@ def _steps(
     network = backbone()
     head = heads.Bernoulli(size, tasks) if binary else heads.Gaussian(size, tasks)
     power = 5e-4 if binary else 0.85
-    mtl = ba.BayesAgg({"tasks": head}, aggregation.PrecisionWeighted(power=power))
+    mtl = ba.BayesAgg({"tasks": head}, aggregation.PrecisionWeighted.paper(power=power))
     own = torch.optim.Adam([*network.parameters(), *mtl.parameters()], lr=1e-3)
     for _ in range(4):
         mtl.collect(network(inputs).detach(), {"tasks": targets})

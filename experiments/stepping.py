@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -29,12 +29,12 @@ class Pass:
     """One pass over the training split.
 
     Attributes:
-        losses: Mean loss of every task, heads in order.
+        losses: Mean loss of every task over its targets, heads in order; None without any.
         effective_tasks: Mean effective number of tasks; None for methods without weights.
         steps: Number of steps.
     """
 
-    losses: list[float]
+    losses: list[float | None]
     effective_tasks: float | None
     steps: int
 
@@ -71,13 +71,14 @@ class Step:
         self._method, self._optimizer = method, optimizer
         self._heads, self._clip_norm = list(heads), clip_norm
         self._sums: Tensor | None = None
+        self._counts: Tensor | None = None
         self._effective: Tensor | None = None
         self._weighted = False
         self.loss: Tensor | None = None
 
     def start(self) -> None:
         """Begin a pass; sums keep their place."""
-        for total in (self._sums, self._effective):
+        for total in (self._sums, self._counts, self._effective):
             if total is not None:
                 total.zero_()
         self._weighted = False
@@ -95,25 +96,41 @@ class Step:
             parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
             clip_grad_norm_(parameters, self._clip_norm)
         self._optimizer.step()
-        size = len(next(iter(batch.targets.values())))
         flat = torch.cat([losses[name].reshape(-1) for name in self._heads])
-        if self._sums is None or self._effective is None:
-            self._sums = torch.zeros_like(flat)
-            self._effective = torch.zeros((), device=flat.device)
-        self._sums.add_(flat, alpha=size)
-        self.loss = flat.mean()
+        counts = torch.cat([_counts(batch.targets[name]) for name in self._heads]).to(flat)
+        if self._sums is None or self._counts is None or self._effective is None:
+            self._sums, self._counts = torch.zeros_like(flat), torch.zeros_like(flat).double()
+            self._effective = torch.zeros(2, device=flat.device)
+        self._sums.add_(torch.where(counts > 0, flat * counts, 0.0))
+        self._counts.add_(counts)
+        self.loss = torch.where(counts > 0, flat, torch.nan).nanmean()
         effective = self._method.effective_tasks()
         if effective is not None:
-            self._effective.add_(effective)
+            found = torch.as_tensor(effective, dtype=torch.float32, device=flat.device)
+            there = ~found.isnan()  # NaN: no target at all
+            self._effective.add_(torch.stack([torch.where(there, found, 0.0), there.float()]))
             self._weighted = True
 
-    def read(self, examples: int, steps: int) -> Pass:
+    def read(self, steps: int) -> Pass:
         """What was summed up; waits for the device."""
-        if self._sums is None or self._effective is None:
+        if self._sums is None or self._counts is None or self._effective is None:
             raise AssertionError("a benchmark's training split is never empty")
-        mean: list[float] = (self._sums.double() / examples).tolist()
-        effective = float(self._effective) / steps if self._weighted else None
+        sums, counts = self._sums.double().tolist(), self._counts.tolist()
+        mean = [total / n if n else None for total, n in zip(sums, counts, strict=True)]
+        total, weighted = self._effective.tolist()
+        effective = total / weighted if self._weighted and weighted else None
         return Pass(mean, effective, steps)
+
+
+def _counts(target: Any) -> Tensor:
+    """How many examples have a target of each task, ``[tasks]``.
+
+    Args:
+        target: ``[B]`` or ``[B, tasks]``, NaN where missing; or a tuple of these and a mask.
+    """
+    values, mask = (target, None) if isinstance(target, Tensor) else target[:2]
+    there = ~values.isnan() if mask is None else mask
+    return there.reshape(len(there), -1).sum(0)
 
 
 class Stepper:
@@ -148,7 +165,7 @@ class Stepper:
                 self._step(batch)
                 steps += 1
                 self._report(report)
-            return self._step.read(len(split), steps)
+            return self._step.read(steps)
         fixed = cast(FixedSplit, split)
         if self._method.capture is Capture.EPOCH:
             self.forget()
@@ -157,7 +174,7 @@ class Stepper:
             for shape, rows in batches:
                 self._one(self._backend, fixed, shape, rows)
                 self._report(report)
-        return self._step.read(len(split), len(batches))
+        return self._step.read(len(batches))
 
     def forget(self) -> None:
         """Drop what was captured, and the gradients: their state is about to move."""

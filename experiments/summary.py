@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,11 +69,18 @@ def stages(weights: Sequence[Record]) -> list[Record]:
     chosen = [weights[index] for index in sorted({0, last // 2, last})] if weights else []
     return [
         {
-            key: value.tolist() if isinstance(value, Tensor) else value
+            key: _plain(value.tolist()) if isinstance(value, Tensor) else value
             for key, value in stage.items()
         }
         for stage in chosen
     ]
+
+
+def _plain(value: Any) -> Any:
+    """None for NaN, which stands for what was not observed."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return None if math.isnan(value) else value
 
 
 def _scored(run: Run, split: str, measured: Measured) -> Record:

@@ -23,13 +23,14 @@ def weights(record: Mapping[str, Any]) -> Figure:
     A heat map per stage, tasks across and examples down, of each example's own weights; above it
     the weights that updates used, which differ from the mean of those below where a run averages
     variances over the batch. Only the latter where all examples are alike.
+    Cells without a target stay empty.
     """
     stages = record["weights"]
     names = _STAGES[len(stages)]
     symbols = [typeset(task["symbol"]) for task in record["tasks"]]
-    values = [np.asarray(stage["by_example"]) for stage in stages]
-    alike = all(np.allclose(value, value[:1], rtol=1e-4) for value in values)
-    top = max(float(value.max()) for value in values)
+    values = [np.asarray(stage["by_example"], dtype=float) for stage in stages]
+    alike = all(_alike(value) for value in values)
+    top = max(float(np.nanmax(value)) for value in values)
     rows = 1 if alike else 2
     figure = Figure(
         figsize=(7.5, 2.2 if alike else 4.0),
@@ -46,7 +47,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
     positions = np.arange(len(symbols))
     for column, (name, stage, value) in enumerate(zip(names, stages, values, strict=True)):
         bars = grid[0, column]
-        bars.bar(positions, stage["applied"], color="#0072B2", width=0.75)
+        bars.bar(positions, np.asarray(stage["applied"], dtype=float), color="#0072B2", width=0.75)
         equal = 1 / len(symbols)
         bars.axhline(equal, color="#D55E00", linewidth=0.9, linestyle="--", label="equal weights")
         bars.set_title(f"{name} (epoch {stage['epoch']})")
@@ -64,6 +65,13 @@ def weights(record: Mapping[str, Any]) -> Figure:
         grid[1, 0].set_ylabel("training example")
         figure.colorbar(image, ax=list(grid[1]), label="weight by example", aspect=25, pad=0.01)
     return figure
+
+
+def _alike(values: np.ndarray) -> bool:
+    """Whether examples (rows) differ in nothing but which targets they have (NaN: none)."""
+    seen = ~np.isnan(values)
+    mean = np.where(seen, values, 0).sum(0) / np.maximum(seen.sum(0), 1)
+    return bool(np.allclose(np.where(seen, values, mean), mean, rtol=1e-4))
 
 
 def typeset(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.aggregation._effective import effective_tasks
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution
 
@@ -22,19 +23,23 @@ class Aggregated:
 
     Attributes:
         direction: [B, d].
-        weights: α, broadcastable to [tasks, B, d]; None for a method without weights. For the full
-            covariance these are the diagonals of the weight matrices.
+        weights: α, broadcastable to [tasks, B, d], 0 where a task has no target; None for a method
+            without weights. For the full covariance these are the diagonals of the weight matrices.
         jitter: [], the largest relative jitter that a factorisation took; None if none was made.
+        observed: [tasks, B] bool, which task has a target for which example; None when all have.
     """
 
     direction: Tensor
     weights: Tensor | None = None
     jitter: Tensor | None = None
+    observed: Tensor | None = None
 
     @property
     def effective_tasks(self) -> Tensor | None:
-        """Mean effective number of tasks, []; None for a method without weights."""
-        return None if self.weights is None else effective_tasks(self.weights).nanmean()
+        """Mean effective number of tasks, [], see `effective_tasks`; None without weights."""
+        if self.weights is None:
+            return None
+        return effective_tasks(self.weights, self.observed).nanmean()
 
 
 class Aggregation(ABC):
@@ -96,18 +101,6 @@ class Aggregation(ABC):
         """The weights α, expanded to [tasks, B, d]; None for a method without weights."""
         weights = self.aggregate(grad).weights
         return None if weights is None else weights.expand_as(grad.mean)
-
-
-def effective_tasks(weights: Tensor) -> Tensor:
-    """Effective number of tasks (Σα)² / Σα²: 1 when one task decides, T when all weigh the same.
-
-    Args:
-        weights: [tasks, ...].
-
-    Returns:
-        [...]; NaN where no task has any weight.
-    """
-    return weights.sum(0).square() / weights.square().sum(0)
 
 
 def combine(weights: Tensor, grad: GradientDistribution) -> Tensor:

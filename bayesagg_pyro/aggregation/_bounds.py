@@ -42,10 +42,10 @@ def raise_floor(variance: Tensor, floor: float, observed: Tensor | None) -> Tens
     Args:
         variance: [tasks, B or 1, d or 1], at least 0.
         floor: relative to the median (the lower one of two) over observed tasks.
-        observed: [tasks, B, 1] bool, or None when all are.
+        observed: [tasks, B or 1, 1] bool, at the grain of `variance`, or None when all are.
 
     Returns:
-        The shape of `variance`, or with the examples' axis filled in.
+        The shape of `variance`.
     """
     if observed is None:
         median = variance.median(0).values

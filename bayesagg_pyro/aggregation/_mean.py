@@ -28,7 +28,7 @@ class Mean(Aggregation):
         share = 1 / grad.tasks if self.scale == "mean" else 1.0
         weights = grad.mean.new_full((grad.tasks, 1, 1), share)
         weights = observed_weights(weights, grad)
-        return Aggregated(combine(weights, grad), weights)
+        return Aggregated(combine(weights, grad), weights, observed=grad.observed)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -14,6 +13,8 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro._state import count, named, number, part, read_generator, set_generator
 from bayesagg_pyro.aggregation._aggregator_state import load_state, read_state
+from bayesagg_pyro.aggregation._aggregator_tasks import give_back, of_some
+from bayesagg_pyro.aggregation._natures import nature_of
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
 __all__ = ["Combined", "Rows"]
@@ -33,49 +34,6 @@ class Combined(NamedTuple):
     weights: Tensor | None
 
 
-@dataclass(frozen=True)
-class _Nature:
-    """What a published aggregator is like.
-
-    Attributes:
-        scale: Of which size its result is.
-        random: Whether it draws from torch's global generator.
-        scaled: Whether the matrix may be brought to a common size first, because the result
-            follows its scale and no state remembers it.
-        skips_zeros: Whether it cannot take rows of zeros.
-    """
-
-    scale: Literal["mean", "sum"] = "mean"
-    random: bool = False
-    scaled: bool = True
-    skips_zeros: bool = False
-
-
-_NATURES: Mapping[str, _Nature] = {
-    "AlignedMTL": _Nature(),
-    "CAGrad": _Nature(),
-    "ConFIG": _Nature("sum"),
-    "Constant": _Nature("sum"),
-    "DualProj": _Nature(),
-    "ExcessMTL": _Nature(scaled=False),
-    "FairGrad": _Nature("sum", skips_zeros=True),
-    "GradDrop": _Nature("sum", random=True),
-    "GradVac": _Nature("sum", random=True),
-    "IMTLG": _Nature(),
-    "Krum": _Nature(),
-    "MGDA": _Nature(),
-    "Mean": _Nature(),
-    "NashMTL": _Nature("sum", skips_zeros=True),
-    "PCD": _Nature(scaled=False),
-    "PCGrad": _Nature("sum", random=True),
-    "Random": _Nature(random=True),
-    "Sum": _Nature("sum"),
-    "TrimmedMean": _Nature(),
-    "UPGrad": _Nature(),
-}
-_UNKNOWN = _Nature(random=True, scaled=False)
-
-
 class Rows:
     """An aggregator of TorchJD, as a function of a matrix whose rows are the tasks' gradients.
 
@@ -86,7 +44,8 @@ class Rows:
     gradients, is solved for unit lengths. NashMTL and FairGrad are not defined for a gradient of
     zeros: such tasks are left out of the step. Where gradients can be combined to (almost)
     nothing, CAGrad's second term is 0/0 and TorchJD gives zeros; here the first term remains, the
-    mean. Random aggregators draw from `generator`, and torch's global random state stays as it was.
+    mean. Tasks without any label are left out. Random aggregators draw from `generator`, and
+    torch's global random state stays as it was.
 
     Args:
         aggregator: an object from `torchjd.aggregation`, or a subclass of its `Aggregator`.
@@ -102,7 +61,7 @@ class Rows:
                 f"aggregator must be an object from torchjd.aggregation, not {aggregator!r}"
             )
         self.aggregator: Any = aggregator
-        self._nature = _nature(type(aggregator))
+        self._nature = nature_of(type(aggregator))
         self.generator = generator or torch.Generator().manual_seed(0)
         self._bargained: Tensor | None = None  # norms at the time of NashMTL's last solution
 
@@ -114,7 +73,7 @@ class Rows:
     @staticmethod
     def scale_of(kind: type) -> Literal["mean", "sum"]:
         """The same for a class of aggregators."""
-        return _nature(kind).scale
+        return nature_of(kind).scale
 
     def degree(self) -> float | None:
         """p, where gradients times c > 0 give a direction times c^p; None where there is no law."""
@@ -125,12 +84,20 @@ class Rows:
             return 0.0
         return 1.0 if self._nature.scaled else None
 
-    def __call__(self, matrix: Tensor, names: Sequence[str] | None = None) -> Combined:
+    def __call__(
+        self,
+        matrix: Tensor,
+        names: Sequence[str] | None = None,
+        present: Tensor | None = None,
+    ) -> Combined:
         """Aggregate.
 
         Args:
             matrix: [T, n].
             names: of the tasks, for messages.
+            present: [T] bool, which tasks have a gradient at all; None when all do. The others
+                take no part (their rows of zeros would be short gradients, which stop MGDA and
+                bend most others), get weight 0, and what is remembered of them stays.
 
         Raises:
             ShapeError: if it is no matrix.
@@ -140,6 +107,8 @@ class Rows:
         if matrix.ndim != 2:
             raise ShapeError(f"gradients must be [tasks, n], not {list(matrix.shape)}")
         matrix = matrix.detach()
+        if present is not None and not present.all():
+            return self._of_some(matrix, names, present)
         gramian = _gramian(matrix)
         norms = gramian.diagonal().sqrt()
         if not norms.isfinite().all():
@@ -153,15 +122,23 @@ class Rows:
         if not kept.any():
             return Combined(torch.zeros_like(matrix[0]), None)
         if self._nature.skips_zeros and not kept.all():
-            inner = self._smaller(int(kept.sum()))._aggregate(
-                matrix[kept], gramian[kept][:, kept], norms[kept]
-            )
-            if inner.weights is None:
-                return inner
-            weights = inner.weights.new_zeros(len(matrix))
-            weights[kept] = inner.weights
-            return Combined(inner.direction, weights)
+            inner = self._smaller(int(kept.sum()))
+            found = inner._aggregate(matrix[kept], gramian[kept][:, kept], norms[kept])
+            return _spread(found, kept)
         return self._aggregate(matrix, gramian, norms)
+
+    def _of_some(self, matrix: Tensor, names: Sequence[str] | None, present: Tensor) -> Combined:
+        if not present.any():
+            return Combined(torch.zeros_like(matrix[0]), None)
+        if names is not None:
+            names = [name for name, there in zip(names, present.tolist(), strict=True) if there]
+        if type(self.aggregator).__name__ == "NashMTL":
+            inner = self._smaller(int(present.sum()))
+            return _spread(inner(matrix[present], names), present)
+        inner = Rows(of_some(self.aggregator, present), generator=self.generator)
+        found = inner(matrix[present], names)
+        give_back(self.aggregator, inner.aggregator, present)
+        return _spread(found, present)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that later results depend on, as tensors."""
@@ -274,14 +251,18 @@ class Rows:
         return f"Rows({self.aggregator!r})"
 
 
-def _nature(kind: type) -> _Nature:
-    published = kind.__module__.startswith("torchjd.")
-    return _NATURES.get(kind.__name__, _UNKNOWN) if published else _UNKNOWN
-
-
 def _is(aggregator: Any, base: str) -> bool:
     """Whether a class of that name is among the aggregator's bases; TorchJD is not imported."""
     return any(kind.__name__ == base for kind in type(aggregator).__mro__)
+
+
+def _spread(found: Combined, kept: Tensor) -> Combined:
+    """The result of some tasks with weights for all, 0 for the others."""
+    if found.weights is None:
+        return found
+    weights = found.weights.new_zeros(len(kept))
+    weights[kept] = found.weights
+    return Combined(found.direction, weights)
 
 
 def _gramian(matrix: Tensor) -> Tensor:

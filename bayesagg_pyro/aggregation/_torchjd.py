@@ -23,7 +23,8 @@ class TorchJD(Aggregation):
     """An aggregator of TorchJD, applied to the posterior-mean gradients of the batch.
 
     The matrix that it sees is [T, B · d]: for each task the gradient of its mean loss with respect
-    to the features, as methods do that work at the level of the representation.
+    to the features, as methods do that work at the level of the representation. A task without any
+    label in the batch is no row of it, and gets weight 0.
 
     Args:
         aggregator: such as `torchjd.aggregation.UPGrad()`.
@@ -47,10 +48,16 @@ class TorchJD(Aggregation):
         if scale is not None:
             mean = mean * scale
         batch = mean.shape[1]
-        direction, weights = self.rows(mean.flatten(1) / batch, _names(grad))
+        present = None if grad.observed is None else grad.observed.any(1)
+        direction, weights = self.rows(mean.flatten(1) / batch, _names(grad), present)
+        # A mean over the tasks of the batch is their share of one over all tasks, as elsewhere.
+        share: Tensor | float = 1.0
+        if present is not None and self.scale == "mean":
+            share = present.to(mean.dtype).mean()
         if weights is not None:
-            weights = observed_weights(weights.to(mean.dtype)[:, None, None], grad)
-        return Aggregated(direction.reshape(mean.shape[1:]) * batch, weights)
+            weights = observed_weights((share * weights.to(mean.dtype))[:, None, None], grad)
+        direction = direction.reshape(mean.shape[1:]) * (batch * share)
+        return Aggregated(direction, weights, observed=grad.observed)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What the aggregator remembers, and its generator."""
@@ -118,7 +125,7 @@ class PerSample(Aggregation):
                     share = result.weights / self.samples
                     weights = share if weights is None else weights + share
             left -= count
-        return Aggregated(direction, weights)
+        return Aggregated(direction, weights, observed=grad.observed)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What the aggregator inside remembers, and the state of the draws once there were any."""

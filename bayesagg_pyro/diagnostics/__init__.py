@@ -17,6 +17,7 @@ from bayesagg_pyro.diagnostics._aggregation import (
 from bayesagg_pyro.diagnostics._calibration import Calibration, simulate_calibration, uniformity
 from bayesagg_pyro.diagnostics._chains import Convergence, convergence
 from bayesagg_pyro.diagnostics._conditioning import Conditioning, conditioning
+from bayesagg_pyro.diagnostics._diagonal import DroppedByDiagonal, diagonal_against_full
 from bayesagg_pyro.diagnostics._distance import (
     AgainstReference,
     against_reference,
@@ -31,11 +32,9 @@ from bayesagg_pyro.diagnostics._features import (
     staleness,
 )
 from bayesagg_pyro.diagnostics._gradients import (
-    DroppedByDiagonal,
     Moments,
     Normality,
     SignalToNoise,
-    diagonal_against_full,
     moments,
     normality,
     signal_to_noise,
@@ -54,14 +53,13 @@ from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features
 from bayesagg_pyro.diagnostics._predictions import (
     Epistemic,
     Pit,
-    Reliability,
     brier,
     epistemic_against_error,
     negative_log_density,
     pit,
-    reliability,
 )
 from bayesagg_pyro.diagnostics._recorder import Recorder
+from bayesagg_pyro.diagnostics._reliability import Reliability, reliability
 from bayesagg_pyro.diagnostics._report import report
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, Threshold, judge
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.aggregation import Aggregated
+from bayesagg_pyro.aggregation import Aggregated, effective_tasks
 from bayesagg_pyro.diagnostics._thresholds import Check, judge
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution
@@ -30,14 +30,15 @@ _QUANTILES = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True)
 class Weights:
-    """Summary of the weights α [tasks, B, d].
+    """Summary of the weights α [tasks, B, d], of examples that have a target of the task.
 
     Attributes:
-        mean: over examples and dimensions, [tasks].
-        quantiles: 5, 50 and 95 % over examples and dimensions, [3, tasks].
-        by_example: mean over dimensions, [tasks, B].
+        mean: over examples and dimensions, [tasks]; NaN for a task without any target.
+        quantiles: 5, 50 and 95 % over examples and dimensions, [3, tasks]; likewise.
+        by_example: mean over dimensions, [tasks, B]; NaN without a target.
         by_dimension: mean over examples, [tasks, d].
-        effective: (Σα)² / Σα² of each example and dimension, [B, d]; NaN without any target.
+        effective: (Σα)² / Σα² of each example and dimension, [B, d], see
+            `aggregation.effective_tasks`; NaN without any target.
     """
 
     mean: Tensor
@@ -47,14 +48,19 @@ class Weights:
     effective: Tensor
 
     @property
+    def observed_tasks(self) -> int:
+        """How many tasks have a target in the batch."""
+        return int((~self.mean.isnan()).sum())
+
+    @property
     def effective_tasks(self) -> Tensor:
         """Mean effective number of tasks, []."""
         return self.effective.nanmean()
 
     def checks(self) -> list[Check]:
-        """Effective number of tasks."""
-        tasks = len(self.mean)
-        if tasks == 1:
+        """Effective number of tasks, of those that have a target."""
+        tasks = self.observed_tasks
+        if tasks < 2:
             return []
         return [judge("effective_tasks", (self.effective_tasks - 1) / (tasks - 1))]
 
@@ -73,26 +79,30 @@ def weights(grad: GradientDistribution, result: Aggregated) -> Weights:
         raise StateError("this aggregation has no weights of tasks to summarise")
     alpha = result.weights.expand_as(grad.mean).double()
     levels = torch.tensor(_QUANTILES, dtype=alpha.dtype, device=alpha.device)
+    effective = effective_tasks(alpha, grad.observed)
+    if grad.observed is not None:
+        alpha = torch.where(grad.observed[..., None], alpha, torch.nan)
     flat = alpha.flatten(1)
-    effective = alpha.sum(0).square() / alpha.square().sum(0)
     return Weights(
-        flat.mean(1),
-        torch.stack([_quantile(row, levels) for row in flat], 1),
+        flat.nanmean(1),
+        torch.stack([_quantile(row[~row.isnan()], levels) for row in flat], 1),
         alpha.mean(2),
-        alpha.mean(1),
+        alpha.nanmean(1),
         effective,
     )
 
 
 @dataclass(frozen=True)
 class Conflicts:
-    """How the gradients of pairs of tasks agree.
+    """How the gradients of pairs of tasks agree, on the examples with a target of both.
+
+    All are NaN for pairs without any such example.
 
     Attributes:
         cosine: of the mean gradients of the whole batch, [tasks, tasks].
         scaled: the same of μ/σ, gradients in units of their uncertainty, [tasks, tasks].
-        against: share of the examples with a target of both tasks on which their gradients' inner
-            product is below zero by more than twice its own standard deviation, [tasks, tasks].
+        against: share of the examples on which their gradients' inner product is below zero by
+            more than twice its own standard deviation, [tasks, tasks].
         along: likewise above zero, [tasks, tasks].
     """
 
@@ -103,7 +113,8 @@ class Conflicts:
 
     def checks(self) -> list[Check]:
         """The pair of tasks that surely disagrees most often."""
-        return [judge("conflict", self.against, ("task", "task"))]
+        seen = ~self.against.isnan()
+        return [judge("conflict", self.against, ("task", "task"), seen=seen)]
 
 
 def conflicts(grad: GradientDistribution) -> Conflicts:
@@ -120,11 +131,12 @@ def conflicts(grad: GradientDistribution) -> Conflicts:
     both = torch.ones_like(inner, dtype=torch.bool)
     if grad.observed is not None:
         both = grad.observed[:, None] & grad.observed[None]
-    count = both.sum(-1).clamp(min=1)
+    count = both.sum(-1)  # 0/0 is NaN: there is nothing to say of such a pair
     tiny = torch.finfo(mean.dtype).tiny
+    scaled = torch.where(variance > 0, mean / variance.clamp(min=tiny).sqrt(), 0.0)
     return Conflicts(
-        _cosines(mean),
-        _cosines(torch.where(variance > 0, mean / variance.clamp(min=tiny).sqrt(), 0.0)),
+        _cosines(mean, both),
+        _cosines(scaled, both),
         ((inner < -limit) & both).sum(-1) / count,
         ((inner > limit) & both).sum(-1) / count,
     )
@@ -137,7 +149,8 @@ class Update:
     Attributes:
         norm: of the direction over the whole batch, [].
         shares: ⟨α_t μ_t, g⟩ / ⟨g, g⟩, which sum to 1 over tasks for a weighted mean, [tasks]; None
-            for a method without weights. Negative: the task was overruled.
+            for a method without weights. Negative: the task was overruled. NaN for a task without
+            any target, as below.
         change: −⟨μ_t, g⟩ / ‖μ_t‖‖g‖, [tasks]: first-order change of the task's expected loss when
             features move along −g, in units of the best that a move of this length could do:
             −1 is the best, 0 no change, positive a rise.
@@ -151,9 +164,12 @@ class Update:
 
     def checks(self) -> list[Check]:
         """Shares and changes."""
-        found = [judge("first_order", self.change, ("task",))]
+        seen = ~self.change.isnan()
+        if not seen.any():
+            return []
+        found = [judge("first_order", self.change, ("task",), seen=seen)]
         if self.shares is not None:
-            found.append(judge("share", self.shares * len(self.shares), ("task",)))
+            found.append(judge("share", self.shares * int(seen.sum()), ("task",), seen=seen))
         return found
 
 
@@ -173,11 +189,14 @@ def update(grad: GradientDistribution, result: Aggregated) -> Update:
     if result.weights is not None:
         parts = torch.einsum("tbd,bd->t", result.weights * scaled, direction)
         shares = parts / _positive(direction.square().sum())
+    seen = torch.ones_like(mean[:, 0, 0], dtype=torch.bool)
+    if grad.observed is not None:
+        seen = grad.observed.any(1)
     return Update(
         torch.linalg.vector_norm(direction),
-        shares,
-        -_cosine_to(scaled, direction),
-        -_cosine_to(scaled, plain),
+        None if shares is None else torch.where(seen, shares, torch.nan),
+        torch.where(seen, -_cosine_to(scaled, direction), torch.nan),
+        torch.where(seen, -_cosine_to(scaled, plain), torch.nan),
     )
 
 
@@ -188,7 +207,8 @@ def uncertainty_pull(
 
     That term is the gradient of hᵀ S h: it moves features to where the weights are certain, which
     for rare or dead units means towards zero. The share is ‖2 S h‖ / (‖2 m r‖ + ‖2 S h‖) over the
-    batch. None for other heads and posteriors, whose mean gradient has no such term.
+    batch, NaN for a task without any target. None for other heads and posteriors, whose mean
+    gradient has no such term.
     """
     linear = head.is_still(Gaussian) and head.embedding is None
     if not linear or not isinstance(posterior, GaussianFamily):
@@ -203,12 +223,16 @@ def uncertainty_pull(
         seen = observed.mask.mT[..., None]
         pull, error = pull * seen, error * seen
     pulled, corrected = (part.flatten(1).square().sum(1).sqrt() for part in (pull, error))
-    return pulled / _positive(pulled + corrected)
+    share = pulled / _positive(pulled + corrected)
+    return torch.where(observed.counts() > 0, share, torch.nan)
 
 
-def _cosines(rows: Tensor) -> Tensor:
-    flat = torch.nn.functional.normalize(rows.flatten(1), dim=1)
-    return flat @ flat.mT
+def _cosines(rows: Tensor, both: Tensor) -> Tensor:
+    """Cosines of rows [tasks, B, d] over the examples [tasks, tasks, B] that two share."""
+    inner = torch.einsum("ibd,jbd->ij", rows, rows)  # zero where either is not observed
+    square = torch.einsum("ib,ijb->ij", rows.square().sum(-1), both.to(rows.dtype))
+    cosine = inner / _positive((square * square.mT).sqrt())
+    return torch.where(both.any(-1), cosine, torch.nan)
 
 
 def _cosine_to(rows: Tensor, direction: Tensor) -> Tensor:
@@ -223,6 +247,8 @@ def _positive(value: Tensor) -> Tensor:
 
 def _quantile(values: Tensor, levels: Tensor) -> Tensor:
     """Quantiles of a vector of any length (`torch.quantile` refuses long ones)."""
+    if not len(values):
+        return torch.full_like(levels, torch.nan)
     ordered = values.sort().values
     position = (levels * (len(ordered) - 1)).round().long()
     return ordered[position]

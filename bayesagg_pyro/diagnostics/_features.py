@@ -84,7 +84,8 @@ class Staleness:
             number where all tasks share their weights).
         deviations: root mean square of that difference in fresh posterior standard deviations
             per weight, likewise.
-        loss: mean loss at the prior's mean, on the fresh features, [tasks].
+        loss: mean loss at the prior's mean, on the fresh features, [tasks]; NaN for a task without
+            any target there.
         fresh_loss: likewise at the mean of the fresh posterior, [tasks].
     """
 
@@ -104,7 +105,8 @@ class Staleness:
 
     def checks(self) -> list[Check]:
         """The cost in loss; distances depend on how much data there is."""
-        return [judge("stale_cost", self.cost, ("task",))]
+        seen = ~self.loss.isnan()
+        return [judge("stale_cost", self.cost, ("task",), seen=seen)] if seen.any() else []
 
 
 def staleness(
@@ -133,6 +135,7 @@ def staleness(
         observed.mean(head.losses(features.detach(), observed, p.mean)).double()
         for p in (prior, fresh)
     ]
+    losses = [torch.where(observed.counts() > 0, loss, torch.nan) for loss in losses]
     scaled = difference / fresh.variance.double().sqrt()
     return Staleness(
         norm(difference, dim=-1) / norm(fresh.mean.double(), dim=-1),

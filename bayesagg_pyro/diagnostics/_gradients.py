@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.aggregation import PrecisionWeighted
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = [
-    "DroppedByDiagonal",
     "Moments",
     "Normality",
     "SignalToNoise",
-    "diagonal_against_full",
     "moments",
     "normality",
+    "seen_only",
     "signal_to_noise",
 ]
 
@@ -34,16 +32,20 @@ class Moments:
     """Stated moments against sampled ones, [tasks, B, d].
 
     Attributes:
-        mean_z: (stated − sampled) mean in standard errors; 0 where not observed or constant.
-        variance_z: likewise for the variance, its standard error from the fourth moment.
+        mean_z: (stated − sampled) mean in standard errors; 0 where constant, NaN where not
+            observed, as all of these.
+        variance_z: likewise for the variance, its standard error from the fourth moment, or that
+            of the task's median gradient if larger.
         mean_error: (stated − sampled) mean in sampled standard deviations.
         variance_error: (stated − sampled) variance over the sampled variance.
+        draws: samples of each.
     """
 
     mean_z: Tensor
     variance_z: Tensor
     mean_error: Tensor
     variance_error: Tensor
+    draws: int
 
     def unexplained(self) -> Tensor:
         """What of the errors sampling cannot explain, [2, tasks, B, d]: of mean and variance.
@@ -51,16 +53,23 @@ class Moments:
         That is the error less as many standard errors as the largest of that many normal numbers
         passes once in a thousand times (Bonferroni, so valid under any dependence).
         """
-        level = 1e-3 / (2 * self.mean_z.numel())
-        bound = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(1 - level).double()))
-        errors = torch.stack([self.mean_error, self.variance_error]).abs()
         scores = torch.stack([self.mean_z, self.variance_z]).abs()
+        bound = tail(1e-3 / (2 * max(1, int((~scores.isnan()).sum()))))
+        errors = torch.stack([self.mean_error, self.variance_error]).abs()
         return torch.where(scores > bound, errors * (1 - bound / scores), 0.0)
 
     def checks(self) -> list[Check]:
         """The 99.9 % quantile of what is unexplained: one heavy tail makes no alarm."""
-        ordered = self.unexplained().flatten().sort().values
-        return [judge("moments", ordered[int(0.999 * (len(ordered) - 1))])]
+        found = torch.where(self.mean_z.isnan(), torch.nan, self.unexplained())
+        seen = (~found.isnan()).flatten().nonzero().squeeze(1)
+        if not len(seen):
+            return []
+        ordered = seen[found.flatten()[seen].argsort()]
+        index = ordered[int(0.999 * (len(ordered) - 1))].cpu()
+        moment, task, example, dimension = (int(i) for i in torch.unravel_index(index, found.shape))
+        place = f"{('mean', 'variance')[moment]}, task {task}, example {example}, "
+        place += f"dimension {dimension}, {self.draws} draws"
+        return [replace(judge("moments", found.flatten()[index]), where=place)]
 
 
 def moments(
@@ -79,25 +88,33 @@ def moments(
         SettingError: for fewer than 100 draws.
     """
     sampled = _powers(grad, draws, generator)
-    variance_error = ((sampled.fourth - sampled.variance.square()).clamp(min=0) / draws).sqrt()
+    # Few draws of a heavy tail show neither its variance nor how far that is off: errors are those
+    # of the larger variance, and of the kurtosis that gradients of the task typically show.
+    larger = torch.maximum(sampled.variance, grad.variance.double())
+    kurtosis = sampled.fourth / sampled.variance.square()  # NaN where nothing varies
+    typical = kurtosis.flatten(1).nanmedian(1).values[:, None, None]
+    kurtosis = torch.maximum(kurtosis.nan_to_num(1.0), typical.nan_to_num(1.0))
+    variance_error = larger * ((kurtosis - 1).clamp(min=0) / draws).sqrt()
     differences = grad.mean - sampled.mean, grad.variance - sampled.variance
     spread = sampled.variance.clamp(min=torch.finfo(sampled.variance.dtype).tiny)
     scores = (
-        _z(differences[0], (sampled.variance / draws).sqrt(), grad.mean),
+        _z(differences[0], (larger / draws).sqrt(), grad.mean),
         _z(differences[1], variance_error, grad.variance),
     )
-    return Moments(
+    found = (
         *scores,
         torch.where(scores[0] == 0, 0.0, differences[0] / spread.sqrt()),
         torch.where(scores[1] == 0, 0.0, differences[1] / spread),
     )
+    mean_z, variance_z, mean_error, variance_error = (seen_only(part, grad) for part in found)
+    return Moments(mean_z, variance_z, mean_error, variance_error, draws)
 
 
 @dataclass(frozen=True)
 class Normality:
     """How far each gradient is from the Gaussian with its moments, [tasks, B, d].
 
-    NaN where a gradient does not vary.
+    NaN where a gradient does not vary or is not observed.
 
     Attributes:
         skewness: E[x³] of the standardised gradient.
@@ -116,6 +133,8 @@ class Normality:
             "kurtosis": self.excess_kurtosis.abs(),
             "energy": self.energy,
         }
+        if not any((~value.isnan()).any() for value in found.values()):
+            return []
         return [judge(key, value.flatten().nanmedian()) for key, value in found.items()]
 
 
@@ -145,9 +164,9 @@ def normality(
         ]
     )
     return Normality(
-        torch.where(varies, sampled.third / safe**3, torch.nan),
-        torch.where(varies, sampled.fourth / safe**4 - 3, torch.nan),
-        torch.where(varies, energy, torch.nan),
+        seen_only(torch.where(varies, sampled.third / safe**3, torch.nan), grad),
+        seen_only(torch.where(varies, sampled.fourth / safe**4 - 3, torch.nan), grad),
+        seen_only(torch.where(varies, energy, torch.nan), grad),
     )
 
 
@@ -188,56 +207,17 @@ class SignalToNoise:
 
     def checks(self) -> list[Check]:
         """The task with the weakest signal, among those that were observed."""
-        seen = self.by_task[~self.by_task.isnan()]
-        return [judge("snr", seen, ("observed task",))] if len(seen) else []
+        unseen = self.by_task.isnan()
+        if unseen.all():
+            return []
+        return [judge("snr", torch.where(unseen, torch.inf, self.by_task), ("task",))]
 
 
 def signal_to_noise(grad: GradientDistribution) -> SignalToNoise:
     """Signal-to-noise ratio of gradients; infinite where a gradient has no variance."""
     ratio = grad.mean.double().abs() / grad.variance.double().sqrt()
-    if grad.observed is not None:
-        ratio = torch.where(grad.observed[..., None], ratio, torch.nan)
+    ratio = seen_only(ratio, grad)
     return SignalToNoise(ratio.flatten(1).nanmedian(1).values, ratio.nanmedian(1).values)
-
-
-@dataclass(frozen=True)
-class DroppedByDiagonal:
-    """Direction with full covariances against that with their diagonals, power 1.
-
-    Attributes:
-        cosine: of the two directions of each example, [B].
-        norm_ratio: ‖full‖ / ‖diagonal‖, [B].
-        correlation: mean absolute correlation between dimensions of a gradient, [tasks].
-    """
-
-    cosine: Tensor
-    norm_ratio: Tensor
-    correlation: Tensor
-
-    def checks(self) -> list[Check]:
-        """The median cosine over examples."""
-        return [judge("diagonal", self.cosine.nanmedian())]
-
-
-def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
-    """What is lost by treating dimensions one by one; costs [tasks, B, d, d].
-
-    Raises:
-        StateError: if the estimator offers no covariance.
-    """
-    full = PrecisionWeighted(1.0, covariance="full").aggregate(grad).direction.double()
-    diagonal = PrecisionWeighted(1.0).aggregate(grad).direction.double()
-    norms = [torch.linalg.vector_norm(g, dim=-1) for g in (full, diagonal)]
-    covariance = grad.covariance_matrix.double()
-    deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
-    correlation = covariance / (deviation[..., :, None] * deviation[..., None, :])
-    size = correlation.shape[-1]
-    off = ~torch.eye(size, dtype=torch.bool, device=correlation.device)
-    return DroppedByDiagonal(
-        (full * diagonal).sum(-1) / (norms[0] * norms[1]),
-        norms[0] / norms[1],
-        correlation[..., off].abs().flatten(1).nanmean(1),
-    )
 
 
 @dataclass(frozen=True)
@@ -276,6 +256,13 @@ def _powers(
         sums[2] / draws,
         torch.cat(parts) if keep else None,
     )
+
+
+def seen_only(values: Tensor, grad: GradientDistribution) -> Tensor:
+    """NaN where nothing was observed, which is not a gradient of zero."""
+    if grad.observed is None:
+        return values
+    return torch.where(grad.observed[..., None], values, torch.nan)
 
 
 def _z(difference: Tensor, error: Tensor, stated: Tensor) -> Tensor:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.diagnostics._moments import at_least
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import log_joint
@@ -47,9 +47,21 @@ class Importance:
         """Importance-weighted estimate of the true posterior mean, [tasks, P]."""
         return torch.einsum("st,stp->tp", self.log_weights.exp(), self.draws)
 
-    def checks(self) -> list[Check]:
-        """k-hat."""
-        return [judge("khat", self.khat, ("task",))]
+    def checks(self, tests: int = 1) -> list[Check]:
+        """k-hat of the worst task.
+
+        An alarm is a value above the limit, and above what one in twenty sets of posteriors with
+        k = 0.5 (weights of finite variance) would show: the estimate's standard deviation is
+        (1 + k) / √M with M draws in the tail, so few draws and many tasks scatter past the limit.
+
+        Args:
+            tests: how many such checks are made together, to share the chance of a false alarm.
+        """
+        draws, tasks = len(self.draws), self.khat.numel()
+        chance = 0.5 + tail(0.05 / (tests * tasks)) * 1.5 / math.sqrt(_tail_size(draws))
+        found = judge("khat", self.khat, ("task",))
+        where = f"{found.where}, {draws} draws; up to {chance:.2g} by chance"
+        return [replace(found, alarm=found.alarm and not found.value <= chance, where=where)]
 
 
 def importance(
@@ -124,15 +136,15 @@ def _smooth(ratios: Tensor) -> tuple[Tensor, float]:
         return ratios, math.nan
     if ratios.min() > -_ROUNDING:  # the approximation is exact: equal weights, and no tail
         return ratios - ratios.logsumexp(0), -math.inf
-    size = math.ceil(min(0.2 * count, 3 * math.sqrt(count)))
+    size = _tail_size(count)
     order = ratios.argsort()
-    tail = order[-size:]
+    last = order[-size:]
     tiny = math.log(torch.finfo(ratios.dtype).tiny)
     cutoff = max(float(ratios[order[-size - 1]]), tiny)
-    excess = ratios[tail].exp() - math.exp(cutoff)
+    excess = ratios[last].exp() - math.exp(cutoff)
     if (excess <= 0).any():  # ties, or everything below is lost to underflow
         keep = excess > 0
-        tail, excess = tail[keep], excess[keep]
+        last, excess = last[keep], excess[keep]
     khat = math.inf
     if len(excess) > 4:
         khat, scale = _pareto_fit(excess)
@@ -143,8 +155,13 @@ def _smooth(ratios: Tensor) -> tuple[Tensor, float]:
         )
         smoothed = (quantile * scale + math.exp(cutoff)).log()
         ratios = ratios.clone()
-        ratios[tail] = smoothed.clamp(max=0)
+        ratios[last] = smoothed.clamp(max=0)
     return ratios - ratios.logsumexp(0), khat
+
+
+def _tail_size(draws: int) -> int:
+    """Draws that the tail is fitted to."""
+    return math.ceil(min(0.2 * draws, 3 * math.sqrt(draws)))
 
 
 def _pareto_fit(excess: Tensor) -> tuple[float, float]:

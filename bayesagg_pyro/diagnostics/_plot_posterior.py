@@ -12,7 +12,8 @@ from bayesagg_pyro.diagnostics._calibration import LEVELS, Calibration
 from bayesagg_pyro.diagnostics._distance import AgainstReference
 from bayesagg_pyro.diagnostics._figure import PALETTE, bars, canvas, limit, look, save, style
 from bayesagg_pyro.diagnostics._importance import Importance
-from bayesagg_pyro.diagnostics._predictions import Epistemic, Pit, Reliability
+from bayesagg_pyro.diagnostics._predictions import Epistemic, Pit
+from bayesagg_pyro.diagnostics._reliability import Reliability
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -139,7 +140,12 @@ def plot_predictions(
             ax.legend()
         if transforms:
             ax = next(free)
-            labels = [(name, task) for name, pit in transforms.items() for task in pit.values]
+            labels = [
+                (name, task)
+                for name, pit in transforms.items()
+                for task, values in pit.values.items()
+                if len(values)
+            ]
             for index, (name, task) in enumerate(labels):
                 values = transforms[name].values[task].tolist()
                 ax.hist(

@@ -49,7 +49,7 @@ _THEMES: dict[str, tuple[_Panel, ...]] = {
         _Panel("jitter", ("jitter",), "symlog"),
     ),
     "aggregation": (
-        _Panel("effective number of tasks", ("effective_tasks",)),
+        _Panel("effective number of tasks, and observed", ("effective_tasks", "observed_tasks")),
         _Panel("mean weight α", ("weight",)),
         _Panel("share of the update", ("share",)),
         _Panel("first-order change of loss", ("first_order",), "linear", "first_order"),

@@ -46,7 +46,7 @@ def plot_gradients(
     panels = 1 + (shape is not None) + (sampled is not None)
     with style():
         figure, axes = canvas(panels, height=max(2.5, 0.22 * len(names) + 1))
-        ratio = noise.by_task.nan_to_num(0.0, posinf=1e6)
+        ratio = noise.by_task.nan_to_num(torch.nan, posinf=1e6)  # no bar without a target
         bars(axes[0], names, ratio.tolist())
         limit(axes[0], THRESHOLDS["snr"].limit)
         axes[0].set(title="signal to noise", xlabel="median |E g| / std g")
@@ -84,7 +84,7 @@ def _scores(axes: Axes, sampled: Moments) -> None:
         (sampled.variance_z, "variance", PALETTE[1]),
     ):
         axes.hist(
-            values.flatten().clamp(-6, 6).tolist(),
+            values[~values.isnan()].clamp(-6, 6).tolist(),
             bins=49,
             range=(-6, 6),
             density=True,
@@ -160,7 +160,7 @@ def _matrix(axes: Axes, names: Sequence[str], conflicts: Conflicts) -> None:
     if len(names) <= 8:
         for i, row in enumerate(conflicts.against.tolist()):
             for j, share in enumerate(row):
-                if i != j:
+                if i != j and not math.isnan(share):
                     axes.text(j, i, f"{share:.0%}", ha="center", va="center", fontsize=6)
     axes.set(title="cosines (%: sure conflicts)")
 

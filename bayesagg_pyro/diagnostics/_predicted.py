@@ -13,12 +13,11 @@ from bayesagg_pyro.diagnostics._plot_posterior import plot_predictions
 from bayesagg_pyro.diagnostics._predictions import (
     Epistemic,
     Pit,
-    Reliability,
     epistemic_against_error,
     pit,
-    reliability,
 )
-from bayesagg_pyro.diagnostics._thresholds import Check
+from bayesagg_pyro.diagnostics._reliability import Reliability, reliability
+from bayesagg_pyro.diagnostics._thresholds import Check, owned
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
@@ -52,24 +51,23 @@ def predictions_section(
             predictive: Any = head.predictive(features, posteriors[name])
         except NotImplementedError:  # no closed form: average over draws
             predictive = _Mixture(head, posteriors[name], features, generator)
-        results: list[Reliability | Pit | Epistemic] = []
+        if not seen.any():
+            notes.append(f"{name}: no target is observed, so there is nothing to judge.")
+            continue
         if head.target_kind == "class" or head.target_kind == "binary":
             found[0][name] = reliability(predictive.probs, values, observed=seen)
-            results.append(found[0][name])
         elif _has_cdf(predictive):
             found[1][name] = pit(predictive, values.to(predictive.mean.dtype), observed=seen)
-            results.append(found[1][name])
         if head.target_kind != "class" and int(seen.sum()) >= 20:
             miss = values - predictive.mean
             spread = _spread(head, posteriors[name], features, generator)
             found[2][name] = epistemic_against_error(
                 spread.expand_as(miss), miss.to(spread.dtype), observed=seen
             )
-            results.append(found[2][name])
-        for result in results:
-            for check in result.checks():
-                place = f"{name}: {check.where}" if check.where else name
-                checks.append(Check(check.key, check.value, check.alarm, place))
+    for name in heads:
+        # Heads share the chance of a false alarm of a kind.
+        results = [(kind[name], len(kind)) for kind in found if name in kind]
+        checks += [owned(check, name) for result, n in results for check in result.checks(n)]
     text = [
         "Do predictions know what they know? Reliability holds stated probabilities against "
         "frequencies: below the diagonal is overconfident. PIT values of calibrated predictions of "

@@ -2,110 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.diagnostics._calibration import uniformity
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._reliability import of_one_task, stated
+from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, judge, tail
 from bayesagg_pyro.errors import ShapeError
 
 __all__ = [
     "Epistemic",
     "Pit",
-    "Reliability",
     "brier",
     "epistemic_against_error",
     "negative_log_density",
     "pit",
-    "reliability",
 ]
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Stated probabilities against observed frequencies, in bins of equal width.
-
-    Attributes:
-        confidence: mean stated probability of each bin, [bins]; NaN where empty.
-        frequency: observed frequency of what was stated, [bins]; NaN where empty.
-        count: predictions per bin, [bins].
-    """
-
-    confidence: Tensor
-    frequency: Tensor
-    count: Tensor
-
-    @property
-    def ece(self) -> Tensor:
-        """Expected calibration error: mean |confidence − frequency| over predictions, []."""
-        return (self._gap() * self.count).sum() / self.count.sum()
-
-    @property
-    def mce(self) -> Tensor:
-        """Maximum calibration error over bins, []."""
-        return self._gap().amax()
-
-    def _gap(self) -> Tensor:
-        return (self.confidence - self.frequency).abs().nan_to_num(0.0)
-
-    def checks(self) -> list[Check]:
-        """The expected calibration error."""
-        return [judge("ece", self.ece)]
-
-
-def reliability(
-    probabilities: Tensor, targets: Tensor, *, observed: Tensor | None = None, bins: int = 15
-) -> Reliability:
-    """Reliability diagram.
-
-    Of binary tasks, the probability of a 1 is held against the frequency of ones; of classes, that
-    of the likeliest class against how often it is right.
-
-    Args:
-        probabilities: of a 1, [B] or [B, tasks] with targets of the same shape; or of classes,
-            [..., C] with targets [...].
-        targets: 0 or 1, or class indices; [B] also for a single task's [B, 1] and [B, 1, C].
-        observed: which targets to count, of their shape; all if None.
-        bins: of equal width.
-
-    Raises:
-        ShapeError: if shapes do not fit, or nothing is observed.
-    """
-    stated, right = _stated(probabilities, targets)
-    if observed is not None:
-        stated, right = stated[observed], right[observed]
-    stated, right = stated.flatten().double(), right.flatten().double()
-    if not len(stated):
-        raise ShapeError("no target is observed: there is nothing to be calibrated about")
-    index = (stated * bins).ceil().long().sub(1).clamp(0, bins - 1)
-    zero = stated.new_zeros(bins)
-    count = zero.index_add(0, index, torch.ones_like(stated))
-    return Reliability(
-        zero.index_add(0, index, stated) / count, zero.index_add(0, index, right) / count, count
-    )
-
-
-def _of_one_task(probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Without the axis of a single task, [B, 1] or [B, 1, C], where targets are [B]."""
-    if targets.ndim == 1 and probabilities.shape[:2] == (len(targets), 1):
-        return probabilities[:, 0]
-    return probabilities
-
-
-def _stated(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    probabilities = _of_one_task(probabilities, targets)
-    if probabilities.shape == targets.shape:
-        return probabilities, targets
-    if probabilities.shape[:-1] != targets.shape:
-        raise ShapeError(
-            f"probabilities {list(probabilities.shape)} and targets {list(targets.shape)} do not "
-            "fit: give equal shapes for binary tasks, or one more axis of classes"
-        )
-    likeliest = probabilities.max(-1)
-    return likeliest.values, likeliest.indices == targets
 
 
 def brier(probabilities: Tensor, targets: Tensor, *, observed: Tensor | None = None) -> Tensor:
@@ -116,11 +32,11 @@ def brier(probabilities: Tensor, targets: Tensor, *, observed: Tensor | None = N
         targets: as for `reliability`.
         observed: as for `reliability`.
     """
-    probabilities = _of_one_task(probabilities, targets)
+    probabilities = of_one_task(probabilities, targets)
     if probabilities.shape == targets.shape:
         error = (probabilities - targets.to(probabilities.dtype)).square()
     else:
-        _stated(probabilities, targets)
+        stated(probabilities, targets)
         one_hot = torch.nn.functional.one_hot(targets.long(), probabilities.shape[-1])
         error = (probabilities - one_hot).square().sum(-1)
     return _observed_mean(error, observed)
@@ -152,11 +68,19 @@ class Pit:
     values: dict[int, Tensor]
     p_values: Tensor
 
-    def checks(self) -> list[Check]:
-        """The Kolmogorov-Smirnov test, Bonferroni over tasks."""
-        tested = self.p_values[:, 1]
-        tested = tested[~tested.isnan()]
-        return [judge("pit", (tested * len(tested)).clamp(max=1), ("task",))] if len(tested) else []
+    def checks(self, tests: int = 1) -> list[Check]:
+        """The Kolmogorov-Smirnov test, Bonferroni over tasks.
+
+        Args:
+            tests: how many such checks are made together, to share the chance of a false alarm.
+        """
+        p, tested = self.p_values[:, 1], ~self.p_values[:, 1].isnan()
+        if not tested.any():
+            return []
+        adjusted = torch.where(tested, p * (int(tested.sum()) * tests), 1.0).clamp(max=1)
+        found = judge("pit", adjusted, ("task",))
+        task = int(adjusted.argmin())
+        return [replace(found, where=f"{found.where} of {len(self.values[task])} examples")]
 
 
 def pit(predictive: Any, targets: Tensor, *, observed: Tensor | None = None) -> Pit:
@@ -197,15 +121,24 @@ class Epistemic:
         deviation: root mean square stated standard deviation of each group, [groups].
         error: root mean square error of each group, [groups].
         correlation: Spearman's, of standard deviations and absolute errors, [].
+        count: predictions.
     """
 
     deviation: Tensor
     error: Tensor
     correlation: Tensor
+    count: int
 
-    def checks(self) -> list[Check]:
-        """The correlation."""
-        return [judge("epistemic", self.correlation)]
+    def checks(self, tests: int = 1) -> list[Check]:
+        """The correlation: an alarm if it is below zero by more than chance in 5 % of cases.
+
+        Args:
+            tests: how many such checks are made together, to share the chance of a false alarm.
+        """
+        chance = tail(0.05 / tests) / math.sqrt(self.count - 1)
+        value = float(self.correlation)
+        where = f"{self.count} predictions; from {-chance:.2g} by chance"
+        return [Check("epistemic", value, value < THRESHOLDS["epistemic"].limit - chance, where)]
 
 
 def epistemic_against_error(
@@ -242,6 +175,7 @@ def epistemic_against_error(
         torch.stack([part[0] for part in parts]),
         torch.stack([part[1] for part in parts]),
         correlation,
+        len(error),
     )
 
 

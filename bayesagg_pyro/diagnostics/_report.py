@@ -21,10 +21,9 @@ from bayesagg_pyro.diagnostics._sections import (
     aggregation_section,
     feature_section,
     gradient_section,
-    owned,
     training_section,
 )
-from bayesagg_pyro.diagnostics._thresholds import Check
+from bayesagg_pyro.diagnostics._thresholds import Check, owned
 from bayesagg_pyro.engine import BayesAgg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
@@ -179,7 +178,7 @@ def _posteriors(
                 draws=draws,
                 generator=generator,
             )
-            found += weighed[name].checks()
+            found += weighed[name].checks(len(heads))
         elif isinstance(posterior, Empirical):
             found += convergence(posterior).checks()
             notes.append(f"{name}: samples have no density, so there is no k-hat.")

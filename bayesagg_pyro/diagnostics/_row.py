@@ -37,13 +37,15 @@ def task_names(heads: Mapping[str, Head]) -> list[str]:
 def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
     """The columns of a step that was kept whole; one copy from the device.
 
-    Columns that speak of a task end in `/task`, those of a head in `/head`.
+    Columns that speak of a task end in `/task`, those of a head in `/head`. What was not observed
+    in the batch is not finite, and null in the file.
     """
     stages = info.stages
     assert stages is not None
     columns: Columns = {}
     for name, head in heads.items():
-        _per_task(columns, "loss", {name: head}, info.losses[name])
+        loss = torch.where(stages.targets[name].counts() > 0, info.losses[name], torch.nan)
+        _per_task(columns, "loss", {name: head}, loss)
     found = _features.spectrum(stages.features)
     columns["live_units"] = found.live_units
     columns["rank"] = found.rank
@@ -63,7 +65,8 @@ def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
         for name, value in getattr(info, quantity).items():
             columns[f"{quantity}/{name}"] = value.max()
     _aggregated(columns, info, heads)
-    values = torch.stack([value.reshape(()).double() for value in columns.values()]).tolist()
+    device = stages.features.device
+    values = torch.stack([v.reshape(()).double().to(device) for v in columns.values()]).tolist()
     return dict(zip(columns, values, strict=True))
 
 
@@ -90,6 +93,7 @@ def _aggregated(columns: Columns, info: StepInfo, heads: Mapping[str, Head]) -> 
     if done.shares is not None:
         weights = _aggregation.weights(grad, result)
         columns["effective_tasks"] = weights.effective_tasks
+        columns["observed_tasks"] = torch.tensor(float(weights.observed_tasks))
         _per_task(columns, "share", heads, done.shares)
         _per_task(columns, "weight", heads, weights.mean)
         _per_task(columns, "weight_low", heads, weights.quantiles[0])
@@ -97,10 +101,10 @@ def _aggregated(columns: Columns, info: StepInfo, heads: Mapping[str, Head]) -> 
     pairs = _aggregation.conflicts(grad)
     if grad.tasks > 1:
         off = ~torch.eye(grad.tasks, dtype=torch.bool, device=grad.mean.device)
-        columns["cosine_mean"] = pairs.cosine[off].mean()
-        columns["cosine_min"] = pairs.cosine[off].min()
-        columns["cosine_scaled_min"] = pairs.scaled[off].min()
-        columns["conflict_max"] = pairs.against[off].max()
+        columns["cosine_mean"] = pairs.cosine[off].nanmean()
+        columns["cosine_min"] = pairs.cosine[off].nan_to_num(torch.inf).amin()
+        columns["cosine_scaled_min"] = pairs.scaled[off].nan_to_num(torch.inf).amin()
+        columns["conflict_max"] = pairs.against[off].nan_to_num(-torch.inf).amax()
 
 
 def _per_task(columns: Columns, quantity: str, heads: Mapping[str, Head], values: Tensor) -> None:

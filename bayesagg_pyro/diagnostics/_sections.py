@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.diagnostics import _aggregation, _features, _gradients
+from bayesagg_pyro.diagnostics import _aggregation, _diagonal, _features, _gradients
 from bayesagg_pyro.diagnostics._lines import read
 from bayesagg_pyro.diagnostics._page import Section
 from bayesagg_pyro.diagnostics._plot_record import plot_record
 from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features, plot_gradients
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._thresholds import Check, judge, owned
 from bayesagg_pyro.errors import NumericalError, SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
@@ -28,7 +28,6 @@ __all__ = [
     "aggregation_section",
     "feature_section",
     "gradient_section",
-    "owned",
     "training_section",
 ]
 
@@ -53,7 +52,7 @@ def gradient_section(
         notes.append("This estimator cannot be sampled, so shapes and sampled moments are missing.")
     if few.covariance is not None:
         try:
-            checks += _gradients.diagonal_against_full(few).checks()
+            checks += _diagonal.diagonal_against_full(few).checks()
         except NumericalError as error:  # a posterior without spread, or from few samples
             notes.append(f"No comparison with the full covariance: {error}")
     text = [
@@ -93,13 +92,17 @@ def aggregation_section(
     for name, head in heads.items():
         pull = _aggregation.uncertainty_pull(head, posteriors[name], features, observed[name])
         if pull is not None:
-            checks.append(owned(judge("uncertainty_pull", pull, ("task",)), name))
+            seen = ~pull.isnan()
+            if seen.any():
+                check = judge("uncertainty_pull", pull, ("task",), seen=seen)
+                checks.append(owned(check, name))
     effective = (
         ""
         if weights is None
         else (
             f" The effective number of tasks is {float(weights.effective_tasks):.2f} of "
-            f"{len(names)}: near the number of tasks the weighting is in effect off, near 1 one "
+            f"{weights.observed_tasks} with a target: near that number the weighting is in effect "
+            "off, near 1 one "
             "task decides."
         )
     )
@@ -148,11 +151,6 @@ def training_section(record: str | os.PathLike[str]) -> Section:
         "zero, and for first-order changes above zero: there the step raises a task's loss.",
     ]
     return Section("Training", text, figures, (), notes)
-
-
-def owned(check: Check, owner: str) -> Check:
-    """The check, said to be of this head."""
-    return replace(check, where=f"{owner}: {check.where}" if check.where else owner)
 
 
 def _named(check: Check, names: Sequence[str]) -> Check:

@@ -146,4 +146,5 @@ def _column(history: History, name: str) -> list[float]:
 
 
 def _loss(history: History) -> list[float]:
-    return [statistics.fmean(record["train_loss"].values()) for record in history]
+    seen = [[v for v in record["train_loss"].values() if v is not None] for record in history]
+    return [statistics.fmean(losses) for losses in seen]

@@ -83,14 +83,18 @@ class Aligned(GradientBased):
         self.scale_mode: ScaleMode = options.scale_mode
         self.scale_heads = options.scale_heads
 
-    def combine(self, matrix: Tensor) -> Combined:
+    def combine(self, matrix: Tensor, present: Tensor | None = None) -> Combined:
         """Jᵀ α and α."""
-        weights = aligned_weights(matrix, self.scale_mode)
+        if present is None:
+            weights = aligned_weights(matrix, self.scale_mode)
+        else:
+            found = aligned_weights(matrix[present], self.scale_mode)
+            weights = found.new_zeros(len(matrix)).masked_scatter(present, found)
         return Combined(weights.to(matrix.dtype) @ matrix, weights)
 
     def head_weights(self, weights: Tensor) -> Tensor:
-        """K α when heads are to follow; K keeps their losses at the size of a sum."""
-        return len(weights) * weights if self.scale_heads else torch.ones_like(weights)
+        """K α, K the tasks of the batch, when heads are to follow; K keeps the size of a sum."""
+        return (weights != 0).sum() * weights if self.scale_heads else torch.ones_like(weights)
 
 
 class AlignedUb(Aligned):

@@ -79,8 +79,10 @@ class ExampleWeights:
     """Weights of tasks, averaged over the dimensions of the features.
 
     Attributes:
-        by_example: ``[B, tasks]``, each example's own, before any averaging over examples.
-        applied: ``[tasks]``, mean over the examples of the weights that an update uses.
+        by_example: ``[B, tasks]``, each example's own, before any averaging over examples; NaN
+            where it has no target.
+        applied: ``[tasks]``, mean over the examples with a target of the weights that an update
+            uses; NaN where there are none.
     """
 
     by_example: Tensor
@@ -179,7 +181,8 @@ class Method(ABC):
         """Add the update of one batch to ``.grad``.
 
         Returns:
-            The loss of each task before the step, ``{head: [tasks]}``, detached.
+            The loss of each task before the step, ``{head: [tasks]}``, detached; NaN for a task
+            without any target in the batch.
         """
 
     @abstractmethod

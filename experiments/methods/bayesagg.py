@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -178,10 +179,20 @@ class BayesAggMethod(Method):
                 generator=generator,
             )
         joint = gradients.cat(parts)
-        applied, finest = self._aggregation.weights(joint), self._finest.weights(joint)
+        with warnings.catch_warnings():  # of weights per example, which are not the ones in use
+            warnings.simplefilter("ignore")
+            finest = self._finest.weights(joint)
+        applied = self._aggregation.weights(joint)
         if applied is None or finest is None:
             return None
-        return ExampleWeights(by_example=finest.mean(-1).mT, applied=applied.mean((1, 2)))
+        by_example, mean = finest.mean(-1).mT, applied.mean(-1)
+        if joint.observed is None:
+            return ExampleWeights(by_example, mean.mean(1))
+        nan = torch.nan
+        return ExampleWeights(
+            torch.where(joint.observed.mT, by_example, nan),
+            torch.where(joint.observed, mean, nan).nanmean(1),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """State of backbone and engine."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import MethodOptions, Needs
-from experiments.methods.weighted import WeightedLosses
+from experiments.methods.weighted import WeightedLosses, shared_out
 from experiments.settings import require
 
 __all__ = ["DynamicAverage", "DynamicAverageOptions"]
@@ -40,8 +40,9 @@ class DynamicAverageOptions(MethodOptions):
 class DynamicAverage(WeightedLosses):
     """Descend Σ w_k ℓ_k with w = K softmax(r / T), r_k = L_k(t − 1) / L_k(t − 2).
 
-    L_k(t) is the task's mean training loss in epoch t, over batches. In the first two epochs all
-    weights are 1. A task whose loss has been 0 counts as one that no longer falls, r_k = 1.
+    L_k(t) is the task's mean training loss in epoch t, over batches that have its targets, and K
+    the number of tasks in the batch. In the first two epochs all weights are 1. A task whose loss
+    has been 0, or that an epoch had no targets of, counts as one that no longer falls, r_k = 1.
 
     Source: Liu et al., End-to-End Multi-Task Learning with Attention, CVPR 2019, eq. 7.
     """
@@ -59,22 +60,28 @@ class DynamicAverage(WeightedLosses):
         self.weights = torch.ones(len(self.tasks))
         self._averages: list[Tensor] = []
         self._sum: Tensor | None = None
-        self._batches = 0
+        self._batches = torch.zeros(len(self.tasks))
 
-    def total(self, losses: Tensor) -> Tensor:
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
         """Σ w_k ℓ_k."""
         seen = losses.detach()
         self._sum = seen.clone() if self._sum is None else self._sum.add_(seen)
-        self._batches += 1
+        self._batches = self._batches.to(losses)
+        self._batches += 1 if present is None else present
         self.weights = self.weights.to(losses)
-        return self.weights @ losses
+        if present is None:
+            return self.weights @ losses
+        return shared_out(self.weights, present) @ losses
 
     def end_epoch(self, epoch: int) -> None:
         """Work out the next epoch's weights."""
         if self._sum is None:
             return
-        self._averages = [*self._averages, self._sum / self._batches][-2:]
-        self._sum, self._batches = None, 0
+        average = self._sum / self._batches  # NaN for a task without any target
+        if self._averages:
+            average = torch.where(self._batches > 0, average, self._averages[-1])
+        self._averages = [*self._averages, average][-2:]
+        self._sum, self._batches = None, torch.zeros(len(self.tasks))
         if len(self._averages) == 2:
             older, newer = self._averages
             rate = torch.where(older > 0, newer / older, 1.0)
@@ -90,4 +97,4 @@ class DynamicAverage(WeightedLosses):
         self.weights = state["weights"].clone()
         place = next(self.heads.parameters()).device
         self._averages = [average.to(place) for average in state["averages"]]
-        self._sum, self._batches = None, 0
+        self._sum, self._batches = None, torch.zeros(len(self.tasks))

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Bernoulli, Categorical, Head
 from experiments.methods.base import Level, Method, MethodOptions, Scale
-from experiments.methods.network import Network, mean_losses
+from experiments.methods.network import Network, mean_losses, reported
 from experiments.settings import require
 
 __all__ = ["HeadEnsemble", "HeadsOptions", "NetworkEnsemble", "NetworksOptions", "average"]
@@ -73,17 +73,19 @@ class HeadEnsemble(Network):
         features = self.backbone(inputs)
         leaf = features.detach().requires_grad_()
         losses: dict[str, Tensor] = {}
+        seen: list[Tensor] = []
         total: Tensor = leaf.new_zeros(())
         for name, head in self.by_name.items():
             outputs = head(leaf, self.weights[name])
-            member = _member_losses(head, outputs, targets[name])  # [tasks, members]
+            member, there = _member_losses(head, outputs, targets[name])  # [tasks, members]
+            seen.append(there)
             losses[name] = member.mean(-1)
             total = total + member.sum()
         self._require_finite(losses)
         total.backward()
         assert leaf.grad is not None
         features.backward(leaf.grad / self.members)
-        return self.done(features, targets, losses)
+        return self.done(features, targets, losses, torch.cat(seen))
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """Outputs of the averaged predictions."""
@@ -143,11 +145,12 @@ class NetworkEnsemble(Network):
         found = [
             mean_losses(heads, backbone(inputs), targets) for backbone, heads in self._members()
         ]
-        losses = {name: torch.stack([each[name] for each in found]) for name in self.by_name}
+        present = found[0][1]
+        losses = {name: torch.stack([each[name] for each, _ in found]) for name in self.by_name}
         means = {name: loss.mean(0) for name, loss in losses.items()}
         self._require_finite(means)
         torch.cat([loss.flatten() for loss in losses.values()]).sum().backward()
-        return {name: loss.detach() for name, loss in means.items()}
+        return reported(means, present)
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """Outputs of the averaged predictions."""
@@ -184,13 +187,20 @@ def average(head: Head, outputs: Tensor) -> Tensor:
     return outputs.mean(0)
 
 
-def _member_losses(head: Head, outputs: Tensor, target: Any) -> Tensor:
-    """Mean over observed examples of every member's loss, ``[tasks, members]``."""
+def _member_losses(head: Head, outputs: Tensor, target: Any) -> tuple[Tensor, Tensor]:
+    """Mean over observed examples of every member's loss, and which tasks have any.
+
+    Returns:
+        ``[tasks, members]``, 0 without a gradient where there is none; ``[tasks]``.
+    """
     if isinstance(target, Tensor) and head.missing == "error":
-        return head.loss(outputs, target).mean(1).mT
+        every = torch.ones(head.tasks, dtype=torch.bool, device=outputs.device)
+        return head.loss(outputs, target).mean(1).mT, every
     observed = head.parse_targets(target, outputs.shape[1], validate=outputs.device.type == "cpu")
     each = head.loss(outputs, observed.values)
-    return torch.stack([observed.mean(part) for part in each], -1)
+    there = observed.counts() > 0
+    means = torch.stack([observed.mean(part) for part in each], -1)
+    return torch.where(there[:, None], means, 0.0), there
 
 
 def _initial(head: Head, members: int) -> Parameter:

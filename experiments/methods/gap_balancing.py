@@ -13,9 +13,9 @@ from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
 from experiments.methods.actor_critic import SoftActorCritic
 from experiments.methods.base import MethodOptions, Needs
-from experiments.methods.random_weights import SeededOptions, new_generator
+from experiments.methods.random_weights import SeededOptions, balanced, new_generator
 from experiments.methods.scale_invariant import log_losses
-from experiments.methods.weighted import WeightedLosses
+from experiments.methods.weighted import WeightedLosses, shared_out
 from experiments.settings import require
 
 __all__ = ["GapBalancing", "GapBalancingOptions"]
@@ -109,29 +109,43 @@ class GapBalancing(WeightedLosses):
         self._epoch = 0
         self._steps = 0
         self._sum: Tensor | None = None
-        self._batches = 0
+        self._batches = torch.zeros(len(self.tasks))
+        self._latest: Tensor | None = None
         self._last: tuple[Tensor, Tensor] | None = None
 
-    def total(self, losses: Tensor) -> Tensor:
-        """Σ w_k log ℓ_k; lets the agent see what its last action did, and learn when it is time."""
-        seen = losses.detach()
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
+        """Σ w_k log ℓ_k; lets the agent see what its last action did, and learn when it is time.
+
+        Of a task without targets the agent sees the loss it had last, which has not improved: the
+        reward is that of the others.
+        """
+        seen, there = losses.detach(), present
+        if there is not None:
+            latest = seen if self._latest is None else self._latest
+            seen = torch.where(there, seen, latest)
+        self._latest = seen
         if self.base is not None:
             state = (seen / self.base).float()
             if self._last is not None:
                 before, action = self._last
-                self.agent.remember(before, action, (before - state).amin(), state)
+                gain = before - state
+                if there is not None:
+                    gain = torch.where(there | ~there.any(), gain, torch.inf)
+                self.agent.remember(before, action, gain.amin(), state)
             if self._epoch >= self.settings.learn_after and self._steps % self.settings.every == 0:
                 self.agent.learn(self.settings.every)
         if self.base is not None and self._epoch >= self.settings.act_after:
             weights = self.agent.act((seen / self.base).float())
         else:
             drawn = torch.randn(len(losses), generator=self.generator)
-            weights = (len(losses) * drawn.softmax(0)).to(seen.device)
+            weights = balanced(drawn, None).to(seen.device)
         if self.base is not None:
             self._last = ((seen / self.base).float(), weights.float())
-        self._sum = seen.clone() if self._sum is None else self._sum.add_(seen)
-        self._batches += 1
+        self._sum = losses.detach() + (0.0 if self._sum is None else self._sum)
+        self._batches = self._batches.to(seen.device) + (1 if there is None else there)
         self._steps += 1
+        if there is not None:
+            weights = shared_out(weights, there)
         return (weights.to(losses) * log_losses(losses, self.tasks)).sum()
 
     def start_epoch(self, epoch: int) -> None:
@@ -142,8 +156,9 @@ class GapBalancing(WeightedLosses):
         """Fix the base losses after their epoch."""
         if self._sum is not None and epoch + 1 == self.settings.base_epoch:
             mean = self._sum / self._batches
+            mean = torch.where(self._batches > 0, mean, mean.nanmean())  # no target all the epoch
             self.base = mean.clamp(min=torch.finfo(mean.dtype).tiny)
-        self._sum, self._batches = None, 0
+        self._sum, self._batches = None, torch.zeros(len(self.tasks))
 
     def phase(self, epoch: int) -> str:
         """``"random"`` or ``"agent"``."""
@@ -156,6 +171,7 @@ class GapBalancing(WeightedLosses):
             "agent": self.agent.state_dict(),
             "base": self.base,
             "last": self._last,
+            "latest": self._latest,
             "steps": self._steps,
             "generator": self.generator.get_state(),
         }
@@ -168,6 +184,8 @@ class GapBalancing(WeightedLosses):
         self.base = None if state["base"] is None else state["base"].to(place)
         last = state["last"]
         self._last = None if last is None else (last[0].to(place), last[1].to(place))
+        latest = state.get("latest")
+        self._latest = None if latest is None else latest.to(place)
         self._steps = state["steps"]
-        self._sum, self._batches = None, 0
+        self._sum, self._batches = None, torch.zeros(len(self.tasks))
         self.generator.set_state(state["generator"])

@@ -64,7 +64,9 @@ class GradientBased(Network):
         """One forward pass, gradients of every task, and the combined update."""
         features = self.backbone(inputs)
         leaf = features.detach().requires_grad_()
-        losses = self.losses(leaf, targets)
+        losses, present = self.losses(leaf, targets)
+        if present is not None and bool(present.all()):
+            present = None
         vector = torch.cat(list(losses.values()))
         rows = representation_gradients(vector, leaf)
         shared = [p for p in self.backbone.parameters() if p.requires_grad]
@@ -73,7 +75,10 @@ class GradientBased(Network):
         else:
             matrix = rows.flatten(1)
         self._require_finite_gradients(matrix)
-        combined = self.combine(matrix)
+        if present is None or bool(present.any()):
+            combined = self.combine(matrix, present)
+        else:
+            combined = Combined(torch.zeros_like(matrix[0]), None)
         own = vector if combined.weights is None else self.head_weights(combined.weights) * vector
         learned = [p for p in self.heads.parameters() if p.requires_grad]
         own.sum().backward(inputs=learned)
@@ -82,14 +87,15 @@ class GradientBased(Network):
         else:
             features.backward(combined.direction.view_as(features).to(features.dtype))
         self._weights = combined.weights
-        return self.done(features, targets, losses)
+        return self.done(features, targets, losses, present)
 
     @abstractmethod
-    def combine(self, matrix: Tensor) -> Combined:
+    def combine(self, matrix: Tensor, present: Tensor | None = None) -> Combined:
         """The update ``[n]`` from the tasks' gradients ``[K, n]``, and its weights if it has any.
 
-        At the level of the representation ``n`` is ``B · d``, which differs in a last, smaller
-        batch.
+        Tasks that are not ``present``, ``[K]``, have rows of zeros, take no part and get weight 0;
+        None when all are. At the level of the representation ``n`` is ``B · d``, which differs in a
+        last, smaller batch.
         """
 
     def head_weights(self, weights: Tensor) -> Tensor:

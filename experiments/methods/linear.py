@@ -29,6 +29,6 @@ class LinearScalarization(Network):
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One ordinary forward and backward pass."""
         features = self.backbone(inputs)
-        losses = self.losses(features, targets)
+        losses, present = self.losses(features, targets)
         torch.cat(list(losses.values())).sum().backward()
-        return self.done(features, targets, losses)
+        return self.done(features, targets, losses, present)

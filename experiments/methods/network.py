@@ -16,7 +16,7 @@ from bayesagg_pyro.heads import Head
 from experiments.errors import DivergenceError
 from experiments.methods.base import Method, MethodOptions
 
-__all__ = ["Network", "mean_losses", "task_names"]
+__all__ = ["Network", "mean_losses", "reported", "task_names"]
 
 
 class Network(Method):
@@ -55,23 +55,29 @@ class Network(Method):
         self.backbone.load_state_dict(state["backbone"])
         self.heads.load_state_dict(state["heads"])
 
-    def losses(self, features: Tensor, targets: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Each task's mean loss over its observed examples, ``{head: [tasks]}``.
+    def losses(
+        self, features: Tensor, targets: Mapping[str, Any]
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """As :func:`mean_losses`.
 
         Raises:
             DivergenceError: One is not finite. On a GPU nobody looks, since that would wait for
                 the device; the trainer looks at the end of the epoch.
         """
-        losses = mean_losses(self.by_name, features, targets)
+        losses, present = mean_losses(self.by_name, features, targets)
         if features.device.type == "cpu":
             self._require_finite(losses)
-        return losses
+        return losses, present
 
     def done(
-        self, features: Tensor, targets: dict[str, Tensor], losses: Mapping[str, Tensor]
+        self,
+        features: Tensor,
+        targets: dict[str, Tensor],
+        losses: Mapping[str, Tensor],
+        present: Tensor | None,
     ) -> dict[str, Tensor]:
-        """The losses without their graph, once a recorder has seen the step if there is one."""
-        detached = {name: loss.detach() for name, loss in losses.items()}
+        """The losses as reported, once a recorder has seen the step if there is one."""
+        detached = reported(losses, present)
         if self._recorder is not None:
             self._recorder.see(features, targets, detached)
         return detached
@@ -94,28 +100,51 @@ class Network(Method):
             )
 
 
+def reported(losses: Mapping[str, Tensor], present: Tensor | None) -> dict[str, Tensor]:
+    """Losses without their graph; NaN for tasks without any target, which have none."""
+    detached = {name: loss.detach() for name, loss in losses.items()}
+    if present is None:
+        return detached
+    there = present.split([len(loss) for loss in losses.values()])
+    return {
+        name: torch.where(seen, loss, torch.nan)
+        for (name, loss), seen in zip(detached.items(), there, strict=True)
+    }
+
+
 def mean_losses(
     heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    """Mean over the observed examples of each head's loss, ``{head: [tasks]}``.
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Each head's mean loss over observed examples, and which tasks have any.
 
     Args:
         heads: The heads.
         features: ``[B, d]``.
         targets: ``[B, tasks]`` for each head; ``(values, mask)`` or ``(values, mask, weight)``
             where some are missing or weighted.
+
+    Returns:
+        ``{head: [tasks]}``, 0 without a gradient for a task without any target; and ``[K]``, heads
+        in order, True where a task has one, or None where none can be missing.
     """
-    losses = {}
+    losses: dict[str, Tensor] = {}
+    seen: list[Tensor] = []
+    holes = False
     for name, head in heads.items():
         target = targets[name]
         if isinstance(target, Tensor) and head.missing == "error":
             losses[name] = head.loss(head(features), target).mean(0)
+            seen.append(torch.ones(head.tasks, dtype=torch.bool, device=features.device))
         else:
             observed = head.parse_targets(
                 target, len(features), validate=features.device.type == "cpu"
             )
-            losses[name] = observed.mean(head.loss(head(features), observed.values))
-    return losses
+            there = observed.counts() > 0
+            mean = observed.mean(head.loss(head(features), observed.values))
+            losses[name] = torch.where(there, mean, 0.0)
+            seen.append(there)
+            holes = holes or observed.mask is not None
+    return losses, torch.cat(seen) if holes else None
 
 
 def task_names(heads: Mapping[str, Head]) -> tuple[str, ...]:

@@ -56,9 +56,9 @@ class WithAggregator(GradientBased):
         """Arguments of the aggregator."""
         return {}
 
-    def combine(self, matrix: Tensor) -> Combined:
+    def combine(self, matrix: Tensor, present: Tensor | None = None) -> Combined:
         """The aggregator's direction and weights."""
-        return self.rows(matrix, self.tasks)
+        return self.rows(matrix, self.tasks, present)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the network and of the aggregator."""

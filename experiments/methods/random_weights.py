@@ -14,7 +14,7 @@ from experiments.methods.base import MethodOptions
 from experiments.methods.weighted import WeightedLosses
 from experiments.settings import require
 
-__all__ = ["RandomWeights", "SeededOptions", "new_generator"]
+__all__ = ["RandomWeights", "SeededOptions", "balanced", "new_generator"]
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,10 @@ class RandomWeights(WeightedLosses):
         super().__init__(backbone, heads, options)
         self.generator = new_generator(options.seed)
 
-    def total(self, losses: Tensor) -> Tensor:
-        """Σ w_k ℓ_k."""
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
+        """Σ w_k ℓ_k, over the tasks that are present."""
         drawn = torch.randn(len(losses), generator=self.generator)
-        weights = len(losses) * drawn.softmax(0)
-        return weights.to(losses) @ losses
+        return balanced(drawn.to(losses), present) @ losses
 
     def state_dict(self) -> dict[str, Any]:
         """State of the network and of the generator."""
@@ -68,6 +67,19 @@ class RandomWeights(WeightedLosses):
         """Restore both."""
         super().load_state_dict(state)
         self.generator.set_state(state["generator"])
+
+
+def balanced(logits: Tensor, present: Tensor | None) -> Tensor:
+    """Weights ``[K]``: K softmax, over the tasks that are present where some are not.
+
+    Args:
+        logits: ``[K]``.
+        present: ``[K]``; None when all are.
+    """
+    if present is None:
+        return len(logits) * logits.softmax(0)
+    weights = torch.where(present, logits, -torch.inf).softmax(0)
+    return present.sum() * torch.where(present, weights, 0.0)  # 0/0 where none is
 
 
 def new_generator(seed: int | None) -> torch.Generator:

@@ -24,9 +24,10 @@ class ScaleInvariant(WeightedLosses):
     title: ClassVar[str] = "SI"
     capture = Capture.RUN
 
-    def total(self, losses: Tensor) -> Tensor:
-        """Σ log ℓ_k."""
-        return log_losses(losses, self.tasks).sum()
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
+        """Σ log ℓ_k over the tasks that are present."""
+        logs = log_losses(losses, self.tasks)
+        return (logs if present is None else torch.where(present, logs, 0.0)).sum()
 
 
 def log_losses(losses: Tensor, tasks: tuple[str, ...]) -> Tensor:

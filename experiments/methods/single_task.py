@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import Method, MethodOptions
-from experiments.methods.network import mean_losses
+from experiments.methods.network import mean_losses, reported
 from experiments.methods.weighted import WeightedLosses
 
 __all__ = ["SingleTask"]
@@ -41,14 +41,17 @@ class SingleTask(WeightedLosses):
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass of every network."""
         found: dict[str, list[Tensor]] = {name: [] for name in self.by_name}
+        seen: dict[str, Tensor | None] = {}
         for name, task, features in self._features(inputs):
-            found[name].append(self._head_losses(name, features, targets)[task])
+            own, seen[name] = mean_losses({name: self.by_name[name]}, features, targets)
+            found[name].append(own[name][task])
         losses = {name: torch.stack(values) for name, values in found.items()}
         self._require_finite(losses)
-        self.total(torch.cat(list(losses.values()))).backward()
-        return {name: loss.detach() for name, loss in losses.items()}
+        self.total(torch.cat(list(losses.values())), None).backward()
+        parts = [reported({name: loss}, seen[name]) for name, loss in losses.items()]
+        return {name: loss for part in parts for name, loss in part.items()}
 
-    def total(self, losses: Tensor) -> Tensor:
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
         """Σ ℓ_k, whose terms share nothing."""
         return losses.sum()
 
@@ -78,6 +81,3 @@ class SingleTask(WeightedLosses):
         for name, head in self.by_name.items():
             for task in range(head.tasks):
                 yield name, task, next(backbones)(inputs)
-
-    def _head_losses(self, name: str, features: Tensor, targets: Mapping[str, Any]) -> Tensor:
-        return mean_losses({name: self.by_name[name]}, features, targets)[name]

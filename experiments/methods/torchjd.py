@@ -21,6 +21,7 @@ from experiments.methods.published import WithAggregator
 from experiments.methods.random_weights import SeededOptions, new_generator
 from experiments.methods.torchjd_arguments import PREFIX, arguments_of, arrange, defaults_of, kinds
 from experiments.methods.torchjd_import import module
+from experiments.methods.torchjd_present import recall, roll_epoch, scalarize, update
 from experiments.methods.torchjd_state import load_scalarizer, read_scalarizer
 from experiments.methods.weighted import WeightedLosses
 from experiments.settings import require
@@ -131,17 +132,23 @@ class ScalarizerMethod(WeightedLosses):
             self._last = (inputs, targets)
         return losses
 
-    def total(self, losses: Tensor) -> Tensor:
-        """What the scalarization makes of the losses."""
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
+        """What the scalarization makes of the losses that are there."""
         draw = int(torch.randint(2**63 - 1, (), generator=self.generator))
         devices = [losses.device] if losses.device.type == "cuda" else []
         # Logarithms and ratios of a loss of zero are no numbers; such a task gets no gradient.
         tiny = torch.finfo(losses.dtype).tiny
         losses = torch.where(losses.detach() == 0, tiny, losses)
+        if present is not None and not present.any():
+            return losses.sum() * 0.0
+        recall(self.scalarizer, losses)
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(draw)
             try:
-                total: Tensor = self.scalarizer(losses)
+                if present is None or bool(present.all()):
+                    total: Tensor = self.scalarizer(losses)
+                else:
+                    total = scalarize(self.scalarizer, losses, present)
             except ValueError as error:
                 raise SettingsError(f"method {self.name} refuses the losses: {error}") from error
         return total
@@ -151,7 +158,7 @@ class ScalarizerMethod(WeightedLosses):
         if Needs.REPEAT in self.needs:
             self._look_back()
         if self.scalarizer_name == "DWA":
-            self.scalarizer.step()
+            roll_epoch(self.scalarizer)
 
     def parameters(self) -> Iterator[Parameter]:
         """Backbone, heads, and what the scalarization leaves to the optimiser."""
@@ -179,10 +186,11 @@ class ScalarizerMethod(WeightedLosses):
             return
         (inputs, targets), self._last = self._last, None
         buffers = [(buffer, buffer.clone()) for buffer in self.backbone.buffers()]
-        losses = self.losses(self.backbone(inputs), targets)
+        losses, present = self.losses(self.backbone(inputs), targets)
         for buffer, before in buffers:
             buffer.copy_(before)
-        self.scalarizer.update(torch.cat(list(losses.values())))
+        if present is None or bool(present.any()):
+            update(self.scalarizer, torch.cat(list(losses.values())), present)
 
 
 def names() -> list[str]:

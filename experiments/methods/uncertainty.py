@@ -37,9 +37,10 @@ class UncertaintyWeights(WeightedLosses):
         like = next(iter(heads.values())).weight
         self.log_variance = Parameter(torch.zeros(len(self.tasks), device=like.device))
 
-    def total(self, losses: Tensor) -> Tensor:
-        """Σ (exp(−s_k) ℓ_k + s_k) / 2."""
-        return ((-self.log_variance).exp() * losses + self.log_variance).sum() / 2
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
+        """Σ (exp(−s_k) ℓ_k + s_k) / 2 over the tasks that are present."""
+        each = (-self.log_variance).exp() * losses + self.log_variance
+        return (each if present is None else torch.where(present, each, 0.0)).sum() / 2
 
     def parameters(self) -> Iterator[Parameter]:
         """Backbone, heads, log variances."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.methods.base import Level, Scale
 from experiments.methods.network import Network
 
-__all__ = ["WeightedLosses"]
+__all__ = ["WeightedLosses", "shared_out"]
 
 
 class WeightedLosses(Network):
@@ -23,10 +23,24 @@ class WeightedLosses(Network):
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass of :meth:`total`."""
         features = self.backbone(inputs)
-        losses = self.losses(features, targets)
-        self.total(torch.cat(list(losses.values()))).backward()
-        return self.done(features, targets, losses)
+        losses, present = self.losses(features, targets)
+        vector = torch.cat(list(losses.values()))
+        self.total(vector, present).backward()
+        return self.done(features, targets, losses, present)
 
     @abstractmethod
-    def total(self, losses: Tensor) -> Tensor:
-        """What is descended, ``[]``, from the losses ``[K]`` with their graph."""
+    def total(self, losses: Tensor, present: Tensor | None) -> Tensor:
+        """What is descended, ``[]``.
+
+        Args:
+            losses: ``[K]``, with their graph; 0 where not present.
+            present: ``[K]``, which tasks have a target in this batch; None where none can be
+                missing. The others must neither weigh nor be remembered as tasks of loss 0.
+        """
+
+
+def shared_out(weights: Tensor, present: Tensor) -> Tensor:
+    """Weights ``[K]`` that sum to K, as ones of the tasks that are present, which sum to theirs."""
+    kept = torch.where(present, weights, 0.0)
+    factor = present.sum() / kept.sum().clamp(min=torch.finfo(kept.dtype).tiny)
+    return kept * torch.where(present.all(), 1.0, factor)

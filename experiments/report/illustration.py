@@ -74,7 +74,7 @@ def problem(power: float = 1.0) -> Problem:
         found.append(posterior)
         grads[str(number)] = gradients.distribution(head, posterior, example, at)
     joint = gradients.cat(grads)
-    step = aggregation.PrecisionWeighted(power=power)(joint)
+    step = aggregation.PrecisionWeighted.paper(power=power)(joint)
     return Problem(
         tuple(found), tuple(grads.values()), _array(-step[0]), _array(-joint.mean[:, 0].mean(0))
     )

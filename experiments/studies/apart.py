@@ -81,7 +81,7 @@ def solution(problem: Problem, posteriors: Mapping[str, Posterior], seed: int) -
         )
     joint = gradients.cat(parts)
     return Solution(
-        posteriors, joint, PrecisionWeighted(power=_POWER).aggregate(joint).direction.double()
+        posteriors, joint, PrecisionWeighted.paper(power=_POWER).aggregate(joint).direction.double()
     )
 
 

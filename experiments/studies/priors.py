@@ -100,7 +100,7 @@ def _one(
         "mse": tests["number"],
         "odd": tests["odd"],
         "loop": tests["loop"],
-        "loss": mean(list(last["train_loss"].values())),
+        "loss": mean([v for v in last["train_loss"].values() if v is not None]),
         "effective_tasks": last["effective_tasks"],
         "milliseconds": 1e3 * result["timing"]["seconds_per_step"]["Bayesian"],
     }

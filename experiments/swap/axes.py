@@ -100,7 +100,7 @@ def _torchjd() -> Any:
 
 
 AGGREGATIONS: Final[dict[str, Callable[[], aggregation.Aggregation]]] = {
-    "PrecisionWeighted": lambda: aggregation.PrecisionWeighted(power=0.5),
+    "PrecisionWeighted": lambda: aggregation.PrecisionWeighted.paper(power=0.5),
     "full covariance": lambda: aggregation.PrecisionWeighted(power=1.0, covariance="full"),
     "Mean": aggregation.Mean,
     "Sum": aggregation.Sum,

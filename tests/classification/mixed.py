@@ -44,7 +44,7 @@ class World:
         )
         self.mtl = ba.BayesAgg(
             self.heads,
-            aggregation.PrecisionWeighted({name: self.powers[name] for name in order}),
+            aggregation.PrecisionWeighted.paper({name: self.powers[name] for name in order}),
             prior=priors.FullData(0.5),
             **settings,
         ).double()

@@ -85,7 +85,7 @@ def test_a_bernoulli_step_from_end_to_end(rng) -> None:
     n, d, tasks, power = 9, 3, 2, 0.6
     backbone = nn.Sequential(nn.Linear(2, d), nn.Tanh()).double()
     head = heads.Bernoulli(d, tasks, pos_weight=[0.5, 2.0])
-    rule = aggregation.PrecisionWeighted(power)
+    rule = aggregation.PrecisionWeighted.paper(power)
     mtl = ba.BayesAgg({"a": head}, rule, prior=priors.FullData(0.5)).double()
     x, y = normal(rng, n, 2), (torch.rand(n, tasks, generator=rng) < 0.5).double()
     mask = torch.rand(n, tasks, generator=rng) < 0.8
@@ -194,7 +194,7 @@ def test_a_small_training_learns_all_heads(rng) -> None:
             "sick": heads.Bernoulli(24, 2),
             "kind": heads.Categorical(24, 3),
         },
-        aggregation.PrecisionWeighted(0.1),
+        aggregation.PrecisionWeighted.paper(0.1),
         scale="sum",
         warmup_epochs=2,
         generator=rng,

@@ -32,7 +32,7 @@ class World:
             "flag": heads.Bernoulli(8),
             "kind": heads.Categorical(8, classes=3),
         }
-        self.mtl = ba.BayesAgg(made, PrecisionWeighted(0.5))
+        self.mtl = ba.BayesAgg(made, PrecisionWeighted.paper(0.5))
         self.x = torch.randn(80, 5)
         level = self.x[:, :2].sin() + 0.3 * torch.randn(80, 2)
         kind = (self.x[:, 3] > 0.5).long() + (self.x[:, 3] > -0.5).long()

@@ -101,7 +101,7 @@ def test_signal_to_noise(rng: torch.Generator) -> None:
     found = diagnostics.signal_to_noise(point(mean))
     torch.testing.assert_close(found.by_task, torch.tensor([1.0, 0.1]).double())
     assert alarms(found) == {"snr": True}
-    assert found.checks()[0].where == "observed task 1"
+    assert found.checks()[0].where == "task 1"
     assert alarms(diagnostics.signal_to_noise(point(torch.ones(2, 5, 3)))) == {"snr": False}
     seen = torch.ones(2, 5, dtype=torch.bool)
     seen[1] = False
@@ -134,13 +134,13 @@ def test_weights(rng: torch.Generator) -> None:
     mean = torch.randn(4, 10, 3, generator=rng)
     variance = torch.ones(4, 10, 3)
     even = point(mean, variance)
-    found = diagnostics.weights(even, PrecisionWeighted().aggregate(even))
+    found = diagnostics.weights(even, PrecisionWeighted.paper().aggregate(even))
     torch.testing.assert_close(found.mean, torch.full((4,), 0.25).double())
     assert float(found.effective_tasks) == pytest.approx(4)
     assert alarms(found) == {"effective_tasks": False}
     variance[2] = 1e-4
     uneven = point(mean, variance)
-    result = PrecisionWeighted().aggregate(uneven)
+    result = PrecisionWeighted.paper().aggregate(uneven)
     found = diagnostics.weights(uneven, result)
     assert alarms(found) == {"effective_tasks": True}
     assert result.effective_tasks is not None
@@ -175,7 +175,7 @@ def test_inner_products_are_as_uncertain_as_said(rng: torch.Generator) -> None:
 
 def test_shares_and_changes(rng: torch.Generator) -> None:
     grad = Problem(rng, 40).grad
-    result = PrecisionWeighted(0.7).aggregate(grad)
+    result = PrecisionWeighted.paper(0.7).aggregate(grad)
     found = diagnostics.update(grad, result)
     assert found.shares is not None
     assert float(found.shares.sum()) == pytest.approx(1)
@@ -200,11 +200,11 @@ def test_shares_and_changes(rng: torch.Generator) -> None:
 def test_an_overruled_task_alarms() -> None:
     mean = torch.tensor([[[1.0, 0.0]], [[1.0, 0.2]], [[-0.5, 0.1]]])
     grad = point(mean)
-    found = diagnostics.update(grad, PrecisionWeighted(0.0).aggregate(grad))
+    found = diagnostics.update(grad, PrecisionWeighted.paper(0.0).aggregate(grad))
     assert alarms(found) == {"first_order": True, "share": True}
     assert found.checks()[0].where == "task 2"
     agreeing = point(torch.tensor([[[1.0, 0.0]], [[1.0, 0.2]]]))
-    found = diagnostics.update(agreeing, PrecisionWeighted(0.0).aggregate(agreeing))
+    found = diagnostics.update(agreeing, PrecisionWeighted.paper(0.0).aggregate(agreeing))
     assert alarms(found) == {"first_order": False, "share": False}
 
 

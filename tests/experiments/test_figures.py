@@ -130,3 +130,20 @@ def test_names_of_figures_may_hold_dots(tmp_path: Path) -> None:
     for name, made in (("s-0.85", "s-0.85.png"), ("a.png", "a.png"), ("b.pdf", "b.png")):
         assert figures.write_figure(Figure, tmp_path / name) == tmp_path / made
         assert (tmp_path / made).with_name(made[:-4] + ".pdf").is_file()
+
+
+def test_weights_without_a_target_stay_empty(records: list[dict[str, Any]]) -> None:
+    record = {**records[1], "weights": [dict(stage) for stage in records[1]["weights"]]}
+    for stage in record["weights"]:
+        rows = [list(row) for row in stage["by_example"]]
+        rows[0][0] = None
+        for row in rows:
+            row[1] = None
+        stage["by_example"] = rows
+        stage["applied"] = [stage["applied"][0], None, *stage["applied"][2:]]
+    figure = weights(record)
+    images = [image for axes in figure.axes for image in axes.get_images()]
+    drawn = cast(Any, images[0].get_array())
+    assert np.ma.getmaskarray(drawn)[0, 0]
+    assert np.ma.getmaskarray(drawn)[:, 1].all()
+    figure.canvas.draw()

@@ -24,7 +24,7 @@ class Toy:
             "energy": heads.Gaussian(5, tasks=2, noise_scale=0.5),
             "other": heads.Gaussian(5, tasks=3, bias=True, noise_scale=[0.3, 1.0, 2.0]),
         }
-        settings.setdefault("aggregation", aggregation.PrecisionWeighted(power=POWERS))
+        settings.setdefault("aggregation", aggregation.PrecisionWeighted.paper(power=POWERS))
         settings.setdefault("prior", priors.FullData(variance=0.5))
         settings.setdefault("scale", "mean")
         self.mtl = ba.BayesAgg(self.heads, **settings).to(dtype)

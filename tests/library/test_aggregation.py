@@ -15,8 +15,8 @@ from bayesagg_pyro.gradients import GradientDistribution, cat
 ALL = [
     Mean(),
     Sum(),
-    PrecisionWeighted(),
-    PrecisionWeighted(0.85),
+    PrecisionWeighted.paper(),
+    PrecisionWeighted.paper(0.85),
     PrecisionWeighted(0.5, resolution="dimension"),
     PrecisionWeighted(0.5, resolution="task"),
 ]
@@ -40,7 +40,7 @@ def test_equals_the_dense_formula(tasks, batch, d, powers, common, seed) -> None
     grad = gradient_moments(torch.Generator().manual_seed(seed), tasks, batch, d)
     power = [powers[0]] * tasks if common else powers[:tasks]
     alpha = precision_weights(grad.variance, power)
-    rule = PrecisionWeighted(powers[0] if common else power)
+    rule = PrecisionWeighted.paper(powers[0] if common else power)
     close(weights(rule, grad), alpha)
     close(rule(grad), (alpha * grad.mean).sum(0))
     result = rule.aggregate(grad)
@@ -53,10 +53,10 @@ def test_powers_by_name_follow_the_heads(rng) -> None:
     a, b = gradient_moments(rng, tasks=2), gradient_moments(rng, tasks=3)
     joint = cat({"a": a, "b": b})
     alpha = precision_weights(joint.variance, [0.9, 0.9, 0.2, 0.2, 0.2])
-    close(weights(PrecisionWeighted({"b": 0.2, "a": 0.9}), joint), alpha)
-    close(weights(PrecisionWeighted([0.9, 0.9, 0.2, 0.2, 0.2]), joint), alpha)
+    close(weights(PrecisionWeighted.paper({"b": 0.2, "a": 0.9}), joint), alpha)
+    close(weights(PrecisionWeighted.paper([0.9, 0.9, 0.2, 0.2, 0.2]), joint), alpha)
     even = precision_weights(joint.variance, [0.4] * 5)
-    close(weights(PrecisionWeighted({"a": 0.4, "b": 0.4}), joint), even)
+    close(weights(PrecisionWeighted.paper({"a": 0.4, "b": 0.4}), joint), even)
 
 
 def test_cat_stacks_and_remembers(rng) -> None:
@@ -93,11 +93,11 @@ def test_extreme_variances_in_one_batch(dtype) -> None:
     """1e-30 beside 1e+30, with powers that differ: finite, and right where it can be said."""
     variance = torch.tensor([1e-30, 1e30, 1.0], dtype=dtype).reshape(3, 1, 1)
     grad = GradientDistribution(torch.ones(3, 1, 1, dtype=dtype), variance)
-    alpha = weights(PrecisionWeighted(1.0), grad).flatten().double()
+    alpha = weights(PrecisionWeighted.paper(1.0), grad).flatten().double()
     close(alpha, torch.tensor([1.0, 0.0, 0.0]).double(), 1e-6)
     for power in ([0.9, 0.1, 0.5], [1.0, 0.0, 0.5], 0.5, 0.01):
         powers = power if isinstance(power, list) else [power] * 3
-        alpha = weights(PrecisionWeighted(power), grad).double()
+        alpha = weights(PrecisionWeighted.paper(power), grad).double()
         expected = precision_weights(variance.double(), powers)
         torch.testing.assert_close(alpha, expected, rtol=1e-4, atol=1e-30)
 
@@ -107,7 +107,7 @@ def test_tasks_without_variance_share_the_weight(rng, power) -> None:
     grad = gradient_moments(rng)
     grad.variance[0, 1] = 0
     grad.variance[2, 1, 0] = 0
-    alpha = weights(PrecisionWeighted(power), grad)
+    alpha = weights(PrecisionWeighted.paper(power), grad)
     assert alpha[:, 1, 0].tolist() == [0.5, 0, 0.5]
     assert alpha[:, 1, 1].tolist() == [1, 0, 0]
     powers = power if isinstance(power, list) else [power] * 3
@@ -118,24 +118,26 @@ def test_tasks_without_variance_share_the_weight(rng, power) -> None:
 def test_all_without_variance_is_the_mean(rng) -> None:
     grad = gradient_moments(rng)
     grad.variance.zero_()
-    close(PrecisionWeighted()(grad), grad.mean.mean(0))
+    close(PrecisionWeighted.paper()(grad), grad.mean.mean(0))
 
 
 def test_power_zero_is_the_mean_and_never_reads_the_variance(rng) -> None:
     grad = gradient_moments(rng)
     poisoned = GradientDistribution(grad.mean, torch.full_like(grad.variance, torch.nan))
-    rule = PrecisionWeighted(0.0)
+    rule = PrecisionWeighted.paper(0.0)
     close(rule(poisoned), grad.mean.mean(0))
     close(weights(rule, poisoned), torch.full((3, 4, 5), 1 / 3, dtype=torch.float64))
     zeros = GradientDistribution(grad.mean, torch.zeros_like(grad.variance))
-    close(PrecisionWeighted([0.0, 0.0, 0.0])(zeros), grad.mean.mean(0))
+    close(PrecisionWeighted.paper([0.0, 0.0, 0.0])(zeros), grad.mean.mean(0))
 
 
 def test_power_zero_of_one_task_never_reads_its_variance(rng) -> None:
     grad = gradient_moments(rng)
     variance = grad.variance.clone()
     variance[1] = torch.nan
-    got = weights(PrecisionWeighted([0.7, 0.0, 0.2]), GradientDistribution(grad.mean, variance))
+    got = weights(
+        PrecisionWeighted.paper([0.7, 0.0, 0.2]), GradientDistribution(grad.mean, variance)
+    )
     variance[1] = 1.0
     close(got, precision_weights(variance, [0.7, 0.0, 0.2]))
 
@@ -155,7 +157,7 @@ def test_all_losses_times_c_scale_the_direction_by_c(rule, dtype, exponent, seed
 def test_powers_that_differ_depend_on_the_units(rng) -> None:
     """What the documentation warns of; were it false, the warning should go."""
     grad = gradient_moments(rng)
-    rule = PrecisionWeighted([0.9, 0.5, 0.1])
+    rule = PrecisionWeighted.paper([0.9, 0.5, 0.1])
     scaled = GradientDistribution(grad.mean * 1e3, grad.variance * 1e6)
     assert not torch.allclose(rule(scaled) / 1e3, rule(grad), rtol=1e-2)
 
@@ -201,7 +203,7 @@ def test_missing_targets_get_no_weight(rng, power) -> None:
     grad = gradient_moments(rng, observed=observed)
     powers = power if isinstance(power, list) else [power] * 3
     alpha = precision_weights(grad.variance.where(observed[..., None], 1.0), powers, observed)
-    rule = PrecisionWeighted(power)
+    rule = PrecisionWeighted.paper(power)
     close(weights(rule, grad), alpha)
     close(weights(rule, grad).sum(0)[:, 0], torch.tensor([2 / 3, 2 / 3, 0, 1], dtype=torch.float64))
     scale = torch.tensor([4 / 2, 4 / 3, 4 / 2], dtype=torch.float64)[:, None, None]
@@ -210,7 +212,7 @@ def test_missing_targets_get_no_weight(rng, power) -> None:
     assert (direction[2] == 0).all()
 
 
-@pytest.mark.parametrize("rule", [Mean(), Sum(), PrecisionWeighted()], ids=str)
+@pytest.mark.parametrize("rule", [Mean(), Sum(), PrecisionWeighted.paper()], ids=str)
 def test_missing_targets_keep_a_point_posterior_equal_to_scalarisation(rng, rule) -> None:
     """No variance: direction / B is the gradient of the mean (or sum) of the tasks' own means."""
     observed = torch.rand(3, 8, generator=rng) < 0.5
@@ -231,7 +233,7 @@ def test_missing_targets_are_left_out_of_averages(rng) -> None:
         averaged = torch.stack([grad.variance[t][observed[t]].mean(0) for t in range(3)])[:, None]
         if resolution == "task":
             averaged = averaged.mean(2, keepdim=True)
-        alpha = precision_weights(averaged.expand(3, 6, -1), [0.8] * 3, observed)
+        alpha = precision_weights(averaged, [0.8] * 3) * observed[..., None]
         rule = PrecisionWeighted(0.8, resolution=resolution)
         close(weights(rule, grad), alpha.expand(3, 6, 5))
 

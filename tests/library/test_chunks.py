@@ -24,7 +24,7 @@ def setting(rng, memory, *, structure="full", masked=False, agg=None):
         head.weight.copy_(torch.randn(7, 6, generator=rng))
     mtl = ba.BayesAgg(
         {"binary": head, "real": heads.Gaussian(5, tasks=3).double()},
-        agg or aggregation.PrecisionWeighted(power=0.7),
+        agg or aggregation.PrecisionWeighted.paper(power=0.7),
         inference={"binary": inference.TaylorGGN(structure), "real": inference.Conjugate()},
         prior=priors.FullData(variance=0.5) if structure == "full" else priors.Constant(0.5),
         working_memory=memory,
@@ -182,7 +182,7 @@ def test_examples_of_a_distribution_weigh_as_in_the_batch(rng) -> None:
     prior = priors.isotropic(head, 1.0)
     posterior = inference.Conjugate().infer(head, features, (values, mask), prior)
     grad = gradients.distribution(head, posterior, features, (values, mask))
-    agg = aggregation.PrecisionWeighted(power=0.5)
+    agg = aggregation.PrecisionWeighted.paper(power=0.5)
     joint = torch.cat([agg(grad.examples(slice(0, 4))), agg(grad.examples(slice(4, 6)))])
     close(joint, agg(grad))
 

@@ -26,8 +26,8 @@ def step(mtl: ba.BayesAgg, x: Tensor, targets) -> Tensor:
 
 
 AGGREGATIONS = {
-    "powers": aggregation.PrecisionWeighted(power=0.85),
-    "floor": aggregation.PrecisionWeighted(power=0.85, floor=0.1),
+    "powers": aggregation.PrecisionWeighted.paper(power=0.85),
+    "floor": aggregation.PrecisionWeighted(power=0.85, floor=0.1, resolution="example"),
     "task": aggregation.PrecisionWeighted(power=0.85, resolution="task"),
     "full": aggregation.PrecisionWeighted(covariance="full"),
 }
@@ -79,7 +79,7 @@ def test_effective_tasks_of_examples_without_a_label(rng: torch.Generator, memor
     y[0, 1] = y[[2, 3, 6]] = torch.nan
     x = features(rng, 8)
     whole = ba.BayesAgg(
-        {"a": heads.Gaussian(D, 3, missing="nan")}, aggregation.PrecisionWeighted(power=0.7)
+        {"a": heads.Gaussian(D, 3, missing="nan")}, aggregation.PrecisionWeighted.paper(power=0.7)
     )
     pieces = deepcopy(whole)
     pieces.working_memory = memory

@@ -235,7 +235,7 @@ def test_powers_that_do_not_fit_change_nothing(rng, power) -> None:
     toy = Toy(rng)
     toy.epoch()
     toy.mtl.start_bayes()
-    toy.mtl.aggregation = aggregation.PrecisionWeighted(power)
+    toy.mtl.aggregation = aggregation.PrecisionWeighted.paper(power)
     before = snapshot(toy)
     with pytest.raises(errors.TaskError):
         toy.step(slice(0, 16))

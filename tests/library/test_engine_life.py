@@ -37,14 +37,14 @@ def test_the_contract_runs_as_written() -> None:
     grad = gradients.distribution(
         head, posterior, H, Y, estimator=gradients.MonteCarlo(samples=1024, generator=g)
     )
-    direction = aggregation.PrecisionWeighted(power=0.85)(grad)
+    direction = aggregation.PrecisionWeighted.paper(power=0.85)(grad)
     assert direction.shape == (B, 10)
 
     backbone = nn.Linear(5, 64)
     x, y1, y2 = torch.randn(20, 5), torch.randn(20, 7), torch.randn(20, 4)
     mtl = ba.BayesAgg(
         heads={"energy": heads.Gaussian(64, tasks=7), "other": heads.Gaussian(64, tasks=4)},
-        aggregation=aggregation.PrecisionWeighted(power={"energy": 0.85, "other": 0.75}),
+        aggregation=aggregation.PrecisionWeighted.paper(power={"energy": 0.85, "other": 0.75}),
     )
     optimizer = torch.optim.Adam([*backbone.parameters(), *mtl.parameters()], lr=1e-3)
     for _ in range(2):

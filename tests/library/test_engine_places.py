@@ -127,7 +127,9 @@ def test_a_compiled_backbone_takes_the_same_step(backend) -> None:
     for compiled in (False, True):
         torch.manual_seed(0)
         backbone = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-        mtl = ba.BayesAgg({"a": heads.Gaussian(3, tasks=2)}, aggregation.PrecisionWeighted(0.8))
+        mtl = ba.BayesAgg(
+            {"a": heads.Gaussian(3, tasks=2)}, aggregation.PrecisionWeighted.paper(0.8)
+        )
         x, y = torch.randn(16, 4), torch.randn(16, 2)
         run = torch.compile(backbone, backend=backend) if compiled else backbone
         mtl.backward(run(x), {"a": y})

@@ -77,7 +77,7 @@ def test_bayesian_update_equals_the_composed_stages(rng) -> None:
     for name, head in toy.heads.items():
         p = inference.Conjugate().infer(head, h, y[name], toy.mtl.priors()[name])
         parts[name] = gradients.distribution(head, p, h, y[name])
-    direction = aggregation.PrecisionWeighted(POWERS)(gradients.cat(parts))
+    direction = aggregation.PrecisionWeighted.paper(POWERS)(gradients.cat(parts))
     h.backward(direction / 16)
     expected = toy.grads()
     toy.clear()
@@ -222,7 +222,7 @@ def test_the_scale_of_the_losses_does_not_stop_learning(rng, factor) -> None:
     }
     toy.mtl = ba.BayesAgg(
         toy.heads,
-        aggregation.PrecisionWeighted(0.5),
+        aggregation.PrecisionWeighted.paper(0.5),
         prior=priors.FullData(variance=factor**2),
         scale="sum",
     )

@@ -46,7 +46,7 @@ STYLES = ["nan", "mask", "mask over NaN", "mask over 1e30"]
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("scale", ["mean", "sum"])
 def test_an_epoch_and_a_step_equal_the_loop_over_tasks(rng, style, scale) -> None:
-    rule = aggregation.PrecisionWeighted(0.8)
+    rule = aggregation.PrecisionWeighted.paper(0.8)
     backbone, head, mtl, x, y, observed = world(
         rng, "nan" if style == "nan" else "error", aggregation=rule, scale=scale
     )
@@ -114,7 +114,9 @@ def test_one_head_with_holes_beside_one_without(rng) -> None:
     y = torch.randn(8, 3, generator=rng, dtype=torch.float64)
     observed = torch.rand(8, 2, generator=rng) < 0.5
     mtl = ba.BayesAgg(
-        {"a": heads.Gaussian(5, tasks=2), "b": heads.Gaussian(5)}, keep_gradients=True
+        {"a": heads.Gaussian(5, tasks=2), "b": heads.Gaussian(5)},
+        aggregation.PrecisionWeighted.paper(),
+        keep_gradients=True,
     ).double()
     targets = {"a": (y[:, :2], observed), "b": y[:, 2]}  # [B] where there is one task
     mtl.backward(backbone(x), targets)

@@ -64,8 +64,8 @@ def test_finite_at_any_scale(dtype, exponent, n, bias, kind, seed) -> None:
     assert grad.variance.isfinite().all()
     assert (grad.variance >= 0).all()
     for rule in (
-        aggregation.PrecisionWeighted(1.0),
-        aggregation.PrecisionWeighted([0.0, 0.5, 1.0]),
+        aggregation.PrecisionWeighted.paper(1.0),
+        aggregation.PrecisionWeighted.paper([0.0, 0.5, 1.0]),
         aggregation.PrecisionWeighted(0.7, resolution="dimension"),
         aggregation.PrecisionWeighted(0.7, resolution="task"),
     ):
@@ -121,7 +121,7 @@ def test_all_features_dead(rng) -> None:
     assert (grad.mean == 0).all()
     expected = 4 * 0.3 * targets.double().square().T[..., None].expand(2, 5, 4)
     close(grad.variance.double(), expected, 1e-6)
-    result = aggregation.PrecisionWeighted().aggregate(grad)
+    result = aggregation.PrecisionWeighted.paper().aggregate(grad)
     assert (result.direction == 0).all()
     close(result.weights[:, 0], torch.full((2, 4), 0.5))  # h = 0 and y = 0: equal shares
 

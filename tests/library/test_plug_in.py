@@ -71,7 +71,7 @@ def test_samples_are_shifted_with_the_mean(rng) -> None:
 def test_serves_the_engine(rng) -> None:
     head = heads.Gaussian(4, tasks=3).double()
     mtl = ba.BayesAgg(
-        {"y": head}, aggregation.PrecisionWeighted(power=0.5), estimator=gradients.PlugIn()
+        {"y": head}, aggregation.PrecisionWeighted.paper(power=0.5), estimator=gradients.PlugIn()
     )
     features = torch.randn(12, 4, generator=rng, dtype=torch.float64, requires_grad=True)
     targets = {"y": torch.randn(12, 3, generator=rng, dtype=torch.float64)}
@@ -82,7 +82,7 @@ def test_serves_the_engine(rng) -> None:
     mtl.backward(features, targets)
     posterior = mtl.schemes["y"].infer(head, features.detach(), targets["y"], mtl.priors()["y"])
     exact = gradients.distribution(head, posterior, features.detach(), targets["y"])
-    weights = aggregation.PrecisionWeighted(power=0.5).weights(exact)
+    weights = aggregation.PrecisionWeighted.paper(power=0.5).weights(exact)
     at_mean = autograd(head, posterior.mean, features.detach(), targets["y"])
     close(features.grad, (weights * at_mean).sum(0) / 12)
 

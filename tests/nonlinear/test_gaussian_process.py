@@ -50,7 +50,7 @@ def test_a_linear_kernel_is_the_gaussian_head(count: int, rng: torch.Generator) 
     plain = heads.Gaussian(D, tasks=2, noise_scale=noise)
     h, y, new = normal(rng, 20, D), normal(rng, 20, 2), normal(rng, 7, D)
     mask = torch.rand(20, 2, generator=rng) > 0.3
-    scheme, power = inference.Conjugate(), aggregation.PrecisionWeighted(power=0.7)
+    scheme, power = inference.Conjugate(), aggregation.PrecisionWeighted.paper(power=0.7)
     a = scheme.infer(process, h, (y, mask), priors.isotropic(process, 1.0))
     b = scheme.infer(plain, h, (y, mask), priors.isotropic(plain, 1.7))
     p, q = process.predictive(new, a), plain.predictive(new, b)

@@ -83,7 +83,7 @@ def test_beside_a_linear_head(rng: torch.Generator) -> None:
             "network": heads.Network(module(), heads.Gaussian(FEATURES, tasks=2)),
             "linear": heads.Bernoulli(FEATURES),
         },
-        aggregation.PrecisionWeighted(power=0.5),
+        aggregation.PrecisionWeighted.paper(power=0.5),
         generator=torch.Generator().manual_seed(0),
     )
     mask = torch.rand(96, 2, generator=rng) > 0.5

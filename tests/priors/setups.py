@@ -111,7 +111,7 @@ class Run:
         self.backbone = nn.Sequential(nn.Linear(D, 6), nn.Tanh(), nn.Linear(6, D)).double()
         self.mtl = ba.BayesAgg(
             {"a": self.data.head},
-            aggregation.PrecisionWeighted(),
+            aggregation.PrecisionWeighted.paper(),
             inference=scheme or default,
             prior=policy,
             estimator={"a": ba.gradients.MonteCarlo(8)} if kind.startswith("softmax") else None,

@@ -48,14 +48,14 @@ def test_floor_by_hand(resolution: Any, floor: float) -> None:
 def test_floor_sees_observed_tasks_only() -> None:
     grad = gradients(1, missing=True)
     assert grad.observed is not None
-    weights = PrecisionWeighted(1.0, floor=0.5).weights(grad)
+    weights = PrecisionWeighted(1.0, floor=0.5, resolution="example").weights(grad)
     assert weights is not None
     for example in range(4):
         seen = grad.observed[:, example]
         alone = GradientDistribution(
             grad.mean[seen, example][:, None], grad.variance[seen, example][:, None]
         )
-        expected = PrecisionWeighted(1.0, floor=0.5).weights(alone)
+        expected = PrecisionWeighted(1.0, floor=0.5, resolution="example").weights(alone)
         assert expected is not None
         share = seen.double().mean()
         torch.testing.assert_close(weights[seen, example], share * expected[:, 0])
@@ -66,8 +66,8 @@ def test_floor_sees_observed_tasks_only() -> None:
 @given(st.integers(0, 10**6), st.floats(1.0, 50.0), st.floats(0.0, 1.0), st.booleans())
 def test_cap_bounds_every_ratio(seed: int, ratio: float, power: float, missing: bool) -> None:
     grad = gradients(seed, missing=missing)
-    weights = PrecisionWeighted(power, max_ratio=ratio).weights(grad)
-    free = PrecisionWeighted(power).weights(grad)
+    weights = PrecisionWeighted(power, max_ratio=ratio, resolution="example").weights(grad)
+    free = PrecisionWeighted.paper(power).weights(grad)
     assert weights is not None
     assert free is not None
     seen = torch.ones(5, 4, dtype=torch.bool) if grad.observed is None else grad.observed
@@ -80,7 +80,9 @@ def test_cap_bounds_every_ratio(seed: int, ratio: float, power: float, missing: 
 
 def test_cap_of_one_is_the_mean() -> None:
     grad = gradients(3)
-    torch.testing.assert_close(PrecisionWeighted(1.0, max_ratio=1.0)(grad), grad.mean.mean(0))
+    torch.testing.assert_close(
+        PrecisionWeighted(1.0, max_ratio=1.0, resolution="example")(grad), grad.mean.mean(0)
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -88,7 +90,7 @@ def test_cap_of_one_is_the_mean() -> None:
 def test_scaling_all_losses_scales_the_direction(scale: float, bounds: dict[str, float]) -> None:
     grad = gradients(4)
     scaled = GradientDistribution(grad.mean * scale, grad.variance * scale**2)
-    rule = PrecisionWeighted(0.8, **bounds)
+    rule = PrecisionWeighted(0.8, **bounds, resolution="example")
     torch.testing.assert_close(rule(scaled), rule(grad) * scale)
 
 
@@ -96,8 +98,8 @@ def test_a_task_without_variance_no_longer_takes_all() -> None:
     mean = torch.ones(3, 1, 1, dtype=DOUBLE)
     variance = torch.tensor([0.0, 1.0, 4.0], dtype=DOUBLE).reshape(3, 1, 1)
     grad = GradientDistribution(mean, variance)
-    floor = PrecisionWeighted(1.0, floor=0.5).weights(grad)
-    cap = PrecisionWeighted(1.0, max_ratio=4.0).weights(grad)
+    floor = PrecisionWeighted(1.0, floor=0.5, resolution="example").weights(grad)
+    cap = PrecisionWeighted(1.0, max_ratio=4.0, resolution="example").weights(grad)
     assert floor is not None
     assert cap is not None
     torch.testing.assert_close(
@@ -113,12 +115,12 @@ def test_a_task_without_variance_no_longer_takes_all() -> None:
 )  # fmt: skip
 def test_bad_bounds_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=r"floor|max_ratio"):
-        PrecisionWeighted(1.0, **given)
+        PrecisionWeighted(1.0, **given, resolution="example")
 
 
 def test_in_the_engine() -> None:
     torch.manual_seed(0)
-    rule = PrecisionWeighted(1.0, max_ratio=2.0)
+    rule = PrecisionWeighted(1.0, max_ratio=2.0, resolution="example")
     assert repr(rule).endswith("max_ratio=2.0)")
     mtl = BayesAgg({"y": heads.Gaussian(3, tasks=4)}, rule)
     x, y = torch.randn(30, 3), torch.randn(30, 4) * torch.tensor([1e-3, 1.0, 10.0, 1e3])

@@ -18,11 +18,11 @@ from models import MessagePassing, PaddedGraphs
 
 META = torch.device("meta")
 AGGREGATIONS = [
-    aggregation.PrecisionWeighted(0.85),
+    aggregation.PrecisionWeighted.paper(0.85),
     aggregation.PrecisionWeighted(0.5, resolution="dimension"),
     aggregation.PrecisionWeighted({"first": 0.3, "second": 0.9}, resolution="task"),
-    aggregation.PrecisionWeighted(1.0, floor=0.1, max_ratio=10.0),
-    aggregation.PrecisionWeighted(0.0),
+    aggregation.PrecisionWeighted(1.0, floor=0.1, max_ratio=10.0, resolution="example"),
+    aggregation.PrecisionWeighted.paper(0.0),
 ]
 
 
@@ -66,7 +66,9 @@ def test_a_bayesian_step_reads_nothing(rule: aggregation.Aggregation, bias: bool
 
 
 def test_missing_labels_read_nothing() -> None:
-    mtl = engine(aggregation.PrecisionWeighted(0.5, floor=0.1, max_ratio=5.0), False)
+    mtl = engine(
+        aggregation.PrecisionWeighted(0.5, floor=0.1, max_ratio=5.0, resolution="example"), False
+    )
     mtl.start_bayes()
     features, targets = batch()
     mask = torch.ones(7, 3, dtype=torch.bool, device=META)
@@ -74,7 +76,7 @@ def test_missing_labels_read_nothing() -> None:
 
 
 def test_a_warm_up_step_reads_nothing() -> None:
-    mtl = engine(aggregation.PrecisionWeighted(0.5), False)
+    mtl = engine(aggregation.PrecisionWeighted.paper(0.5), False)
     mtl.backward(*batch())
     weight = mtl.heads["first"].weight
     assert weight.grad is not None

@@ -51,7 +51,7 @@ def test_delta_is_linear_scalarisation_up_to_scale(rng, power, holes) -> None:
 
     With holes the share of an example goes to its observed tasks alone, as in the engine's mean.
     """
-    w = World(rng, "mean", holes, aggregation=aggregation.PrecisionWeighted(power))
+    w = World(rng, "mean", holes, aggregation=aggregation.PrecisionWeighted.paper(power))
     expected = w.gradients()  # the warm-up is linear scalarisation
     w.mtl.update_prior()
     w.mtl.start_bayes()

@@ -1,0 +1,95 @@
+"""What of a published aggregator belongs to which task: its settings and its memory."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["give_back", "of_some"]
+
+_SETTINGS = frozenset({"weights", "_weights", "_leak"})
+#: Memory, one entry (of `_phi_t` one row and column) for each task.
+_MEMORY = ("_phi_t", "_weights", "_sq_grad_sum", "_initial_w", "_warmup_w_sum", "_sq_norm_ema")
+#: Memory that adds up over steps, so that a step without the task counts as one of its usual size.
+_SUMS = frozenset({"_warmup_w_sum", "_sq_norm_ema"})
+#: Memory of a task that was never met, where that is 0; else it is as that of the others.
+_BLANK = frozenset({"_phi_t", "_sq_grad_sum"})
+
+
+def of_some(aggregator: nn.Module, present: Tensor) -> nn.Module:
+    """A copy of an aggregator for some of its tasks, which goes on from their part of its memory.
+
+    Args:
+        aggregator: of TorchJD.
+        present: [T] bool.
+    """
+    inner = copy.deepcopy(aggregator)
+    for module in inner.modules():
+        for name, value in {**vars(module), **module._buffers}.items():
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                continue
+            kept = present.to(value.device)
+            if name == "_phi_t" and len(value) == len(present):
+                setattr(module, name, value[kept][:, kept])
+            elif name in _SETTINGS.union(_MEMORY) and len(value) == len(present):
+                setattr(module, name, value[kept])
+            elif name == "_tau" and len(value) == len(present) - 1:  # the first task has none
+                setattr(module, name, torch.cat([value[:1], value])[kept][1:])
+        key = getattr(module, "_state_key", None)
+        if key is not None:
+            vars(module)["_state_key"] = _key(key, int(present.sum()))
+    return inner
+
+
+def give_back(aggregator: nn.Module, inner: nn.Module, present: Tensor) -> None:
+    """Let an aggregator remember what its `of_some` has learned; other tasks' memory stays."""
+    for module, own in zip(aggregator.modules(), inner.modules(), strict=True):
+        known = {n: b for n, b in own._buffers.items() if n in _MEMORY and b is not None}
+        if not known:
+            continue
+        steps = getattr(own, "_n_steps", None)
+        for name, new in known.items():
+            setattr(module, name, _merged(name, module._buffers[name], new, present, own))
+        if steps is not None:
+            module._n_steps = steps
+        key: Any = vars(own)["_state_key"]
+        vars(module)["_state_key"] = _key(key, len(present))
+
+
+def _merged(name: str, old: Tensor | None, new: Tensor, present: Tensor, own: Any) -> Tensor:
+    """The memory of all tasks, [T, ...], from that before and that of some afterwards."""
+    present = present.to(new.device)
+    if old is None or len(old) != len(present):
+        start = 0.0 if name in _BLANK else float(new.mean())
+        old = new.new_full((len(present), *new.shape[1:]), start)
+        if name == "_phi_t":
+            old = new.new_zeros(len(present), len(present))
+    elif name in _SUMS:
+        old = old * _growth(name, own)
+    whole = old.to(new, copy=True)
+    if name == "_phi_t":
+        rows = present.nonzero().squeeze(1)
+        whole[rows[:, None], rows] = new
+    elif name == "_weights":  # of the tasks that are there, on the simplex: keep their share
+        whole[present] = new * whole[present].sum()
+        whole /= whole.sum()
+    else:
+        whole[present] = new
+    return whole
+
+
+def _growth(name: str, own: Any) -> float:
+    """What a sum over one more step is to be multiplied by to keep its mean."""
+    after = int(own._n_steps)
+    if after < 2:
+        return 1.0
+    if name == "_sq_norm_ema":
+        return float((1 - own.beta**after) / (1 - own.beta ** (after - 1)))
+    return after / (after - 1)
+
+
+def _key(key: Any, tasks: int) -> Any:
+    return tasks if isinstance(key, int) else (tasks, *key[1:])

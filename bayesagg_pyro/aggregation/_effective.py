@@ -1,0 +1,97 @@
+"""How many tasks decide an update, counting only tasks that could: those with a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["WeightSums", "effective_tasks"]
+
+
+def effective_tasks(weights: Tensor, observed: Tensor | None = None) -> Tensor:
+    """Effective number of tasks (Σα)² / Σα²: 1 when one task decides, T when all weigh the same.
+
+    A task without a target for an example is neither heard nor overruled there: it counts with its
+    mean weight over the examples that have one (in each dimension), and not at all if none has. So
+    uniform weights give the number of observed tasks in every pattern of missing targets, also
+    where every example has one target, and weights per task give what they would without holes.
+
+    Args:
+        weights: [tasks, ...]; broadcastable to [tasks, B, d] where `observed` is given.
+        observed: [tasks, B] bool; None when every task has a target for every example.
+
+    Returns:
+        [...]; NaN where no task has any weight, or an example no target.
+    """
+    if observed is None:
+        return weights.sum(0).square() / weights.square().sum(0)
+    return WeightSums.of(weights, observed, observed.shape[1]).effective()
+
+
+@dataclass(frozen=True)
+class WeightSums:
+    """Sums over the weights of a batch, which add up when it goes through in pieces.
+
+    Attributes:
+        values: Σ_t α, [B or 1, d or 1].
+        squares: Σ_t α², likewise.
+        by_task: Σ_b α, [tasks, d or 1].
+        observed: [tasks, B] bool, or None when all are.
+        batch: B.
+    """
+
+    values: Tensor
+    squares: Tensor
+    by_task: Tensor
+    observed: Tensor | None
+    batch: int
+
+    @classmethod
+    def of(cls, weights: Tensor, observed: Tensor | None, batch: int) -> WeightSums:
+        """Of weights that are broadcastable to [tasks, B, d]."""
+        if observed is not None:
+            weights = torch.where(observed[..., None], weights, 0.0)
+        repeats = batch // weights.shape[1]
+        by_task = weights.sum(1) * repeats
+        return cls(weights.sum(0), weights.square().sum(0), by_task, observed, batch)
+
+    @classmethod
+    def joined(cls, parts: Sequence[WeightSums]) -> WeightSums:
+        """Of pieces of a batch, in order; all of them have masks, or none has."""
+        seen = [part.observed for part in parts if part.observed is not None]
+        return cls(
+            torch.cat([part.values.expand(part.batch, -1) for part in parts]),
+            torch.cat([part.squares.expand(part.batch, -1) for part in parts]),
+            torch.stack([part.by_task for part in parts]).sum(0),
+            torch.cat(seen, 1) if seen else None,
+            sum(part.batch for part in parts),
+        )
+
+    def mean(self) -> Tensor:
+        """Mean weight over observed examples and dimensions, [tasks]; 0 where none is observed."""
+        return self._typical().mean(1)
+
+    def effective(self) -> Tensor:
+        """As `effective_tasks`, [B or 1, d or 1]."""
+        if self.observed is None:
+            return self.values.square() / self.squares
+        typical, unseen = self._typical(), (~self.observed).mT.to(self.values.dtype)
+        values = self.values + unseen @ typical
+        squares = self.squares + unseen @ typical.square()
+        number = values.square() / squares
+        return torch.where(self.observed.any(0)[:, None], number, torch.nan)
+
+    def observed_tasks(self) -> Tensor:
+        """How many tasks have a target in the batch, []."""
+        if self.observed is None:
+            return torch.full((), len(self.by_task), device=self.by_task.device)
+        return self.observed.any(1).sum()
+
+    def _typical(self) -> Tensor:
+        """Mean over the observed examples, [tasks, d or 1]."""
+        if self.observed is None:
+            return self.by_task / self.batch
+        return self.by_task / self.observed.sum(1).clamp(min=1)[:, None]
