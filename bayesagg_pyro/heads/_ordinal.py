@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -107,7 +108,9 @@ class Ordinal(OnePredictor):
         """In the middle of the class, or at the only cut-point of the first and last."""
         theta = self.cutpoints.detach()
         middle = torch.cat([theta[:, :1], (theta[:, 1:] + theta[:, :-1]) / 2, theta[:, -1:]], 1)
-        return Transition(_pick(middle, targets.long()), 1.0)
+        # A class of two distant cut-points bends twice, which takes more nodes.
+        growth = 1.0 if self.link == "logit" else math.inf
+        return Transition(_pick(middle, targets.long()), 1.0, growth, nodes=64)
 
     @property
     def demand(self) -> str:
