@@ -29,6 +29,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._error import Moments, check_tolerance, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._registry import same_model
@@ -46,6 +47,8 @@ __all__ = ["Conditional", "take"]
 
 #: Entries of the largest temporary of a chunk of examples: 2²⁰ doubles are 8 MiB, near a cache.
 _CHUNK = 2**20
+#: Samples at most, where a tolerance asks for more.
+_LIMIT = 2**16
 
 
 class Conditional(Estimator):
@@ -55,10 +58,17 @@ class Conditional(Estimator):
         samples: J, at least 2; a power of 2 suits Sobol.
         sobol: scrambled Sobol points in place of independent draws, whose errors shrink faster
             (there are none for more than 21,201 classes, which get independent draws).
+        tolerance: the error that is allowed, of the mean in standard deviations and of the variance
+            relative to it, a root mean square over the features: samples are doubled, up to 65,536,
+            until the estimated standard error is below it, and a warning says so if it is not.
+            Looking at the error waits for the device.
         generator: source of randomness; the engine's, or torch's global one, if None.
 
+    The standard error (`GradientDistribution.moment_error`) is the scatter of 16 independent
+    repetitions, with scramblings of their own, and costs as much; a tolerance does so at each try.
+
     Raises:
-        SettingError: if J is below 2.
+        SettingError: if J is below 2, or the tolerance not positive.
     """
 
     def __init__(
@@ -66,12 +76,14 @@ class Conditional(Estimator):
         samples: int = 256,
         *,
         sobol: bool = True,
+        tolerance: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         if samples < 2:
             raise SettingError(f"Conditional needs at least 2 samples, not {samples}")
         self.samples = samples
         self.sobol = sobol
+        self.tolerance = check_tolerance(tolerance)
         self.generator = generator
 
     def estimate(
@@ -100,27 +112,46 @@ class Conditional(Estimator):
         assert isinstance(head, Categorical)
         design = head.exact(features)
         posterior = posterior.to(design.device, design.dtype)
-        z = self._normal(head.classes, design, generator)
+
+        def moments(samples: int, generator: torch.Generator | None) -> Moments:
+            return self._moments(head, posterior, design, targets, samples, generator)
+
+        def attempt(samples: int) -> GradientDistribution:
+            return finish(
+                head,
+                posterior,
+                features,
+                targets,
+                *moments(samples, generator),
+                lambda: sampled_moments(
+                    head, posterior, features, targets, samples, generator, outer_products
+                )[1],
+                lambda: repeated(lambda g: moments(samples, g), features.device),
+            )
+
+        name = f"head {head.site!r}, Conditional"
+        return until(self.tolerance, attempt, self.samples, _LIMIT, name)
+
+    def _moments(
+        self,
+        head: Categorical,
+        posterior: GaussianFamily,
+        design: Tensor,
+        targets: Targets,
+        samples: int,
+        generator: torch.Generator | None,
+    ) -> Moments:
+        """Mean and variance, [tasks, B, d], some examples at a time."""
+        z = self._normal(samples, head.classes, design, generator)
         c = head.classes
         coefficients = 2 * c if _independent(posterior) else c + c * c
-        per_example = head.tasks * coefficients * max(self.samples, head.in_features)
+        per_example = head.tasks * coefficients * max(samples, head.in_features)
         size = max(1, _CHUNK // per_example)
         parts = [
             self._chunk(head, posterior, design[rows], take(targets, rows), z)
             for rows in (slice(i, i + size) for i in range(0, len(design), size))
         ]
-        mean, variance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-        return finish(
-            head,
-            posterior,
-            features,
-            targets,
-            mean,
-            variance,
-            lambda: sampled_moments(
-                head, posterior, features, targets, self.samples, generator, outer_products
-            )[1],
-        )
+        return Moments(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
 
     def _chunk(
         self,
@@ -137,29 +168,36 @@ class Conditional(Estimator):
             else _dense_law(head, posterior, design)
         )
         delta = law.logits(z).softmax(-1)  # [tasks, b, J, C]
-        delta -= torch.nn.functional.one_hot(targets.values.mT, head.classes)[..., None, :]
+        # δ_y = p_y − 1 is minus the sum of the others, which has no digits of 1 to lose.
+        own = targets.values.mT[..., None, None].expand(*delta.shape[:-1], 1)
+        delta.scatter_(-1, own, 0.0)
+        delta.scatter_(-1, own, -delta.sum(-1, keepdim=True))
         weight = head.target_weight(targets.values)
         if weight is not None:
             delta *= weight.mT[..., None, None].to(delta.dtype)
-        return law.moments(delta, z, self.samples if self.sobol else self.samples - 1)
+        return law.moments(delta, z, len(z) if self.sobol else len(z) - 1)
 
-    def _normal(self, dimension: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Standard normal points, [J, dimension]."""
+    def _normal(
+        self, samples: int, dimension: int, like: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """Standard normal points, [samples, dimension]."""
         if not self.sobol or dimension > torch.quasirandom.SobolEngine.MAXDIM:
             return torch.randn(
-                self.samples, dimension, generator=generator, dtype=like.dtype, device=like.device
+                samples, dimension, generator=generator, dtype=like.dtype, device=like.device
             )
         device = None if generator is None else generator.device
         seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
         engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
-        uniform = engine.draw(self.samples, dtype=torch.float64)
+        uniform = engine.draw(samples, dtype=torch.float64)
         # The engine has 30 bits; the points are moved off 0 by half a step.
         uniform = uniform.clamp(2.0**-31, 1 - 2.0**-31)
         points: Tensor = torch.special.ndtri(uniform)
         return points.to(like)
 
     def __repr__(self) -> str:
-        return f"Conditional(samples={self.samples}, sobol={self.sobol})"
+        return (
+            f"Conditional(samples={self.samples}, sobol={self.sobol}, tolerance={self.tolerance})"
+        )
 
 
 class _DenseLaw(NamedTuple):

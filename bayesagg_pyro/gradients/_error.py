@@ -14,10 +14,10 @@ from torch import Tensor
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 
-__all__ = ["Moments", "check_tolerance", "refined", "repeated", "until"]
+__all__ = ["REPEATS", "Moments", "check_tolerance", "refined", "repeated", "until"]
 
 #: Independent repetitions behind a sampled standard error, which is right to 18 %.
-_REPEATS = 16
+REPEATS = 16
 
 
 class Moments(NamedTuple):
@@ -48,7 +48,7 @@ def repeated(
         share: of the samples that a repetition takes; plain draws need not be repeated in full.
     """
     generator = torch.Generator(device).manual_seed(0)
-    found = [estimate(generator) for _ in range(_REPEATS)]
+    found = [estimate(generator) for _ in range(REPEATS)]
     return MomentError(
         *(torch.stack(each).std(0) * math.sqrt(share) for each in zip(*found, strict=True))
     )

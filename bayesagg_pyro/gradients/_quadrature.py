@@ -189,7 +189,7 @@ def _moments(
         # From here on all is [tasks, B, d] and free of cancellation: the features' precision
         # will do. But what varies at all must not read as certain, and a square falls below the
         # smallest number long before f does.
-        least = torch.where((std > 0) | (found[0] != 0), torch.finfo(dtype).tiny, 0.0)
+        least = ((std > 0) | (found[0] != 0)).to(mean.dtype) * torch.finfo(dtype).tiny
         return torch.stack([*found, least]).mT[..., None].to(dtype).unbind()
 
     def moments(numbers: tuple[Tensor, ...]) -> Moments:

@@ -131,12 +131,15 @@ class Ordinal(OnePredictor):
         # Half precisions have neither the range of `far` nor all functions.
         outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         theta = self.cutpoints.to(outputs.dtype)
-        edge = torch.full_like(theta[:, :1], self._f.far)
-        lower, upper = torch.cat([-edge, theta], 1), torch.cat([theta, edge], 1)  # [tasks, C]
+        far = torch.full_like(theta[:, :1], self._f.far)
+        # The outer classes end far away from the bound that they have.
+        lower = torch.cat([theta[:, :1] - far, theta], 1)  # [tasks, C]
+        upper = torch.cat([theta, theta[:, -1:] + far], 1)
+        gap = torch.cat([far, theta.diff(dim=1), far], 1)
         if labels is not None:
             labels = labels.clamp(0, self.classes - 1)  # bad ones under deferred validation
-            lower, upper = _pick(lower, labels), _pick(upper, labels)
-        return lower - outputs, upper - outputs, upper - lower
+            lower, upper, gap = (_pick(table, labels) for table in (lower, upper, gap))
+        return lower - outputs, upper - outputs, gap
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""
