@@ -82,9 +82,9 @@ class Gaussian(GaussianFamily):
     @cached_property
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of S, [tasks or 1, P, P]."""
-        # The reversed matrix' factor is the upper factor of Λ, whose inverse is lower triangular.
-        upper = linalg.cholesky(self.precision_matrix.flip(-2, -1)).tril.flip(-2, -1).mT
-        return linalg.inverse_tril(upper)
+        # S = L⁻ᵀ L⁻¹ = Rᵀ R: no precision is factored again, which may take jitter.
+        r = torch.linalg.qr(self.inverse_tril, mode="r").R
+        return (r * r.diagonal(dim1=-2, dim2=-1).sign()[..., None]).mT
 
     @property
     def variance(self) -> Tensor:
@@ -113,7 +113,9 @@ class Gaussian(GaussianFamily):
             )
         moved = copy(self)  # with all that was derived from the precision
         moved._mean = mean
-        moved.info = Info(self.info.jitter, self.info.condition)
+        moved.info = Info(
+            self.info.jitter, self.info.condition, square_root=self.info.square_root
+        )
         return moved
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
@@ -146,9 +148,9 @@ class Gaussian(GaussianFamily):
         return half_log_det - 0.5 * (whitened.square().sum(-1) + size * math.log(2 * math.pi))
 
     def condition_number(self) -> Tensor:
-        """Exact 2-norm condition number of Λ, [tasks or 1]; an eigenvalue problem, not per step."""
-        values: Tensor = torch.linalg.eigvalsh(self.precision_matrix)
-        return values[..., -1] / values[..., 0]
+        """Exact 2-norm condition number of Λ, [tasks or 1]; an SVD, not per step."""
+        values: Tensor = torch.linalg.svdvals(self.precision_tril)  # more digits than of Λ itself
+        return (values[..., 0] / values[..., -1]).square()
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean, precision, its factor and the jitter in it."""
