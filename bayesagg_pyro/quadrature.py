@@ -1,6 +1,6 @@
 """A one-dimensional rule for Gaussian expectations that stays right for wide posteriors.
 
-It is a trapezoid in t with z = z₀ + κ log((1 + q eᵗ) / (1 + q e⁻ᵗ)), z₀ being the place at which the
+It is a trapezoid in t with z = z₀ + κ log((1 + q eᵗ) / (1 + q e⁻ᵗ)), z₀ being the place where the
 integrand bends. For q = 1 that is z = z₀ + κ t, evenly spaced: right where the normal is narrower
 than the bend. For a small q it is logarithmic from the bend's width, 2 κ q, up to the normal's, and
 evenly spaced beyond, so that both scales are resolved. Singularities at z₀ ± i 2 κ q, and others

@@ -89,10 +89,10 @@ class Conjugate(Scheme):
         made = _condition(head, prior, prior.precision_matrix + precision, shift - explained)
         if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:
             warnings.warn(
-                f"head {head.site!r}: the sums of the features' products are so badly conditioned "
-                f"(condition at least {made.info.condition.max():.1e}) that the full-data posterior "
-                f"may be off by {made.info.rounding.max():.0e}, relatively. Strengthen the prior, "
-                "or standardise or decorrelate the features.",
+                f"head {head.site!r}: the precision is so badly conditioned, at least "
+                f"{made.info.condition.max():.1e}, that the posterior of these sums may be off by "
+                f"{made.info.rounding.max():.0e}, relatively. Strengthen the prior, or standardise "
+                "or decorrelate the features.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -157,7 +157,7 @@ def _by_square_root(
         residual,
     )
     made = GaussianPosterior(prior.mean + step, total, precision_tril=tril)
-    made.info = replace(made.info, square_root=True)
+    made.info = replace(made.info, square_root=made.info.jitter == 0)
     return made
 
 

@@ -113,9 +113,7 @@ class Gaussian(GaussianFamily):
             )
         moved = copy(self)  # with all that was derived from the precision
         moved._mean = mean
-        moved.info = Info(
-            self.info.jitter, self.info.condition, square_root=self.info.square_root
-        )
+        moved.info = Info(self.info.jitter, self.info.condition)
         return moved
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:

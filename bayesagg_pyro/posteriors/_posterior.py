@@ -29,7 +29,7 @@ class Info:
         jitter: [tasks or 1], multiple of the precision's diagonal added to factor it (0: none).
         condition: [tasks or 1], a lower bound on the condition number of the precision, read off
             its factor's diagonal at no cost.
-        square_root: whether the factor was made without forming the precision, by QR.
+        square_root: [tasks or 1] bool, whether the factor was made without forming the precision.
         newton_decrement: [tasks], sqrt(aᵀ Λ⁻¹ a) for the gradient a of the negative log-posterior
             at the expansion point: the length of the Newton step in posterior standard deviations.
         gain_ratio: [tasks], actual over predicted decrease of the negative log-posterior along
@@ -65,7 +65,7 @@ class Info:
     prior_scale: Tensor | None = None
     noise_scale: Tensor | None = None
     left_out: Tensor | None = None
-    square_root: bool = False
+    square_root: Tensor | None = None
 
     @property
     def rounding(self) -> Tensor:
@@ -75,7 +75,9 @@ class Info:
         square root. `condition` being a lower bound, this is an estimate, mostly within a factor of
         100. A jitter of 0 says that nothing was added, not that nothing was lost.
         """
-        condition = self.condition.sqrt() if self.square_root else self.condition
+        condition = self.condition
+        if self.square_root is not None:
+            condition = torch.where(self.square_root, condition.sqrt(), condition)
         return torch.finfo(condition.dtype).eps * condition
 
     @property
