@@ -97,12 +97,14 @@ def _over_density(low: Tensor, high: Tensor, gap: Tensor) -> Tensor:
 
 def _is_narrow(low: Tensor, gap: Tensor) -> Tensor:
     """Whether the next term of an expansion in the gap is below rounding."""
-    return gap * (1 + low.abs()) < torch.finfo(low.dtype).eps ** 0.2
+    small: Tensor = gap * (1 + low.abs()) < torch.finfo(low.dtype).eps ** 0.2
+    return small
 
 
 def _upper(x: Tensor) -> Tensor:
     """1 − Φ(x) to its last digit; `ndtr(-x)` goes through erf, which rounds at 1."""
-    return 0.5 * torch.special.erfc(math.sqrt(0.5) * x)
+    tail: Tensor = 0.5 * torch.special.erfc(math.sqrt(0.5) * x)
+    return tail
 
 
 def _mills(x: Tensor) -> Tensor:

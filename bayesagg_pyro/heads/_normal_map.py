@@ -51,4 +51,5 @@ def from_normal(fn: Any, w: Tensor) -> Any:
 
 def _upper(w: torch.Tensor) -> torch.Tensor:
     """1 − Φ(w) to its last digit; `ndtr(-w)` goes through erf, which rounds at 1."""
-    return 0.5 * torch.special.erfc(math.sqrt(0.5) * w)
+    tail: torch.Tensor = 0.5 * torch.special.erfc(math.sqrt(0.5) * w)
+    return tail

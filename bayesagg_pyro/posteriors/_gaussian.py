@@ -83,7 +83,7 @@ class Gaussian(GaussianFamily):
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of S, [tasks or 1, P, P]."""
         # S = L⁻ᵀ L⁻¹ = Rᵀ R: no precision is factored again, which may take jitter.
-        r = torch.linalg.qr(self.inverse_tril, mode="r").R
+        r: Tensor = torch.linalg.qr(self.inverse_tril, mode="r").R
         return (r * r.diagonal(dim1=-2, dim2=-1).sign()[..., None]).mT
 
     @property
@@ -148,7 +148,8 @@ class Gaussian(GaussianFamily):
     def condition_number(self) -> Tensor:
         """Exact 2-norm condition number of Λ, [tasks or 1]; an SVD, not per step."""
         values: Tensor = torch.linalg.svdvals(self.precision_tril)  # more digits than of Λ itself
-        return (values[..., 0] / values[..., -1]).square()
+        condition: Tensor = (values[..., 0] / values[..., -1]).square()
+        return condition
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean, precision, its factor and the jitter in it."""

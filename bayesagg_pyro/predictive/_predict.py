@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -98,18 +99,39 @@ def predictive(
             f"head {head.site!r}: there is no quadrature for {type(head).__name__} heads with "
             f'{type(posterior).__name__} posteriors; use method="auto" or "samples"'
         )
-    found = _by_samples(head, features, posterior, samples, generator)
+    return draws_until(
+        tolerance,
+        lambda count: _by_samples(head, features, posterior, count, generator),
+        samples,
+        samples if isinstance(posterior, Empirical) else _LIMIT,
+        head.site,
+    )
+
+
+def draws_until(
+    tolerance: float | None, make: Callable[[int], Any], samples: int, limit: int, site: str
+) -> Any:
+    """Double the draws behind a predictive distribution until its error is within the tolerance.
+
+    Args:
+        tolerance: as in `predictive`; None tries once.
+        make: the distribution of that many draws, with a `standard_error`.
+        samples: to begin with.
+        limit: where to stop, with a warning.
+        site: the head's name, for the warning.
+    """
+    found = make(samples)
     while tolerance is not None and (error := _largest_error(found)) > tolerance:
-        if samples >= _LIMIT or isinstance(posterior, Empirical):
+        if samples >= limit:
             warnings.warn(
-                f"head {head.site!r}: the predictive distribution has a sampling error of up to "
+                f"head {site!r}: the predictive distribution has a sampling error of up to "
                 f"{error:.2g}, more than the tolerance of {tolerance:.2g}; draw more weights",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
             break
-        samples = min(2 * samples, _LIMIT)
-        found = _by_samples(head, features, posterior, samples, generator)
+        samples = min(2 * samples, limit)
+        found = make(samples)
     return found
 
 
@@ -132,10 +154,9 @@ def _by_samples(
 
 def _largest_error(found: Any) -> float:
     """Of a probability, or of a mean in standard deviations."""
+    classes = isinstance(found, torch.distributions.Bernoulli | torch.distributions.Categorical)
     error = found.standard_error
-    if isinstance(found, SampledPredictive):
-        error = error / found.variance.sqrt()
-    return float(error.max())
+    return float((error if classes else error / found.variance.sqrt()).max())
 
 
 def _by_quadrature(head: Head, features: Tensor, posterior: GaussianFamily) -> Any:
