@@ -48,8 +48,13 @@ class Transition(NamedTuple):
     centre: Tensor | float = 0.0
     width: Tensor | float = 1.0
     growth: float = 1.0
-    tail: float = 0.0
+    tail: Tensor | float = 0.0
     nodes: int = 24
+
+    def doubted(self, std: Tensor) -> Transition:
+        """For a rule that judges another: a narrower bend, and more weight on the tails, [...]."""
+        tail = torch.maximum((3 / std.clamp(min=3)), torch.zeros_like(std) + self.tail)
+        return self._replace(width=0.1 * self.width, tail=tail)
 
 
 #: Of functions such as exp(u) − y: no bend, so evenly spaced nodes, and as far as exp(2u) has mass.

@@ -177,14 +177,15 @@ def _moments(
     targets: Targets,
     nodes: int,
 ) -> GradientDistribution:
-    m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
+    m, s, cross, mean, std, derivative, bend, covariance_of_w = predictor
+    transition = Transition(*bend)
     dtype = cross.dtype
     inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
     k = cross * inverse_root.mT[..., None].to(dtype)
     m, s = m.to(dtype), s.to(dtype)
     residual = torch.addcmul(s, k, k, value=-1).clamp_(min=0)
 
-    def numbers(nodes: int) -> tuple[Tensor, ...]:
+    def numbers(nodes: int, transition: Transition) -> tuple[Tensor, ...]:
         found = _node_moments(mean, std, derivative, transition, nodes)
         # From here on all is [tasks, B, d] and free of cancellation: the features' precision
         # will do. But what varies at all must not read as certain, and a square falls below the
@@ -199,7 +200,7 @@ def _moments(
         variance = mixed.addcmul_(residual, square).addcmul_(m.square(), var_f)
         return Moments(average, variance.clamp_(min=least))
 
-    integrals = numbers(nodes)
+    integrals = numbers(nodes, transition)
     found = moments(integrals)
 
     def covariance() -> Tensor:
@@ -217,7 +218,7 @@ def _moments(
         targets,
         *found,
         covariance,
-        lambda: refined(found, moments(numbers(_FINER * nodes))),
+        lambda: refined(found, moments(numbers(_FINER * nodes, transition.doubted(std)))),
     )
 
 
@@ -225,7 +226,7 @@ def _node_moments(
     mean: Tensor,
     std: Tensor,
     derivative: Callable[[Tensor], Tensor],
-    transition: Transition | tuple[Tensor | float, Tensor | float],
+    transition: Transition,
     nodes: int,
 ) -> tuple[Tensor, ...]:
     """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), each [B, tasks]."""

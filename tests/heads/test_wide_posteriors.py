@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import errors, gradients, heads, posteriors
+from bayesagg_pyro.quadrature import Transition
 
 F64 = torch.float64
 CENTRE = 0.7
@@ -120,6 +121,28 @@ def test_a_wide_logistic(std, y) -> None:
     mean, variance, _, stated = off(found(head, std, y), *expected)
     assert mean < 2e-4
     assert variance < min(2e-4, stated + 1e-6)
+
+
+@pytest.mark.parametrize(("width", "std"), [(0.3, 30.0), (1.0, 3.0)])
+def test_a_transition_that_promises_too_much_is_found_out(width, std) -> None:
+    """Bends narrower than said, and exponential growth that was not mentioned."""
+
+    class Wrong(heads.Gaussian):
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            r = (outputs - targets) / width
+            return r.exp() if std == 3.0 else (r.square() + 1).sqrt()
+
+        def transition(self, targets: Tensor):
+            return Transition(targets, 2.0, growth=0.0, nodes=16)
+
+    def slope(u: Tensor) -> Tensor:
+        r = (u - 0.2) / width
+        return (r.exp() if std == 3.0 else r / (r.square() + 1).sqrt()) / width
+
+    grad = found(Wrong(1, bias=False).double(), std, 0.2)
+    _, variance, _, stated = off(grad, *fine_sum(slope, std, 0.2, width))
+    assert variance > 1e-4  # there is something to state
+    assert variance < 2 * stated
 
 
 def test_a_tolerance_out_of_reach_is_told() -> None:
