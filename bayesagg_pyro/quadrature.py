@@ -43,6 +43,7 @@ class Transition(NamedTuple):
             that width, as the probit's does.
         tail: it may grow like exp(tail · |u|) without end, on either side.
         nodes: how many the rule takes unless told.
+        gap: half the distance between two bends, at centre ± gap; None for one.
     """
 
     centre: Tensor | float = 0.0
@@ -50,6 +51,7 @@ class Transition(NamedTuple):
     growth: float = 1.0
     tail: Tensor | float = 0.0
     nodes: int = 24
+    gap: Tensor | None = None
 
     def doubted(self, std: Tensor) -> Transition:
         """For a rule that judges another: a narrower bend, and more weight on the tails, [...]."""
@@ -78,7 +80,9 @@ def normal_rule(
     Returns:
         z and weights that sum to 1, both [N, ...].
     """
-    centre, width, growth, tail, wanted = Transition(*transition)
+    centre, width, growth, tail, wanted, gap = transition = Transition(*transition)
+    if gap is not None:
+        return _two_bends(mean, std, nodes or wanted, transition, gap)
     tiny = torch.finfo(std.dtype).tiny
     bend = ((centre - mean) / std.clamp(min=tiny)).clamp(-_FAR, _FAR)
     # Where f grows like exp(|u|), far out on its side of the bend or beyond, its square peaks at
@@ -108,3 +112,24 @@ def normal_rule(
 def _inverse(x: Tensor, q: Tensor) -> Tensor:
     """The t at which log((1 + q eᵗ) / (1 + q e⁻ᵗ)) is 2 x."""
     return x + torch.asinh(x.sinh() / q)
+
+
+def _two_bends(
+    mean: Tensor, std: Tensor, nodes: int, transition: Transition, gap: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Half of the nodes around each bend, for an integrand that is handed over in between.
+
+    1 = χ + (1 − χ) with a smooth χ that falls from 1 at one bend to 0 at the other: each rule sees
+    a function of one bend, its own.
+    """
+    one = transition._replace(gap=None)
+    rules = [
+        normal_rule(mean, std, -(-nodes // 2), one._replace(centre=transition.centre + side * gap))
+        for side in (-1, 1)
+    ]
+    width = torch.maximum(gap / 3, 0 * gap + 2 * transition.width)
+    shares = [
+        p * 0.5 * torch.special.erfc(side * (mean - transition.centre + std * z) / width)
+        for side, (z, p) in zip((1, -1), rules, strict=True)
+    ]
+    return torch.cat([z for z, _ in rules]), torch.cat(shares)

@@ -84,7 +84,7 @@ def until(
     while True:
         error = grad.moment_error
         worst = _relative(grad, error)
-        if worst <= tolerance or count >= limit:
+        if not worst > tolerance or count >= limit:  # more would not mend NaN
             break
         count = min(2 * count, limit)
         grad = attempt(count)

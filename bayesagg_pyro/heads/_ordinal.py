@@ -105,12 +105,13 @@ class Ordinal(OnePredictor):
         return self._f.derivatives(*self._bounds(outputs, targets.long()))
 
     def transition(self, targets: Tensor) -> Transition:
-        """In the middle of the class, or at the only cut-point of the first and last."""
+        """At both cut-points of the class, or at the only one of the first and last."""
         theta = self.cutpoints.detach()
         middle = torch.cat([theta[:, :1], (theta[:, 1:] + theta[:, :-1]) / 2, theta[:, -1:]], 1)
-        # A class of two distant cut-points bends twice, which takes more nodes.
+        half = torch.nn.functional.pad(theta.diff(dim=1) / 2, (1, 1))
         growth = 1.0 if self.link == "logit" else math.inf
-        return Transition(_pick(middle, targets.long()), 1.0, growth, nodes=64)
+        labels = targets.long()
+        return Transition(_pick(middle, labels), 1.0, growth, nodes=128, gap=_pick(half, labels))
 
     @property
     def demand(self) -> str:

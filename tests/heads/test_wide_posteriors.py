@@ -159,3 +159,32 @@ def test_a_tolerance_out_of_reach_is_told() -> None:
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(errors.SettingError, match="tolerance"):
             gradients.Quadrature(tolerance=bad)
+
+
+@pytest.mark.parametrize("link", ["logit", "probit"])
+@pytest.mark.parametrize("gap", [1.0, 20.0, 1000.0])
+def test_a_class_between_two_cut_points(link, gap) -> None:
+    """The derivative bends at either one, however far apart they are beside the link's width."""
+    z = torch.linspace(-10, 10, 400_001, dtype=F64)
+    p = (-0.5 * z.square()).exp()
+    p = p / p.sum()
+    cuts = [-0.5 * gap, 0.5 * gap]
+    head = heads.Ordinal(1, 3, cutpoints=cuts, link=link, bias=False).double()
+    for std in (0.1 * gap, gap, 10 * gap):
+        for y in range(3):
+            label = torch.tensor([[y]])
+            grad = gradients.distribution(
+                head,
+                posteriors.Gaussian(
+                    torch.full((1, 1), CENTRE, dtype=F64),
+                    torch.full((1, 1, 1), std**-2, dtype=F64),
+                ),
+                torch.ones(1, 1, dtype=F64),
+                label,
+            )
+            u = CENTRE + std * z
+            g = head.loss_derivative(u[:, None], label)[:, 0] * u
+            first = (p * g).sum()
+            mean, variance, _, stated = off(grad, first, (p * (g - first).square()).sum())
+            assert mean < 1e-5
+            assert variance < min(5e-4, stated + 1e-6)
