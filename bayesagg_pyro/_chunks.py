@@ -29,7 +29,7 @@ _MATRICES = 5
 #: Numbers for each task, example and feature that moments and weights take, in the features' dtype.
 _MOMENTS = 8
 #: Numbers for each task and example that the largest quadrature takes, in float64.
-_NODES = 128 * 6
+_NODES = 32 * 6
 
 
 def slices(length: int, size: int) -> Iterator[slice]:
