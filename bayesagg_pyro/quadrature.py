@@ -95,7 +95,7 @@ def normal_rule(
     q = 0.5 * math.pi / _EVEN * width / std.clamp(min=tiny)
     if not isinstance(width, Tensor) and width == 0:
         q = torch.full_like(std, 0.5 * math.pi / _EVEN * _UNKNOWN)
-    q = q.clamp(1e-15, 1.0)
+    q = q.clamp(torch.finfo(std.dtype).eps, 1.0)
     start, stop = (_inverse((end - bend) / (2 * _EVEN), q) for end in (low, high))
     unit = torch.linspace(0, 1, nodes or wanted, dtype=mean.dtype, device=mean.device)
     growing = torch.addcmul(start, stop - start, unit.reshape(-1, *[1] * mean.ndim)).exp_()
@@ -132,4 +132,5 @@ def _two_bends(
         p * 0.5 * torch.special.erfc(side * (mean - transition.centre + std * z) / width)
         for side, (z, p) in zip((1, -1), rules, strict=True)
     ]
-    return torch.cat([z for z, _ in rules]), torch.cat(shares)
+    weight = torch.cat(shares)
+    return torch.cat([z for z, _ in rules]), weight / weight.sum(0)
