@@ -26,8 +26,6 @@ _RANGE = 6.0
 _EVEN = 1.5
 #: What is further away does not matter: the normal's density there is 1e-348.
 _FAR = 40.0
-#: Width taken for a bend of unknown width, in standard deviations.
-_UNKNOWN = 1e-5
 
 
 class Transition(NamedTuple):
@@ -36,27 +34,30 @@ class Transition(NamedTuple):
     Attributes:
         centre: where it bends.
         width: over what width it does, 1 for the logistic function; 1/π of the distance of the
-            nearest singularity in the complex plane. 0 where that is not known: all widths down to
-            1e-5 of the posterior's are then resolved, by logarithmic spacing.
+            nearest singularity in the complex plane. 0 where that is not known, for all down to
+            `finest`.
         growth: up to the bend it may change like exp(growth · |u|), as the logistic does; 0 where
             it changes like a power at most; infinite where it does so like a normal density over
             that width, as the probit's does.
         tail: it may grow like exp(tail · |u|) without end, on either side.
         nodes: how many the rule takes unless told.
         gap: half the distance between two bends, at centre ± gap; None for one.
+        finest: narrower bends, in units of the posterior's width, are taken as a step, as the
+            logistic's may be; 0 where f or its square has a peak there.
     """
 
     centre: Tensor | float = 0.0
     width: Tensor | float = 1.0
     growth: float = 1.0
     tail: Tensor | float = 0.0
-    nodes: int = 24
+    nodes: int = 28
     gap: Tensor | None = None
+    finest: float = 1e-4
 
     def doubted(self, std: Tensor) -> Transition:
         """For a rule that judges another: a narrower bend, and more weight on the tails, [...]."""
         tail = torch.maximum((3 / std.clamp(min=3)), torch.zeros_like(std) + self.tail)
-        return self._replace(width=0.1 * self.width, tail=tail)
+        return self._replace(width=0.1 * self.width, tail=tail, finest=0.1 * self.finest)
 
 
 #: Of functions such as exp(u) − y: no bend, so evenly spaced nodes, and as far as exp(2u) has mass.
@@ -80,7 +81,7 @@ def normal_rule(
     Returns:
         z and weights that sum to 1, both [N, ...].
     """
-    centre, width, growth, tail, wanted, gap = transition = Transition(*transition)
+    centre, width, growth, tail, wanted, gap, finest = transition = Transition(*transition)
     if gap is not None:
         return _two_bends(mean, std, nodes or wanted, transition, gap)
     tiny = torch.finfo(std.dtype).tiny
@@ -92,10 +93,8 @@ def normal_rule(
         reach = bend.abs() * 2 / (2 + (width / std.clamp(min=tiny)).square())
     low = -_RANGE - torch.maximum(torch.minimum((-bend).clamp(min=0), reach), beyond)
     high = _RANGE + torch.maximum(torch.minimum(bend.clamp(min=0), reach), beyond)
-    q = 0.5 * math.pi / _EVEN * width / std.clamp(min=tiny)
-    if not isinstance(width, Tensor) and width == 0:
-        q = torch.full_like(std, 0.5 * math.pi / _EVEN * _UNKNOWN)
-    q = q.clamp(torch.finfo(std.dtype).eps, 1.0)
+    narrow = (width / std.clamp(min=tiny)).clamp(min=max(finest, torch.finfo(std.dtype).eps))
+    q = (0.5 * math.pi / _EVEN * narrow).clamp(max=1.0)
     start, stop = (_inverse((end - bend) / (2 * _EVEN), q) for end in (low, high))
     unit = torch.linspace(0, 1, nodes or wanted, dtype=mean.dtype, device=mean.device)
     growing = torch.addcmul(start, stop - start, unit.reshape(-1, *[1] * mean.ndim)).exp_()

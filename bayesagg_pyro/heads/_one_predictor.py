@@ -99,5 +99,5 @@ class OnePredictor(Head, ABC):
         the target over an unknown width for real targets, as robust losses do; else as a logistic.
         """
         if self.target_kind == "real":
-            return Transition(targets, 0.0, growth=0.0, nodes=64)
+            return Transition(targets, 0.0, growth=0.0, nodes=64, finest=1e-5)
         return 0.0, 1.0

@@ -111,7 +111,9 @@ class Ordinal(OnePredictor):
         half = torch.nn.functional.pad(theta.diff(dim=1) / 2, (1, 1))
         growth = 1.0 if self.link == "logit" else math.inf
         labels = targets.long()
-        return Transition(_pick(middle, labels), 1.0, growth, nodes=128, gap=_pick(half, labels))
+        return Transition(
+            _pick(middle, labels), 1.0, growth, nodes=128, finest=1e-6, gap=_pick(half, labels)
+        )
 
     @property
     def demand(self) -> str:

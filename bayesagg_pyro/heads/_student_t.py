@@ -98,4 +98,4 @@ class StudentT(OnePredictor):
         """The derivative turns at u = y ± τ sqrt(ν), where its poles are, and falls like 1/u."""
         # A logistic of width 1 has its poles at a distance of π.
         width = self.scale * self.df.sqrt() / torch.pi
-        return Transition(targets, width, growth=0.0, nodes=64)
+        return Transition(targets, width, growth=0.0, nodes=64, finest=0.0)

@@ -113,14 +113,14 @@ def test_a_kink_is_stated_and_a_tolerance_is_met(std) -> None:
     assert max(rough[2:]) > 1e-5  # or the tolerance would have had nothing to do
 
 
-@pytest.mark.parametrize("std", [30.0, 300.0, 1e3])
+@pytest.mark.parametrize("std", [30.0, 300.0, 1e3, 1e4, 1e6])
 @pytest.mark.parametrize("y", [0.0, 1.0])
 def test_a_wide_logistic(std, y) -> None:
     head = heads.Bernoulli(1, bias=False).double()
     expected = fine_sum(lambda u: torch.sigmoid(u) - y, std, 0.0, 1.0)
     mean, variance, _, stated = off(found(head, std, y), *expected)
-    assert mean < 2e-4
-    assert variance < min(2e-4, stated + 1e-6)
+    assert mean < 5e-4
+    assert variance < min(5e-4, stated + 1e-6)
 
 
 @pytest.mark.parametrize(("width", "std"), [(0.3, 30.0), (1.0, 3.0)])
@@ -186,5 +186,5 @@ def test_a_class_between_two_cut_points(link, gap) -> None:
             g = head.loss_derivative(u[:, None], label)[:, 0] * u
             first = (p * g).sum()
             mean, variance, _, stated = off(grad, first, (p * (g - first).square()).sum())
-            assert mean < 1e-5
+            assert mean < 3e-5
             assert variance < min(5e-4, stated + 1e-6)
