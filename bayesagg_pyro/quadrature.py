@@ -79,7 +79,7 @@ def normal_rule(
         transition: where in u the function bends and over what width; more in `Transition`.
 
     Returns:
-        z and weights that sum to 1, both [N, ...].
+        z and weights that sum to 1 (of two bends, up to the rule's error), both [N, ...].
     """
     centre, width, growth, tail, wanted, gap, finest = transition = Transition(*transition)
     if gap is not None:
@@ -131,5 +131,4 @@ def _two_bends(
         p * 0.5 * torch.special.erfc(side * (mean - transition.centre + std * z) / width)
         for side, (z, p) in zip((1, -1), rules, strict=True)
     ]
-    weight = torch.cat(shares)
-    return torch.cat([z for z, _ in rules]), weight / weight.sum(0)
+    return torch.cat([z for z, _ in rules]), torch.cat(shares)
