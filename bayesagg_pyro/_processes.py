@@ -135,8 +135,11 @@ def _targets(
         if any(row[at + 1] for row in table):
             one = torch.ones_like(values, dtype=torch.float64)
             weight = one if weight is None else weight.double()
-        parts = [None if part is None else _gather(part, sizes) for part in (values, mask, weight)]
-        found[name] = own._replace(values=parts[0], mask=parts[1], weight=parts[2])
+        found[name] = own._replace(
+            values=_gather(values, sizes),
+            mask=None if mask is None else _gather(mask, sizes),
+            weight=None if weight is None else _gather(weight, sizes),
+        )
     return found
 
 

@@ -105,7 +105,7 @@ def checked(engine: BayesAgg, state_dict: Mapping[str, Any], prefix: str, strict
     if own:
         _rehearse(engine, own, strict)
     before = {
-        name: engine.heads[name].point().detach().clone()
+        name: engine._slots.heads[name].point().detach().clone()
         for name, tracker in engine._slots.trackers.items()
         if name not in names and tracker.posterior is not None and part(inside, f"heads.{name}")
     }
@@ -148,9 +148,10 @@ def of_tensors(module: nn.Module) -> Undo:
         for one, attributes, parameters, buffers in before:
             vars(one).clear()
             vars(one).update(attributes)
-            for mine, saved in ((one._parameters, parameters), (one._buffers, buffers)):
-                mine.clear()
-                mine.update(saved)
+            one._parameters.clear()
+            one._parameters.update(parameters)
+            one._buffers.clear()
+            one._buffers.update(buffers)
         values()
 
     return undo

@@ -204,7 +204,7 @@ class Slots:
             step: whether heads' buffers stay as they are in what is to come.
         """
         heads = self.heads
-        written = [heads[name].weight for name in self.following()]
+        written: list[Tensor] = [heads[name].weight for name in self.following()]
         if not step:
             written += [buffer for head in heads.values() for buffer in head.buffers()]
         yield of_values(written)

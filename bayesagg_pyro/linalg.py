@@ -24,12 +24,19 @@ __all__ = [
     "head_dtype",
     "inverse_factor_rows",
     "inverse_tril",
+    "is_lossy",
     "solve",
     "split_rows",
+    "square_root",
 ]
 
 #: Relative jitters tried in turn, in units of the matrix' own diagonal and of sqrt(eps).
 _LADDER = (1e-2, 1.0, 1e2)
+#: Condition of a precision, as its factor's diagonal bounds it, from which a square root is worth
+#: its price: a factor loses about 2e-16 times as much, relatively.
+_LOSSY = 1e7
+#: Entries of the largest block of rows in a square root.
+_ROWS = 2**22
 
 
 class Factor(NamedTuple):
@@ -90,6 +97,56 @@ def cholesky(matrix: Tensor, *, what: str = "precision matrix") -> Factor:
         )
     tril, jitter, failed = _retry(matrix, tril, jitter, failed, unit)
     return Factor(torch.where((failed > 0)[..., None, None], torch.nan, tril), jitter)
+
+
+def is_lossy(tril: Tensor, failed: Tensor) -> bool:
+    """Whether a factorisation failed, or lost so many digits that a square root should replace it.
+
+    Waits for the device. The diagonal of L bounds the condition of L Lᵀ from below.
+    """
+    diagonal = tril.diagonal(dim1=-2, dim2=-1)
+    ratio = diagonal.amax(-1) / diagonal.amin(-1)
+    return bool((failed > 0).any()) or not bool((ratio.square() < _LOSSY).all())
+
+
+def square_root(
+    prior_tril: Tensor, design: Tensor, root_weight: Tensor, residual: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Factor of Λ = L_p L_pᵀ + Σ_b ω_b h_b h_bᵀ, and Λ⁻¹ Σ_b ω_b h_b r_b, without forming Λ.
+
+    By QR of the stacked [L_pᵀ; ω^½ H], whose condition number is the square root of Λ's: half as
+    many digits are lost as in Λ (Golub and Van Loan, Matrix Computations, 5.3).
+
+    Args:
+        prior_tril: L_p, [t, D, D], t being the number of tasks, or 1 where all share Λ.
+        design: H, [N, D].
+        root_weight: ω^½, [N, t].
+        residual: r, [N, tasks].
+
+    Returns:
+        The lower triangular factor, [t, D, D], and the solutions, [tasks, D].
+
+    Raises:
+        NumericalError: if Λ is singular or not finite.
+    """
+    shared, size = len(prior_tril) == 1, design.shape[1]
+    right = residual * root_weight
+    right = right[None] if shared else right.mT[..., None]  # [t, N, k]
+    r = torch.nn.functional.pad(prior_tril.mT, (0, right.shape[-1]))
+    for rows in torch.arange(len(design)).split(max(size, _ROWS // (len(r) * r.shape[-1]))):
+        part = slice(int(rows[0]), int(rows[-1]) + 1)
+        block = design[part] * root_weight[part].mT[..., None]
+        stacked = torch.cat([r, torch.cat([block, right[:, part]], -1)], -2)
+        r = torch.linalg.qr(stacked, mode="r").R
+    diagonal = r.diagonal(dim1=-2, dim2=-1)[:, :size]
+    if not bool((diagonal != 0).all() & diagonal.isfinite().all()):
+        raise NumericalError(
+            "a posterior precision is singular or not finite, even as a square root. Strengthen "
+            "the prior, or scale or standardise the features."
+        )
+    r = r[:, :size] * diagonal.sign()[..., None]
+    solution = torch.linalg.solve_triangular(r[..., :size], r[..., size:], upper=True)
+    return r[..., :size].mT.contiguous(), solution[0].mT if shared else solution[..., 0]
 
 
 def _retry(

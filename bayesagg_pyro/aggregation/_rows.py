@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._state import count, named, number, part, read_generator, set_generator
+from bayesagg_pyro._state import (
+    check_generator,
+    finite,
+    named,
+    part,
+    read_generator,
+    saved,
+    set_generator,
+)
 from bayesagg_pyro.aggregation._aggregator_state import load_state, read_state
 from bayesagg_pyro.aggregation._aggregator_tasks import give_back, of_some
 from bayesagg_pyro.aggregation._natures import nature_of
@@ -142,11 +150,11 @@ class Rows:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that later results depend on, as tensors."""
-        return {
+        state = {
             **read_generator(self.generator),
             **named("aggregator", read_state(self.aggregator)),
-            "bargained": number(self._bargained),
         }
+        return state if self._bargained is None else {**state, "bargained": saved(self._bargained)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` gave.
@@ -154,10 +162,13 @@ class Rows:
         Raises:
             StateError: if it is something else.
         """
-        bargained = count(state, "bargained", most=1)
-        set_generator(self.generator, state)
+        bargained = state.get("bargained")
+        if bargained is not None:
+            (bargained,) = finite(type(self.aggregator).__name__, state, ["bargained"])
+        check_generator(self.generator, state)
         load_state(self.aggregator, part(state, "aggregator"))
-        self._bargained = bool(bargained)
+        set_generator(self.generator, state)
+        self._bargained = None if bargained is None else bargained.clone()
 
     def _aggregate(self, matrix: Tensor, gramian: Tensor, norms: Tensor) -> Combined:
         size = norms.max()

@@ -3,7 +3,7 @@
 from bayesagg_pyro.gradients._cat import cat
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._dispatch import distribution
-from bayesagg_pyro.gradients._distribution import GradientDistribution, loss_scale
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError, loss_scale
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._heteroscedastic import heteroscedastic_moments
@@ -21,6 +21,7 @@ __all__ = [
     "Estimator",
     "Exact",
     "GradientDistribution",
+    "MomentError",
     "MonteCarlo",
     "PlugIn",
     "Quadrature",

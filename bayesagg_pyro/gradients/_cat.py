@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 
 __all__ = ["cat"]
 
@@ -57,6 +57,9 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
     def sampler(count: int, generator: torch.Generator | None) -> Tensor:
         return torch.cat([g.sample((count,), generator=generator) for g in grads], 1)
 
+    def error() -> MomentError:
+        return MomentError(*map(torch.cat, zip(*(g.moment_error for g in grads), strict=True)))
+
     return GradientDistribution(
         torch.cat([g.mean for g in grads]),
         torch.cat([g.variance for g in grads]),
@@ -65,6 +68,7 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
         covariance if all(g.covariance is not None for g in grads) else None,
         sampler if all(g.sampler is not None for g in grads) else None,
         _scales(grads),
+        error if all(g.error is not None for g in grads) else None,
     )
 
 

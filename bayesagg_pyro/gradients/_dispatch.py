@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.gradients._conditional import Conditional
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._point import AtPoint
@@ -82,7 +82,7 @@ def _weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistributio
     counts as an example of its task all the same.
     """
     factor = weight.mT[..., None].to(grad.mean.dtype)
-    covariance, sampler = grad.covariance, grad.sampler
+    covariance, sampler, error = grad.covariance, grad.sampler, grad.error
     counted = weight.mT > 0
     scale = grad.loss_scale()
     return replace(
@@ -93,4 +93,9 @@ def _weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistributio
         variance=grad.variance * factor.square(),
         covariance=covariance and (lambda: covariance() * factor.square()[..., None]),
         sampler=sampler and (lambda count, generator: sampler(count, generator) * factor),
+        error=error and (lambda: _scaled(error(), factor)),
     )
+
+
+def _scaled(error: MomentError, factor: Tensor) -> MomentError:
+    return MomentError(error.mean * factor, error.variance * factor.square())

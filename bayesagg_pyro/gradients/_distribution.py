@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import ShapeError, StateError
 
-__all__ = ["GradientDistribution", "loss_scale"]
+__all__ = ["GradientDistribution", "MomentError", "loss_scale"]
+
+
+class MomentError(NamedTuple):
+    """How far moments may be off their exact values, in absolute terms, [tasks, B, d] each.
+
+    A standard error where they are sampled, an estimate from a finer rule where they are
+    integrated, 0 where they are in closed form. Rounding, to the features' dtype first of all, is
+    not in it.
+    """
+
+    mean: Tensor
+    variance: Tensor
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,7 @@ class GradientDistribution:
         covariance: makes the full covariance [tasks, B, d, d] when somebody asks for it.
         sampler: draws [S, tasks, B, d] from the exact distribution.
         scale: `loss_scale` of the batch of which these are some examples; None if they are all.
+        error: estimates the moments' own error when somebody asks for it.
     """
 
     mean: Tensor
@@ -40,6 +54,7 @@ class GradientDistribution:
     covariance: Callable[[], Tensor] | None = None
     sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
     scale: Tensor | None = None
+    error: Callable[[], MomentError] | None = None
 
     def __post_init__(self) -> None:
         if self.mean.ndim != 3 or self.mean.shape != self.variance.shape:
@@ -60,13 +75,29 @@ class GradientDistribution:
 
     def examples(self, rows: slice) -> GradientDistribution:
         """Moments of some of the examples, which weigh what they do in the whole batch."""
+        error = self.error
         return GradientDistribution(
             self.mean[:, rows],
             self.variance[:, rows],
             None if self.observed is None else self.observed[:, rows],
             self.groups,
             scale=self.loss_scale(),
+            error=error and (lambda: MomentError(*(e[:, rows] for e in error()))),
         )
+
+    @property
+    def moment_error(self) -> MomentError:
+        """How far mean and variance may be off; computed at each call, at a multiple of their cost.
+
+        Raises:
+            StateError: if nothing is known of it.
+        """
+        if self.error is None:
+            raise StateError(
+                "the error of these moments is not known; "
+                "they were built from a mean and a variance alone"
+            )
+        return self.error()
 
     @property
     def covariance_matrix(self) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._samples import gradient_sampler
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
@@ -24,6 +24,7 @@ def finish(
     mean: Tensor,
     variance: Tensor,
     covariance: Callable[[], Tensor],
+    error: Callable[[], MomentError] | None = None,
 ) -> GradientDistribution:
     """Moments as a gradient distribution in the features' dtype, 0 where a target is missing.
 
@@ -35,6 +36,7 @@ def finish(
         mean: [tasks, B, d].
         variance: [tasks, B, d].
         covariance: makes the full covariance, [tasks, B, d, d].
+        error: estimates the error of mean and variance; None for closed forms, which have none.
     """
     observed = None if targets.mask is None else targets.mask.mT
     dtype = features.dtype
@@ -45,10 +47,15 @@ def finish(
             moment = torch.where(seen, moment, 0.0)
         return moment.to(dtype)
 
+    def stated() -> MomentError:
+        zero = mean.new_zeros(()).expand_as(mean)
+        return MomentError(*map(clean, (zero, zero) if error is None else error()))
+
     return GradientDistribution(
         clean(mean),
         clean(variance),
         observed=observed,
         covariance=lambda: clean(covariance()),
         sampler=gradient_sampler(head, posterior, features, targets),
+        error=stated,
     )

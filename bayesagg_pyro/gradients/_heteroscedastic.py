@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._error import Moments, refined
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._registry import register
 from bayesagg_pyro.heads import Heteroscedastic
@@ -48,17 +49,28 @@ def heteroscedastic_moments(
     posterior = posterior.to(design.device, design.dtype)
     size = max(1, _CHUNK // (head.tasks * max(len(_ROOTS) * _NODES * 6, 4 * head.in_features)))
     chunks = [slice(i, i + size) for i in range(0, len(design), size)]
-    sums = [_integrate(head, posterior, design[rows], targets.examples(rows)) for rows in chunks]
-    mean = torch.cat([s.mean() for s in sums], 1)
-    variance = torch.cat([s.variance() for s in sums], 1)
+
+    def integrated(nodes: int) -> list[_Sums]:
+        return [
+            _integrate(head, posterior, design[rows], targets.examples(rows), nodes)
+            for rows in chunks
+        ]
+
+    def moments(sums: list[_Sums]) -> Moments:
+        return Moments(
+            torch.cat([s.mean() for s in sums], 1), torch.cat([s.variance() for s in sums], 1)
+        )
+
+    sums = integrated(_NODES)
+    found = moments(sums)
     return finish(
         head,
         posterior,
         features,
         targets,
-        mean,
-        variance,
+        *found,
         lambda: torch.cat([s.covariance() for s in sums], 1),
+        lambda: refined(found, moments(integrated(2 * _NODES))),
     )
 
 
@@ -94,7 +106,11 @@ class _Sums(NamedTuple):
 
 
 def _integrate(
-    head: Heteroscedastic, posterior: GaussianFamily, design: Tensor, targets: Targets
+    head: Heteroscedastic,
+    posterior: GaussianFamily,
+    design: Tensor,
+    targets: Targets,
+    nodes: int,
 ) -> _Sums:
     d, tasks = head.in_features, head.tasks
     weight_mean = posterior.mean.unflatten(-1, (2, -1))  # [tasks, 2, D]
@@ -112,7 +128,7 @@ def _integrate(
     r = (cross[:, :, 0] - kappa[..., None, None] * k) * over_rho[..., None, None]
 
     sigma, kappa, rho = (x.expand(tasks, -1) for x in (sigma, kappa, rho))
-    x, p = normal_rule(centre[..., 1], sigma, _NODES, EXPONENTIAL)  # [N, tasks, b]
+    x, p = normal_rule(centre[..., 1], sigma, nodes, EXPONENTIAL)  # [N, tasks, b]
     z = x.new_tensor(_ROOTS)[:, None, None, None]
     f = centre[..., 0] + kappa * x + rho * z  # [4, N, tasks, b]
     log_variance = (centre[..., 1] + sigma * x).expand_as(f)

@@ -10,6 +10,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._error import REPEATS, Moments, check_tolerance, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments, squares
@@ -19,6 +20,9 @@ from bayesagg_pyro.targets import Targets
 
 __all__ = ["MonteCarlo"]
 
+#: Draws at most, where a tolerance asks for more.
+_LIMIT = 2**17
+
 
 class MonteCarlo(Estimator):
     """Sample moments over J weight vectors (the paper's eq. moments_mc); any head, any posterior.
@@ -27,17 +31,29 @@ class MonteCarlo(Estimator):
     variance loses no digits to E[g²] − E[g]². The variance is the unbiased one.
 
     Args:
-        samples: J, at least 2. The relative error of a variance is about sqrt(2 / J).
+        samples: J, at least 2. The standard error of a mean is sqrt(1 / J) standard deviations,
+            the relative one of a variance about sqrt(2 / J), more where the gradient has heavy
+            tails; `GradientDistribution.moment_error` estimates both, from as many draws again.
+        tolerance: the error that is allowed, in these units, a root mean square over the features:
+            samples are doubled, up to 131,072, until the estimated error is below it, and a warning
+            says so if it is not. Looking at the error waits for the device.
         generator: source of randomness; the engine's, or torch's global one, if None.
 
     Raises:
-        SettingError: if J is below 2.
+        SettingError: if J is below 2, or the tolerance not positive.
     """
 
-    def __init__(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        samples: int = 1024,
+        *,
+        tolerance: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
         if samples < 2:
             raise SettingError(f"MonteCarlo needs at least 2 samples, not {samples}")
         self.samples = samples
+        self.tolerance = check_tolerance(tolerance)
         self.generator = generator
 
     def estimate(
@@ -52,21 +68,29 @@ class MonteCarlo(Estimator):
         generator = self.generator or generator
         posterior = posterior.to(dtype=linalg.head_dtype(features.device))
 
-        def moments(products: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-            return sampled_moments(
-                head, posterior, features, targets, self.samples, generator, products
+        def moments(
+            samples: int,
+            generator: torch.Generator | None,
+            products: Callable[[Tensor], Tensor] = squares,
+        ) -> Moments:
+            return Moments(
+                *sampled_moments(head, posterior, features, targets, samples, generator, products)
             )
 
-        mean, variance = moments(squares)
-        return finish(
-            head,
-            posterior,
-            features,
-            targets,
-            mean,
-            variance,
-            lambda: moments(outer_products)[1],
-        )
+        def attempt(samples: int) -> GradientDistribution:
+            some = max(2, samples // REPEATS)
+            return finish(
+                head,
+                posterior,
+                features,
+                targets,
+                *moments(samples, generator),
+                lambda: moments(samples, generator, outer_products).variance,
+                lambda: repeated(lambda g: moments(some, g), features.device, some / samples),
+            )
+
+        name = f"head {head.site!r}, MonteCarlo"
+        return until(self.tolerance, attempt, self.samples, _LIMIT, name)
 
     def __repr__(self) -> str:
-        return f"MonteCarlo(samples={self.samples})"
+        return f"MonteCarlo(samples={self.samples}, tolerance={self.tolerance})"

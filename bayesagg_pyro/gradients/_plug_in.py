@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.gradients._dispatch import default_estimator
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._samples import sampled_gradients
 from bayesagg_pyro.heads import Head
@@ -55,11 +55,12 @@ class PlugIn(Estimator):
         grad = inner.estimate(head, posterior, features, targets, generator)
         weight = posterior.mean.to(linalg.head_dtype(features.device))
         mean = sampled_gradients(head, weight[None], features, targets)[0].to(grad.mean.dtype)
-        shift, sampler = mean - grad.mean, grad.sampler
+        shift, sampler, error = mean - grad.mean, grad.sampler, grad.error
         return replace(
             grad,
             mean=mean,
             sampler=sampler and (lambda count, generator: sampler(count, generator) + shift),
+            error=error and (lambda: MomentError(torch.zeros_like(mean), error().variance)),
         )
 
     def __repr__(self) -> str:

@@ -173,6 +173,7 @@ class FromPyro(SharedWeights):
         *,
         method: Literal["auto", "quadrature", "probit", "samples"] = "auto",
         samples: int = 128,
+        tolerance: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Any:
         """The equal mixture of the model's likelihoods at draws of w, batch shape [B, tasks].
@@ -182,6 +183,7 @@ class FromPyro(SharedWeights):
             posterior: any that can be sampled.
             method: "auto" or "samples", which are the same here.
             samples: draws.
+            tolerance: largest sampling error allowed, for which draws are doubled, up to 8,192.
             generator: a fresh one with a fixed seed if None, so that calls agree.
 
         Raises:
@@ -194,14 +196,18 @@ class FromPyro(SharedWeights):
             )
         if generator is None:
             generator = torch.Generator(features.device).manual_seed(0)
-        weight = posterior.sample((samples,), generator=generator)[:, 0].detach()
-        with following(features):
-            features = features.to(weight.dtype)
-            components = []
-            for w in weight:
-                seen = run(self.user_model, self.layout, w, features, None)
-                components.append(Columns([site["fn"] for site in seen.values()]))
-            return mixture(components, self.target_kind).of(f"head {self.site!r}")
+        from bayesagg_pyro.predictive._predict import draws_until  # built from heads
+
+        def drawn(count: int) -> Any:
+            weight = posterior.sample((count,), generator=generator)[:, 0].detach()
+            with following(features):
+                components = []
+                for w in weight:
+                    seen = run(self.user_model, self.layout, w, features.to(w.dtype), None)
+                    components.append(Columns([site["fn"] for site in seen.values()]))
+                return mixture(components, self.target_kind).of(f"head {self.site!r}")
+
+        return draws_until(tolerance, drawn, samples, 2**13, self.site)
 
     def model(
         self, features: Tensor, targets: RawTargets | None = None, *, prior: Any = None

@@ -188,6 +188,7 @@ class Head(LinearOutputs, ABC):
         *,
         method: Literal["auto", "quadrature", "probit", "samples"] = "auto",
         samples: int = 512,
+        tolerance: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Any:
         """p(y | h) with the weights integrated out; see `bayesagg_pyro.predictive.predictive`.
@@ -197,6 +198,7 @@ class Head(LinearOutputs, ABC):
             posterior: over the weights; Gaussian, or any that can be sampled.
             method: "auto" takes the most exact there is.
             samples: draws of the weights, where they are drawn.
+            tolerance: largest sampling error allowed, for which samples are doubled.
             generator: a fresh one with a fixed seed if None, so that calls agree.
 
         Returns:
@@ -208,7 +210,13 @@ class Head(LinearOutputs, ABC):
         from bayesagg_pyro import predictive  # built from heads: no import at load time
 
         return predictive.predictive(
-            self, features, posterior, method=method, samples=samples, generator=generator
+            self,
+            features,
+            posterior,
+            method=method,
+            samples=samples,
+            tolerance=tolerance,
+            generator=generator,
         )
 
     # -- input -----------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ class MixtureOfDraws(TakesTargets, TorchDistribution):
         return torch.stack([c.mean for c in self.components]).mean(0)
 
     @property
+    def standard_error(self) -> Tensor:
+        """Sampling error of `mean`, for independent draws."""
+        return _standard_error(torch.stack([c.mean for c in self.components]))
+
+    @property
     def variance(self) -> Tensor:
         """Mean of the likelihoods' variances and variance of their means."""
         inner = torch.stack([c.variance for c in self.components]).mean(0)
@@ -119,8 +124,15 @@ def mixture(components: Sequence[Any], target_kind: TargetKind) -> Any:
     categorical = torch.distributions.Categorical
     single = [c.parts[0] if isinstance(c, Columns) else c for c in components]
     if all(isinstance(c, categorical) for c in single):
-        probabilities = torch.stack([c.probs for c in single]).mean(0)
-        if probabilities.ndim == 2:  # [B, C]: the one task's axis is left out
-            probabilities = probabilities[:, None]
-        return CategoricalPredictive(probs=probabilities, validate_args=False)
+        probabilities = torch.stack([c.probs for c in single])
+        if probabilities.ndim == 3:  # [S, B, C]: the one task's axis is left out
+            probabilities = probabilities[:, :, None]
+        made = CategoricalPredictive(probs=probabilities.mean(0), validate_args=False)
+        made.standard_error = _standard_error(probabilities)
+        return made
     return MixtureOfDraws(components, target_kind)
+
+
+def _standard_error(draws: Tensor) -> Tensor:
+    """Of an average over the first axis."""
+    return draws.std(0) / math.sqrt(len(draws)) if len(draws) > 1 else draws[0] + torch.inf

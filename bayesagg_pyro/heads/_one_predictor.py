@@ -79,6 +79,9 @@ class OnePredictor(Head, ABC):
         """Where on the axis of u the derivative bends, and over what width: (centre, width).
 
         Quadrature puts its nodes there when the posterior is wider; broadcastable to [B, tasks].
-        `bayesagg_pyro.quadrature.EXPONENTIAL` is that of derivatives such as exp(u) − y.
+        `bayesagg_pyro.quadrature.EXPONENTIAL` is that of derivatives such as exp(u) − y. Here: at
+        the target over an unknown width for real targets, as robust losses do; else as a logistic.
         """
+        if self.target_kind == "real":
+            return Transition(targets, 0.0, growth=0.0, nodes=64, finest=1e-5)
         return 0.0, 1.0

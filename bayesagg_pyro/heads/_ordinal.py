@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -106,10 +107,15 @@ class Ordinal(OnePredictor):
         return self.weighed(slope, targets), self.weighed(curvature, targets)
 
     def transition(self, targets: Tensor) -> Transition:
-        """In the middle of the class, or at the only cut-point of the first and last."""
+        """At both cut-points of the class, or at the only one of the first and last."""
         theta = self.cutpoints.detach()
         middle = torch.cat([theta[:, :1], (theta[:, 1:] + theta[:, :-1]) / 2, theta[:, -1:]], 1)
-        return Transition(_pick(middle, targets.long()), 1.0)
+        half = torch.nn.functional.pad(theta.diff(dim=1) / 2, (1, 1))
+        growth = 1.0 if self.link == "logit" else math.inf
+        labels = targets.long()
+        return Transition(
+            _pick(middle, labels), 1.0, growth, nodes=128, finest=1e-6, gap=_pick(half, labels)
+        )
 
     @property
     def demand(self) -> str:
@@ -130,12 +136,15 @@ class Ordinal(OnePredictor):
         # Half precisions have neither the range of `far` nor all functions.
         outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         theta = self.cutpoints.to(outputs.dtype)
-        edge = torch.full_like(theta[:, :1], self._f.far)
-        lower, upper = torch.cat([-edge, theta], 1), torch.cat([theta, edge], 1)  # [tasks, C]
+        far = torch.full_like(theta[:, :1], self._f.far)
+        # The outer classes end far away from the bound that they have.
+        lower = torch.cat([theta[:, :1] - far, theta], 1)  # [tasks, C]
+        upper = torch.cat([theta, theta[:, -1:] + far], 1)
+        gap = torch.cat([far, theta.diff(dim=1), far], 1)
         if labels is not None:
             labels = labels.clamp(0, self.classes - 1)  # bad ones under deferred validation
-            lower, upper = _pick(lower, labels), _pick(upper, labels)
-        return lower - outputs, upper - outputs, upper - lower
+            lower, upper, gap = (_pick(table, labels) for table in (lower, upper, gap))
+        return lower - outputs, upper - outputs, gap
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

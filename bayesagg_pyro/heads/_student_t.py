@@ -97,4 +97,5 @@ class StudentT(OnePredictor):
     def transition(self, targets: Tensor) -> Transition:
         """The derivative turns at u = y ± τ sqrt(ν), where its poles are, and falls like 1/u."""
         # A logistic of width 1 has its poles at a distance of π.
-        return Transition(targets, self.scale * self.df.sqrt() / torch.pi, growth=0.0)
+        width = self.scale * self.df.sqrt() / torch.pi
+        return Transition(targets, width, growth=0.0, nodes=64, finest=0.0)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
@@ -19,9 +23,12 @@ from bayesagg_pyro.inference._statistics import (
 )
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
-from bayesagg_pyro.targets import Parsed, RawTargets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["Conjugate"]
+
+#: Relative rounding error of a full-data posterior that is warned of.
+_WORTH_TELLING = 1e-6
 
 
 class Conjugate(Scheme):
@@ -30,6 +37,11 @@ class Conjugate(Scheme):
     The mean is in innovation form: it corrects the prior mean by what the data say against it, so
     no large `Λ m_p` is formed and cancelled. Tasks with a common noise, prior precision and set of
     observed examples share one Λ.
+
+    On the CPU a batch whose Λ is badly conditioned goes through a square root (QR) of the stacked
+    prior and features, which needs no jitter and loses half the digits that Λ itself would; Λ is
+    given too, but rounded. Elsewhere, and for the sums of a full-data prior, `info.rounding` says
+    what is lost.
     """
 
     def infer(
@@ -55,10 +67,15 @@ class Conjugate(Scheme):
         design = head.exact(features)
         prior = prior.to(design.device, design.dtype)
         residual = observed.values.to(design.dtype) - design @ prior.mean.mT
-        precision, shift = data_terms(
-            design, observed._replace(values=residual), _noise_precision(head, design)
-        )
-        return _condition(head, prior, precision, shift)
+        noise_precision = _noise_precision(head, design)
+        precision, shift = data_terms(design, observed._replace(values=residual), noise_precision)
+        total = prior.precision_matrix + precision
+        if design.device.type == "cpu":  # where looking at the outcome costs nothing
+            tril, failed = torch.linalg.cholesky_ex(total)
+            if linalg.is_lossy(tril, failed):
+                return _by_square_root(prior, total, design, residual, observed, noise_precision)
+            return _condition(head, prior, total, shift, linalg.Factor(tril, 0.0 * failed))
+        return _condition(head, prior, total, shift)
 
     def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
         """Empty sums, from which `infer_from` makes a posterior; examples need not be kept."""
@@ -72,7 +89,17 @@ class Conjugate(Scheme):
         precision, shift = statistics.terms(_noise_precision(head, statistics.moment))
         prior = prior.to(shift.device, shift.dtype)
         explained = (precision @ prior.mean[..., None])[..., 0]
-        return _condition(head, prior, precision, shift - explained)
+        made = _condition(head, prior, prior.precision_matrix + precision, shift - explained)
+        if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:
+            warnings.warn(
+                f"head {head.site!r}: the precision is so badly conditioned, at least "
+                f"{made.info.condition.max():.1e}, that the posterior of these sums may be off by "
+                f"{made.info.rounding.max():.0e}, relatively. Strengthen the prior, or standardise "
+                "or decorrelate the features.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return made
 
     def leave_out(
         self,
@@ -102,12 +129,39 @@ class Conjugate(Scheme):
 
 
 def _condition(
-    head: Head, prior: GaussianPosterior, precision: Tensor, innovation: Tensor
+    head: Head,
+    prior: GaussianPosterior,
+    total: Tensor,
+    innovation: Tensor,
+    factor: linalg.Factor | None = None,
 ) -> GaussianPosterior:
-    total = prior.precision_matrix + precision
-    tril, jitter = linalg.cholesky(total, what=f"posterior precision of head {head.site!r}")
-    mean = prior.mean + linalg.solve(tril, innovation)
-    return GaussianPosterior(mean, total, precision_tril=tril, jitter=jitter)
+    if factor is None:
+        factor = linalg.cholesky(total, what=f"posterior precision of head {head.site!r}")
+    mean = prior.mean + linalg.solve(factor.tril, innovation)
+    return GaussianPosterior(mean, total, precision_tril=factor.tril, jitter=factor.jitter)
+
+
+def _by_square_root(
+    prior: GaussianPosterior,
+    total: Tensor,
+    design: Tensor,
+    residual: Tensor,
+    targets: Targets,
+    noise_precision: Tensor,
+) -> GaussianPosterior:
+    """The same posterior with half the digits lost, at several times the cost."""
+    root = noise_precision.sqrt().reshape(1, -1).expand(len(design), -1)
+    factor = targets.factor(design.dtype)
+    root = root if factor is None else root * factor.sqrt()
+    tril, step = linalg.square_root(
+        prior.precision_tril.expand(len(total), -1, -1),
+        design,
+        root.expand(-1, len(total)),
+        residual,
+    )
+    made = GaussianPosterior(prior.mean + step, total, precision_tril=tril)
+    made.info = replace(made.info, square_root=made.info.jitter == 0)
+    return made
 
 
 def _noise_precision(head: Gaussian, like: Tensor) -> Tensor:

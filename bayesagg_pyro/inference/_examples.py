@@ -72,8 +72,8 @@ class Examples(Statistics):
             values = torch.where(valid, values, torch.full_like(values, self._head.filler))
             one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
             weight = torch.where(valid, one if weight is None else weight, 0.0)
-        batch = {"features": self._narrow(features, valid), "values": values}
-        batch |= {"mask": mask, "weight": weight}
+        batch: dict[str, Tensor | None] = {"features": self._narrow(features, valid)}
+        batch |= {"values": values, "mask": mask, "weight": weight}
         count = len(features)
         for name, rows in batch.items():
             if rows is None and name in self._arrays:

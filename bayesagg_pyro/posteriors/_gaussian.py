@@ -85,9 +85,9 @@ class Gaussian(GaussianFamily):
     @cached_property
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of S, [tasks or 1, P, P]."""
-        # The reversed matrix' factor is the upper factor of Λ, whose inverse is lower triangular.
-        upper = linalg.cholesky(self.precision_matrix.flip(-2, -1)).tril.flip(-2, -1).mT
-        return linalg.inverse_tril(upper)
+        # S = L⁻ᵀ L⁻¹ = Rᵀ R: no precision is factored again, which may take jitter.
+        r: Tensor = torch.linalg.qr(self.inverse_tril, mode="r").R
+        return (r * r.diagonal(dim1=-2, dim2=-1).sign()[..., None]).mT
 
     @property
     def variance(self) -> Tensor:
@@ -139,9 +139,10 @@ class Gaussian(GaussianFamily):
         return torch.einsum("tpk,...tp->...tk", tril, vectors).square().sum(-1)
 
     def condition_number(self) -> Tensor:
-        """Exact 2-norm condition number of Λ, [tasks or 1]; an eigenvalue problem, not per step."""
-        values: Tensor = torch.linalg.eigvalsh(self.precision_matrix)
-        return values[..., -1] / values[..., 0]
+        """Exact 2-norm condition number of Λ, [tasks or 1]; an SVD, not per step."""
+        values: Tensor = torch.linalg.svdvals(self.precision_tril)  # more digits than of Λ itself
+        condition: Tensor = (values[..., 0] / values[..., -1]).square()
+        return condition
 
     def sound(self) -> bool:
         """Whether the precision is symmetric and the factor is its own."""

@@ -35,6 +35,7 @@ class Info:
         jitter: [tasks or 1], multiple of the precision's diagonal added to factor it (0: none).
         condition: [tasks or 1], a lower bound on the condition number of the precision, read off
             its factor's diagonal at no cost.
+        square_root: [tasks or 1] bool, whether the factor was made without forming the precision.
         newton_decrement: [tasks], sqrt(aᵀ Λ⁻¹ a) for the gradient a of the negative log-posterior
             at the expansion point: the length of the Newton step in posterior standard deviations.
         gain_ratio: [tasks], actual over predicted decrease of the negative log-posterior along
@@ -70,6 +71,20 @@ class Info:
     prior_scale: Tensor | None = None
     noise_scale: Tensor | None = None
     left_out: Tensor | None = None
+    square_root: Tensor | None = None
+
+    @property
+    def rounding(self) -> Tensor:
+        """What rounding may cost mean and variances, relatively, [tasks or 1].
+
+        The machine's precision times `condition`, or times its square root where the factor is a
+        square root. `condition` being a lower bound, this is an estimate, mostly within a factor of
+        100. A jitter of 0 says that nothing was added, not that nothing was lost.
+        """
+        condition = self.condition
+        if self.square_root is not None:
+            condition = torch.where(self.square_root, condition.sqrt(), condition)
+        return torch.finfo(condition.dtype).eps * condition
 
     @property
     def overlong(self) -> Tensor | None:

@@ -75,17 +75,25 @@ def probit(head: Head, mean: Tensor, variance: Tensor) -> BernoulliPredictive:
     return BernoulliPredictive(logits=logits, validate_args=False).of(f"head {head.site!r}")
 
 
-def sampled(head: Head, chunks: Iterable[Tensor]) -> Tensor:
-    """The log of the average probability of each class over drawn outputs, [B, tasks, C]."""
+def sampled(head: Head, chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """The log of the average probability of each class over drawn outputs, and its standard error.
+
+    Returns:
+        [B, tasks, C] each; the error is of the probability itself, for independent draws.
+    """
     total: Tensor | None = None
     count = 0
     for outputs in chunks:
         with following(outputs):
-            each = log_probabilities(head, outputs).logsumexp(0)
+            log_p = log_probabilities(head, outputs)
+            each = torch.stack([log_p.logsumexp(0), (2 * log_p).logsumexp(0)])
         total = each if total is None else torch.logaddexp(total, each)
         count += len(outputs)
     assert total is not None
-    return total - math.log(count)
+    first, second = total - math.log(count)
+    # Var p = (E p)² (E p² / (E p)² − 1)
+    spread = torch.expm1((second - 2 * first).clamp(min=0))
+    return first, first.exp() * (spread / (count - 1)).sqrt() if count > 1 else first + torch.inf
 
 
 def log_probabilities(head: Head, outputs: Tensor) -> Tensor:

@@ -54,6 +54,12 @@ class SampledPredictive(PredictiveDistribution):
         return variance
 
     @property
+    def standard_error(self) -> Tensor:
+        """Sampling error of `mean`, [B, tasks]; right for independent draws, not for chains."""
+        degrees = len(self.outputs) - 1
+        return (self.epistemic_variance / degrees).sqrt() if degrees else self.mean + torch.inf
+
+    @property
     def aleatoric_variance(self) -> Tensor:
         """Average of the components' variances."""
         variance: Tensor = self.components.variance.mean(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -16,7 +18,7 @@ from bayesagg_pyro.heads import (
     OnePredictor,
     StudentT,
 )
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 from bayesagg_pyro.predictive import _classes as classes
 from bayesagg_pyro.predictive._compound import NormalCompound, PredictorCompound
 from bayesagg_pyro.predictive._mixture import SampledPredictive
@@ -29,6 +31,9 @@ from bayesagg_pyro.predictive._student_t import student_t
 
 __all__ = ["Method", "predictive"]
 
+#: Draws at most, where a tolerance asks for more.
+_LIMIT = 2**17
+
 Method: TypeAlias = Literal["auto", "quadrature", "probit", "samples"]
 
 
@@ -39,6 +44,7 @@ def predictive(
     *,
     method: Method = "auto",
     samples: int = 512,
+    tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Any:
     """p(y | h) = ∫ p(y | w, h) dposterior(w); what `head.predictive` returns.
@@ -54,7 +60,12 @@ def predictive(
         posterior: over its weights.
         method: "auto" as above; "quadrature" or an error; "probit", MacKay's approximation, for
             Bernoulli heads; "samples", a mixture over draws, for all.
-        samples: draws of the weights. The error of a probability p is sqrt(p (1 − p) / samples).
+        samples: draws of the weights. What is made of draws has an attribute `standard_error`, of
+            the probabilities (that of 1, [B, tasks], or of all classes, [B, tasks, C]) or of the
+            mean, [B, tasks]: below sqrt(p (1 − p) / samples) for a probability p.
+        tolerance: largest standard error allowed, of a probability, or of a mean in predictive
+            standard deviations: draws are doubled until it is met, up to 131,072 and then with a
+            warning. Stored draws are as many as they are.
         generator: a fresh one with a fixed seed if None, so that calls agree.
 
     Returns:
@@ -70,6 +81,8 @@ def predictive(
         raise SettingError(
             f'method must be "auto", "quadrature", "probit" or "samples", not {method!r}'
         )
+    if tolerance is not None and not tolerance > 0:
+        raise SettingError(f"tolerance must be positive, or None, not {tolerance}")
     if samples < 1:
         raise SettingError(f"samples must be at least 1, not {samples}")
     head.check_weights(posterior, "posterior")
@@ -84,10 +97,64 @@ def predictive(
             f"head {head.site!r}: there is no quadrature for {type(head).__name__} heads with "
             f'{type(posterior).__name__} posteriors; use method="auto" or "samples"'
         )
+    return draws_until(
+        tolerance,
+        lambda count: _by_samples(head, features, posterior, count, generator),
+        samples,
+        samples if isinstance(posterior, Empirical) else _LIMIT,
+        head.site,
+    )
+
+
+def draws_until(
+    tolerance: float | None, make: Callable[[int], Any], samples: int, limit: int, site: str
+) -> Any:
+    """Double the draws behind a predictive distribution until its error is within the tolerance.
+
+    Args:
+        tolerance: as in `predictive`; None tries once.
+        make: the distribution of that many draws, with a `standard_error`.
+        samples: to begin with.
+        limit: where to stop, with a warning.
+        site: the head's name, for the warning.
+    """
+    found = make(samples)
+    while tolerance is not None and (error := _largest_error(found)) > tolerance:
+        if samples >= limit:
+            warnings.warn(
+                f"head {site!r}: the predictive distribution has a sampling error of up to "
+                f"{error:.2g}, more than the tolerance of {tolerance:.2g}; draw more weights",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            break
+        samples = min(2 * samples, limit)
+        found = make(samples)
+    return found
+
+
+def _by_samples(
+    head: Head,
+    features: Tensor,
+    posterior: Posterior,
+    samples: int,
+    generator: torch.Generator | None,
+) -> Any:
+    """A mixture over draws, which knows its sampling error."""
     outputs = drawn_outputs(head, posterior, features, samples, generator)
-    if classes.has_classes(head):
-        return classes.from_log_probabilities(head, classes.sampled(head, outputs))
-    return SampledPredictive(head, torch.cat(list(outputs)))
+    if not classes.has_classes(head):
+        return SampledPredictive(head, torch.cat(list(outputs)))
+    log_p, error = classes.sampled(head, outputs)
+    found: Any = classes.from_log_probabilities(head, log_p)
+    found.standard_error = error[..., 1] if head.target_kind == "binary" else error
+    return found
+
+
+def _largest_error(found: Any) -> float:
+    """Of a probability, or of a mean in standard deviations."""
+    classes = isinstance(found, torch.distributions.Bernoulli | torch.distributions.Categorical)
+    error = found.standard_error
+    return float((error if classes else error / found.variance.sqrt()).max())
 
 
 def _by_quadrature(head: Head, features: Tensor, posterior: GaussianFamily) -> Any:

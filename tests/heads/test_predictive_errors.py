@@ -1,0 +1,60 @@
+"""Predictive distributions made of draws say how far off they may be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from likelihoods import gaussian, make, normal
+
+from bayesagg_pyro import errors, heads, posteriors
+from bayesagg_pyro.predictive import predictive
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("name", ["ordinal logit", "bernoulli", "categorical", "student"])
+def test_standard_errors_cover_the_truth(rng, name) -> None:
+    """Two standard errors hold the exact value about 95 times in 100."""
+    own = {"bernoulli": heads.Bernoulli(3, 2), "categorical": heads.Categorical(3, 2)}
+    head = own[name].double() if name in own else make(name)
+    p, h = gaussian(rng, head), normal(rng, 5, 3)
+    exact = predictive(head, h, p)
+    covered = []
+    for seed in range(60):
+        found = predictive(head, h, p, method="samples", samples=200, generator=seeded(seed))
+        off = found.mean - exact.mean if name == "student" else found.probs - exact.probs
+        assert found.standard_error.shape == off.shape
+        covered.append((off.abs() <= 2 * found.standard_error).double().mean())
+    assert 0.9 < torch.stack(covered).mean() < 0.99
+
+
+@pytest.mark.parametrize("name", ["ordinal logit", "student"])
+def test_a_tolerance_is_met(rng, name) -> None:
+    head = make(name)
+    p, h = gaussian(rng, head), normal(rng, 4, 3)
+    found = head.predictive(h, p, method="samples", samples=8, tolerance=0.02)
+    error = found.standard_error
+    error = error if name.startswith("ordinal") else error / found.variance.sqrt()
+    assert error.max() <= 0.02
+    assert head.predictive(h, p, method="samples", samples=8).standard_error.max() > 0.02
+
+
+def test_stored_draws_cannot_be_more(rng) -> None:
+    head = make("ordinal logit")
+    p = posteriors.Empirical(normal(rng, 10, 2, 3))
+    with pytest.warns(RuntimeWarning, match="sampling error"):
+        predictive(head, normal(rng, 4, 3), p, tolerance=1e-4)
+    for bad in (0.0, -0.1):
+        with pytest.raises(errors.SettingError, match="tolerance"):
+            predictive(head, normal(rng, 4, 3), p, tolerance=bad)
+
+
+def test_one_draw_says_nothing(rng) -> None:
+    for name in ("ordinal logit", "student"):
+        head = make(name)
+        found = predictive(
+            head, normal(rng, 2, 3), gaussian(rng, head), method="samples", samples=1
+        )
+        assert found.standard_error.isinf().all()
