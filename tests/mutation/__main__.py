@@ -40,8 +40,11 @@ AREAS = {
     "posteriors": "bayesagg_pyro/posteriors/*.py",
     "engine": "bayesagg_pyro/[_e]*.py",
 }
-#: Folders of tests that are of other parts than the library, or of this.
-SKIPPED = {"experiments", "images", "models", "mutation", "qm9", "report", "runner", "studies"}
+#: Folders of tests that are of other parts than the library, or slow and wide, or of this.
+SKIPPED = {
+    "experiments", "fuzz", "images", "models", "mutation", "qm9", "qm9_scale", "report", "runner",
+    "studies", "swap",
+}  # fmt: skip
 #: Seconds of tests that meet a mutant first; most are killed by then.
 _FIRST = 3.0
 
