@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if one.key not in results
             or (results[one.key]["status"] == "survived" and results[one.key]["of"] != tests)
         ]
-        size = 8 * options.jobs
+        size = 16 * options.jobs
         for start in range(0, len(left), size):
             part = left[start : start + size]
             new = judge(root, part, coverage, results, options.limit, options.jobs)
