@@ -29,6 +29,8 @@ def test_powers_outside_their_range_are_refused(power) -> None:
         {"covariance": "full", "power": 0.5},
         {"covariance": "full", "power": [1.0, 0.9]},
         {"covariance": "full", "resolution": "task"},
+        {"covariance": "full", "floor": 0.5},
+        {"covariance": "full", "max_ratio": 3.0},
     ],
     ids=str,
 )
