@@ -33,9 +33,12 @@ def read_state(module: nn.Module) -> dict[str, Tensor]:
             tensors[key] = saved(value)
         elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
             arrays[key] = saved(torch.as_tensor(value))
-        elif (packed := _packed(value, inside := {}, key)) is not NotImplemented:
-            plain[key] = packed
-            tensors |= inside
+        else:
+            inside: dict[str, Tensor] = {}
+            packed = _packed(value, inside, key)
+            if packed is not NotImplemented:
+                plain[key] = packed
+                tensors |= inside
     text = json.dumps(plain, sort_keys=True).encode()
     numbers = torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
     return {**named("tensors", tensors), **named("arrays", arrays), "plain": numbers}

@@ -76,9 +76,8 @@ if sys.argv[2] == "broken":
 
 def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
-        described = job.run.describe()
-        best = {"test": {task["name"]: 1.0 for task in described["tasks"]}}
-        results = json.dumps({"format": 1, **described, "best": best, "last": {}, "history": []})
+        finished: dict[str, Any] = {"best": {"test": {}}, "last": {}, "history": []}
+        results = json.dumps({"format": 1, **job.run.describe(), **finished})
         return [sys.executable, "-c", FAKE, str(out / job.folder), job.label, results]
 
     monkeypatch.setattr(work, "command", fake)
