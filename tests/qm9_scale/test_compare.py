@@ -76,7 +76,8 @@ if sys.argv[2] == "broken":
 
 def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
-        finished: dict[str, Any] = {"best": {"test": {}}, "last": {}, "history": []}
+        measured: dict[str, Any] = {"test": {}, "test_figures": {}, "validation_score": 0.0}
+        finished = {"best": measured, "last": measured, "history": []}
         results = json.dumps({"format": 1, **job.run.describe(), **finished})
         return [sys.executable, "-c", FAKE, str(out / job.folder), job.label, results]
 
