@@ -1,7 +1,7 @@
 """States as tensors under plain names: how parts are put together, read and checked.
 
 Everything that outlives a step is saved as tensors alone, so that any tool that knows tensors by
-name (safetensors, averaging, `map_location`, `torch.load(weights_only=True)`) can handle it. Parts
+name (safetensors, averaging, `map_location`, safe loading) can handle it. Parts
 are joined with dots; a part that is not there has no names.
 """
 

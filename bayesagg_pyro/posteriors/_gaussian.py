@@ -53,9 +53,6 @@ class Gaussian(GaussianFamily):
             precision_tril, jitter = linalg.cholesky(precision_matrix)
         elif jitter is None:
             jitter = precision_tril.new_zeros(precision_tril.shape[0])
-        # By columns, as LAPACK makes it: products of the same numbers in another order round
-        # otherwise, and a state keeps no order.
-        precision_tril = precision_tril.mT.contiguous().mT
         self._mean = mean
         self._precision_matrix = precision_matrix
         self.precision_tril = precision_tril
