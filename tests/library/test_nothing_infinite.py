@@ -364,3 +364,11 @@ def test_the_head_whose_gradient_overflows_is_named() -> None:
         ba.BayesAgg({"b": heads.Bernoulli(1), "p": culprit}).backward(
             h.requires_grad_(), {"b": y, "p": y}
         )
+
+
+def test_the_head_whose_loss_overflows_is_named() -> None:
+    good, bad = heads.Bernoulli(1, bias=False), heads.Poisson(1, bias=False)
+    bad.weight.data.fill_(95.0)
+    h, y = torch.ones(2, 1, requires_grad=True), torch.ones(2, 1)
+    with pytest.raises(errors.NonFiniteError, match="the loss of head 'p' overflows"):
+        ba.BayesAgg({"b": good, "p": bad}).backward(h, {"b": y, "p": y})

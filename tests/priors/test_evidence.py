@@ -390,3 +390,15 @@ def test_a_temperature_tempers_the_posterior_and_not_the_evidence(make, rng) -> 
     data_terms = [p.to_gaussian().precision_matrix - chosen for p in (cold, hot)]
     assert data_terms[0].abs().max() > 1
     close(4 * data_terms[1], data_terms[0], 1e-6)
+
+
+def test_a_tracker_forgets_its_scale_with_a_state_that_has_none(rng) -> None:
+    data = gaussian(rng)
+    start = lambda: priors.Evidence().start(data.head, inference.Conjugate())  # noqa: E731
+    fresh, used = start().state_dict(), start()
+    used.collect(*data.parsed(WHOLE))
+    used.accept(used.propose())
+    assert any(name.endswith("scale") for name in used.state_dict())
+    used.load_state_dict(fresh)
+    assert used.state_dict().keys() == fresh.keys()
+    assert used.prior is None

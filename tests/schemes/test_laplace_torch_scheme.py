@@ -130,3 +130,12 @@ def test_a_regression_head_goes_on_learning_around_its_point(rng) -> None:
     mtl.backward(h.clone().requires_grad_(), y)
     assert head.weight.grad is not None
     torch.testing.assert_close(mtl.predict(h)["y"], h @ head.weight.detach().to(h).mT)
+
+
+def test_bad_features_are_refused_by_name(rng) -> None:
+    p = Linear(rng)
+    values, mask, _ = p.targets
+    spoilt = p.features.clone()
+    spoilt[0, 0] = torch.nan
+    with pytest.raises(errors.NonFiniteError, match="feature 0 of example 0"):
+        inference.LaplaceTorch().infer(p.head, spoilt, (values, mask), p.prior)
