@@ -63,7 +63,7 @@ def count(state: Mapping[str, Tensor], name: str, *, most: int | None = None) ->
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise StateError(f"the saved state has no number {name!r}; save it again as a whole")
     found = value.item()
-    whole = not isinstance(found, complex) and found == found and abs(found) < 2**62
+    whole = not isinstance(found, complex) and abs(found) < 2**62  # so no NaN either
     if not whole or found != int(found) or found < 0 or (most is not None and found > most):
         allowed = "a whole number of at least 0" if most is None else f"a whole number up to {most}"
         raise StateError(f"the saved state's {name!r} must be {allowed}, not {found}")

@@ -343,3 +343,32 @@ def test_ordinal_heads_in_half_precision(
         mtl.start_bayes()
     assert backbone.weight.grad is not None
     assert backbone.weight.grad.isfinite().all()
+
+
+def test_a_head_of_which_one_example_overflows_is_named() -> None:
+    """Targets near float32's largest number, in one of two heads that come in this order."""
+    mtl = ba.BayesAgg({"g": heads.Gaussian(3), "p": heads.Gaussian(3, noise_scale=1e-3)})
+    x = torch.eye(3).repeat(4, 1)
+    y = {"g": torch.ones(12, 1), "p": torch.ones(12, 1)}
+    mtl.collect(x, y)
+    mtl.update_prior()
+    mtl.start_bayes()
+    y["p"][5] = 1e36
+    with pytest.raises(errors.NonFiniteError, match="the update of head 'p' overflows"):
+        mtl.backward(x.clone().requires_grad_(), y)
+
+
+def test_the_head_whose_gradient_overflows_is_named() -> None:
+    culprit, h, y = overflowing()
+    with pytest.raises(errors.NonFiniteError, match="loss's gradient of head 'p' overflows"):
+        ba.BayesAgg({"b": heads.Bernoulli(1), "p": culprit}).backward(
+            h.requires_grad_(), {"b": y, "p": y}
+        )
+
+
+def test_the_head_whose_loss_overflows_is_named() -> None:
+    good, bad = heads.Bernoulli(1, bias=False), heads.Poisson(1, bias=False)
+    bad.weight.data.fill_(95.0)
+    h, y = torch.ones(2, 1, requires_grad=True), torch.ones(2, 1)
+    with pytest.raises(errors.NonFiniteError, match="the loss of head 'p' overflows"):
+        ba.BayesAgg({"b": good, "p": bad}).backward(h, {"b": y, "p": y})
