@@ -198,3 +198,15 @@ def test_statistics_of_another_head_are_refused(rng, streaming, change) -> None:
     with pytest.raises(errors.StateError, match=r"as saved"):
         tracker.load_state_dict(saved.state_dict())
     assert torch.equal(tracker.propose().mean, before.mean)
+
+
+def test_an_empty_state_empties_streamed_sums() -> None:
+    head = heads.Bernoulli(3)
+    start = lambda: inference.TaylorGGN().statistics(head, Keep(streaming=True))  # noqa: E731
+    sums, empty = start(), start().state_dict()
+    observed = head.parse_targets(torch.ones(4, 1), 4)
+    sums.add(torch.randn(4, 3, dtype=torch.float64), observed)
+    assert sums
+    sums.load_state_dict(empty)
+    assert not sums
+    assert sums.state_dict().keys() == empty.keys()

@@ -184,3 +184,17 @@ def test_outputs_that_use_other_weights_than_those_given_are_refused(scheme: Any
     h, y = torch.randn(4, D, dtype=torch.float64), torch.ones(4, 1)
     with pytest.raises(errors.SettingError, match="Deaf have no derivative in the weights"):
         scheme().infer(head, h, y, priors.isotropic(head, 1.0))
+
+
+def test_an_expansion_by_hand_in_inference_mode() -> None:
+    class Twice(heads.Bernoulli):
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            return 2 * super().forward(features, weight)
+
+    head = Twice(D)
+    h, y = torch.randn(6, D, dtype=torch.float64), torch.ones(6, 1)
+    right = inference.TaylorGGN().infer(head, h, y, priors.isotropic(head, 1.0))
+    with torch.inference_mode():
+        prior = priors.isotropic(head, 1.0)
+        found = inference.TaylorGGN().infer(head, h.clone(), y.clone(), prior)
+    torch.testing.assert_close(found.precision_matrix, right.precision_matrix)

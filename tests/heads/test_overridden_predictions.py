@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from overridden import CASES, F64, Setting, make, seed
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesagg_pyro import errors, gradients, heads, inference, posteriors, predictive, priors
 
@@ -146,3 +146,21 @@ def test_sampled_moments_in_inference_mode(kind: str) -> None:
         grad = gradients.distribution(head, posterior, *inside, estimator=few, generator=seed())
     torch.testing.assert_close(grad.mean, scale * right.mean)
     torch.testing.assert_close(grad.variance, scale**2 * right.variance)
+
+
+def test_sampled_gradients_hold_no_graph_of_the_heads_parameters() -> None:
+    class Offset(heads.Gaussian):
+        def __init__(self) -> None:
+            super().__init__(3)
+            self.offset = nn.Parameter(torch.ones(()))
+
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            return super().forward(features, weight) * self.offset
+
+    head = Offset()
+    h, y = (torch.randn(9, k, generator=seed(k), dtype=F64) for k in (3, 1))
+    prior = priors.isotropic(head, 1.0)
+    grad = gradients.distribution(head, prior, h, y, estimator=gradients.MonteCarlo(8))
+    assert not grad.mean.requires_grad
+    assert not grad.variance.requires_grad
+    assert not grad.sample((2,)).requires_grad

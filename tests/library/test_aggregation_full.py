@@ -8,6 +8,7 @@ from oracles import case, close, spd
 
 from bayesagg_pyro import errors, gradients, inference
 from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.aggregation._bounds import raise_floor
 from bayesagg_pyro.gradients import GradientDistribution, cat
 
 FULL = PrecisionWeighted(covariance="full")
@@ -155,3 +156,11 @@ def test_float32_stays_close_to_float64(rng) -> None:
     )
     assert FULL(single).dtype == torch.float32
     close(FULL(single).double(), FULL(grad), 1e-4)
+
+
+def test_a_floor_is_relative_to_the_median_over_tasks() -> None:
+    variance = torch.tensor([[[1.0, 9.0]], [[2.0, 0.1]], [[0.1, 3.0]]])
+    right = torch.tensor([[[1.0, 9.0]], [[2.0, 1.5]], [[0.5, 3.0]]])
+    assert torch.equal(raise_floor(variance, 0.5, None), right)
+    everything = torch.ones(3, 1, 1, dtype=torch.bool)
+    assert torch.equal(raise_floor(variance, 0.5, everything), right)

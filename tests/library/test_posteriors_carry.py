@@ -158,3 +158,14 @@ def test_nothing_is_computed_to_be_carried(rng) -> None:
 def test_expanding_beyond_the_tasks_is_refused_by_name(rng) -> None:
     with pytest.raises(NotImplementedError, match="Empirical"):
         MAKE["Empirical"](rng).expand(torch.Size([5, TASKS]))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_who_says_so_has_draws_that_can_be_differentiated(name, rng) -> None:
+    found = MAKE[name](rng)
+    try:
+        found.rsample()
+    except NotImplementedError:
+        assert not found.has_rsample
+    else:
+        assert found.has_rsample

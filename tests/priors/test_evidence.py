@@ -402,3 +402,10 @@ def test_a_tracker_forgets_its_scale_with_a_state_that_has_none(rng) -> None:
     used.load_state_dict(fresh)
     assert used.state_dict().keys() == fresh.keys()
     assert used.prior is None
+
+
+@pytest.mark.parametrize("peak", [0.0, 0.03, 0.96, 0.999, 1.0])
+def test_the_search_finds_maxima_near_and_at_the_ends(peak) -> None:
+    low, high = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    found = maximise(lambda x: -((x - peak) ** 2), low, high, points=11)
+    assert float(found) == pytest.approx(peak, abs=1e-6)

@@ -296,3 +296,27 @@ def test_a_base_of_ones_own(rng) -> None:
         tracker.collect(*data.parsed(part))
     tracker.update()
     check(tracker.prior, weighted_posterior(data, base(data.head), [1.0] * 4))
+
+
+@pytest.mark.parametrize("policy", [priors.FullData, priors.Constant])
+def test_every_posterior_of_all_data_is_tempered(policy, rng) -> None:
+    data = gaussian(rng)
+    found = []
+    for temperature in (1.0, 4.0):
+        tracker = policy(2.0, temperature=temperature).start(data.head, inference.Conjugate())
+        tracker.collect(*data.parsed(slice(None)))
+        tracker.accept(tracker.propose())
+        base = torch.eye(tracker.posterior.mean.shape[-1], dtype=torch.float64) / 2.0
+        found.append(tracker.posterior.precision_matrix - base)
+    close(4 * found[1], found[0])
+
+
+@pytest.mark.parametrize("policy", [priors.FullData, priors.Constant])
+def test_a_posterior_is_of_the_last_epoch_alone(policy, rng) -> None:
+    data = gaussian(rng)
+    tracker = policy(2.0).start(data.head, inference.Conjugate())
+    for part in PARTS[2:]:
+        tracker.collect(*data.parsed(part))
+        tracker.accept(tracker.propose())
+    base = priors.isotropic(data.head, 2.0)
+    same(tracker.posterior, inference.Conjugate().infer(data.head, *data.parsed(PARTS[3]), base))

@@ -11,7 +11,7 @@ from torch import nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, gradients, heads, inference, posteriors, priors
-from bayesagg_pyro._refresh import Held, Refresher
+from bayesagg_pyro._refresh import Held, Refresher, streams
 
 
 class World:
@@ -233,3 +233,9 @@ def test_what_is_held_moves_with_the_weights() -> None:
     refresher.to(torch.device("meta"))
     assert refresher.held.posterior.mean.device.type == "meta"
     assert (refresher.held.age, refresher.held.fresh) == (1, False)
+
+
+def test_streams_of_different_generators_are_different() -> None:
+    made = [streams(seed(number), ["a", "b"]) for number in range(100)]
+    seeds = {one.initial_seed() for pair in made for one in pair.values() if one is not None}
+    assert len(seeds) == 200

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pyro
 import pytest
 import torch
-from problems import Linear, distance, normal, seed
+from problems import F64, Linear, distance, normal, seed
 from pyro.infer.autoguide import AutoIAFNormal, AutoMultivariateNormal
 
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
+from bayesagg_pyro.inference._guides import DiagonalGuide, FullGuide, LowRankGuide
 
 
 def test_full_recovers_the_analytic_posterior_from_a_wrong_start(rng) -> None:
@@ -193,3 +194,20 @@ def test_too_few_steps_to_tell_are_not_settled(rng) -> None:
     found = inference.Variational(steps=5).infer(p.head, p.features, p.targets, p.prior)
     assert found.info.converged.dtype == torch.bool
     assert not found.info.converged.any()
+
+
+@pytest.mark.parametrize("kind", [FullGuide, DiagonalGuide, LowRankGuide])
+def test_draws_of_a_guide_are_of_its_density(rng, kind) -> None:
+    more = [2] if kind is LowRankGuide else []
+    guide = kind("w", "tasks", torch.zeros(1, 3, dtype=F64), *more)
+    with torch.no_grad():
+        for parameter in guide.parameters():
+            parameter.copy_(0.5 * normal(rng, *parameter.shape))
+    torch.manual_seed(0)
+    draws = guide.draw(torch.Size([40_000])).detach()[:, 0]
+    density = lambda z: guide.log_density(z[None])[0]  # noqa: E731
+    precision = -torch.autograd.functional.hessian(density, guide.loc.detach()[0])
+    torch.testing.assert_close(draws.mean(0), guide.loc.detach()[0], rtol=0, atol=0.03)
+    torch.testing.assert_close(
+        draws.T.cov() @ precision, torch.eye(3, dtype=F64), rtol=0, atol=0.05
+    )
