@@ -132,7 +132,7 @@ class BayesAgg(nn.Module):
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
         self.schemes = Settled(per_head("inference", inference, heads, Scheme, _default_scheme))
-        self.estimators = check_estimators(estimator, heads)
+        self.estimators = check_estimators(estimator, heads, self.schemes)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
         self._slots = Slots(self.heads, self.schemes, policies, streams(generator, list(heads)))
         self._loading: _saving.Loading | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesagg_pyro._state import count, finite, named, number, part, saved
-from bayesagg_pyro.errors import BayesAggError, NumericalError, StateError
+from bayesagg_pyro.errors import BayesAggError, NumericalError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -204,11 +204,11 @@ class Posterior(TorchDistribution):
         """Itself for its own batch shape, as Pyro's plates ask for.
 
         Raises:
-            NotImplementedError: for another batch shape.
+            UnsupportedError: for another batch shape.
         """
         if torch.Size(batch_shape) == self.batch_shape:
             return self
-        raise NotImplementedError(f"a {type(self).__name__} cannot be expanded to {batch_shape}")
+        raise UnsupportedError(f"a {type(self).__name__} cannot be expanded to {batch_shape}")
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that the constructor takes, by argument name."""

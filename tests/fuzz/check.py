@@ -171,7 +171,7 @@ class Life:
     # -- training --------------------------------------------------------------------------------
 
     def _batch(self, call: Call) -> Batch:
-        return batch(self.case, call, self.mtl._heads())
+        return batch(self.case, call, self.mtl._slots.heads)
 
     def _backward(self, call: Call) -> None:
         given = self._batch(call)
@@ -206,7 +206,7 @@ class Life:
 
     def _absent(self, given: Batch, losses: dict[str, Tensor]) -> None:
         """A task without a label has no loss, which is not the same as a loss of 0."""
-        for name, head in self.mtl._heads().items():
+        for name, head in self.mtl._slots.heads.items():
             parsed = head.parse_targets(given.targets[name], len(given.features))
             if (losses[name][parsed.counts() == 0] == 0).any():
                 raise Broken("the loss of a task without any label is 0", str(losses))
