@@ -81,7 +81,8 @@ class ByTasks:
         generator: torch.Generator | None,
     ) -> tuple[GradientDistribution, Posterior]:
         """The gradient's moments, and the posterior's marginals with its `info`."""
-        mean = features.new_empty(self.head.tasks, *features.shape)
+        dtype = features.dtype if targets.weight is None else linalg.head_dtype(features.device)
+        mean = features.new_empty(self.head.tasks, *features.shape, dtype=dtype)
         variance = torch.empty_like(mean)
         marginals, infos, observed, scales = [], [], [], []
         for rows, head in self.parts():

@@ -231,8 +231,14 @@ def _check_weights(engine: BayesAgg, state: Mapping[str, Tensor], strict: bool) 
                 raise StateError(
                     f"head {name!r}: the saved {key!r} is {new.dtype}, not {old.dtype}"
                 )
-            if new.is_floating_point() and not new.is_meta and not new.isfinite().all():
+            if new.is_floating_point() and not new.is_meta and not _finite(new, old):
                 raise NonFiniteError(
                     f"head {name!r}: the saved {key!r} is not finite: the training had failed "
                     "before it was saved; load an earlier state"
                 )
+
+
+def _finite(new: Tensor, old: Tensor) -> bool:
+    """Whether all is, but for what is infinite by design, as the bounds of a constraint are."""
+    allowed = new.isfinite() if old.is_meta else new.isfinite() | (new == old.to(new))
+    return bool(allowed.all())

@@ -35,7 +35,7 @@ class GradientDistribution:
     matching of the paper.
 
     Attributes:
-        mean: E[g], [tasks, B, d], in the features' dtype.
+        mean: E[g], [tasks, B, d], in the features' dtype or a wider one.
         variance: Var[g], [tasks, B, d], at least 0.
         observed: [tasks, B] bool, False where a task has no target, or an example no weight for
             it; None when all are observed.

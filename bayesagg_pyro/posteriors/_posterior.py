@@ -23,8 +23,9 @@ __all__ = ["Info", "Posterior", "Shape"]
 
 #: What torch takes for a shape.
 Shape: TypeAlias = torch.Size | list[int] | tuple[int, ...]
-#: What `Info` holds of a whole run rather than of each task.
+#: What `Info` holds of a whole run rather than of each task, and what of each weight.
 _OF_ALL_TASKS = ("elbo", "divergences", "acceptance")
+_OF_WEIGHTS = ("r_hat", "ess")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,17 @@ class Info:
         each = {name: value for name, value in self._known().items() if name not in _OF_ALL_TASKS}
         return replace(
             self, **{name: value[rows] for name, value in each.items() if len(value) == tasks}
+        )
+
+    def fits(self, tasks: int, size: int) -> bool:
+        """Whether all shapes are those of a posterior over so many tasks and weights."""
+        return all(
+            value.ndim == 1
+            if name in _OF_ALL_TASKS
+            else value.shape == (tasks, size)
+            if name in _OF_WEIGHTS
+            else value.shape in ((1,), (tasks,))
+            for name, value in self._known().items()
         )
 
     def _known(self) -> dict[str, Tensor]:
@@ -294,8 +306,7 @@ class Posterior(TorchDistribution):
                 "definite; load an earlier state"
             )
         if told:
-            known = {field.name for field in fields(Info)}
-            rebuilt.info = Info(**{k: v for k, v in told.items() if k in known})
+            rebuilt.info = _info(kinds[0], rebuilt, told)
         return rebuilt.for_outputs(outputs)
 
     @classmethod
@@ -303,6 +314,26 @@ class Posterior(TorchDistribution):
         build: Any = cls
         made: Posterior = build(**tensors)
         return made
+
+
+def _info(kind: str, posterior: Posterior, told: dict[str, Tensor]) -> Info:
+    """What was saved of how it came about.
+
+    Raises:
+        StateError: if that is of another posterior.
+    """
+    known = {field.name for field in fields(Info)}
+    try:
+        info = Info(**{name: value for name, value in told.items() if name in known})
+    except TypeError as error:
+        raise StateError(f"a saved {kind} posterior's info is not whole: {error}") from error
+    if not info.fits(posterior.tasks, posterior.event_shape[0]):
+        shapes = {name: list(value.shape) for name, value in told.items()}
+        raise StateError(
+            f"a saved {kind} posterior is over {posterior.tasks} tasks of "
+            f"{posterior.event_shape[0]} weights, its info {shapes} is not"
+        )
+    return info
 
 
 def _kind(cls: type[Posterior]) -> str:

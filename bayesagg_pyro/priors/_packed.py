@@ -30,8 +30,7 @@ def packed_posterior(
     size = max(1, _MEMORY // each)
     if head.tasks <= size or not (divisible(head) and isinstance(statistics, Examples)):
         return _packed(head, scheme.infer_from(head, statistics, base), dtype)
-    means: list[Tensor] = []
-    lower: list[Tensor] = []
+    parts: list[dict[str, Tensor]] = []
     for start in range(0, head.tasks, size):
         rows = slice(start, start + size)
         own = part(head, rows)
@@ -39,9 +38,9 @@ def packed_posterior(
         made = _packed(head, made, dtype)
         if not isinstance(made, PackedGaussian):  # no large matrices: all at once
             return scheme.infer_from(head, statistics, base)
-        means.append(made.mean)
-        lower.append(made.lower)
-    return PackedGaussian(torch.cat(means), torch.cat(lower)).for_outputs(head.outputs_per_task)
+        parts.append(made.tensors())
+    whole = {name: torch.cat([own[name] for own in parts]) for name in parts[0]}
+    return PackedGaussian(**whole).for_outputs(head.outputs_per_task)
 
 
 def not_packed(head: Head, kind: type[Posterior]) -> SettingError:

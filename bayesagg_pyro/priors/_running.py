@@ -112,8 +112,7 @@ class _RunningTracker(DataTracker):
         self._any = True
         self._age += 1
         self._examples += len(features)
-        if valid is None:  # a batch that no prior can be made of is refused with all it changed
-            self._made()
+        self._made()  # a batch that no prior can be made of is refused with all it changed
 
     @property
     def prior(self) -> Posterior | None:

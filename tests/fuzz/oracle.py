@@ -352,5 +352,5 @@ def _powers(power: Any, grad: gradients.GradientDistribution) -> Tensor:
         each = [
             power[name] for name, rows in grad.groups.items() for _ in range(rows.stop - rows.start)
         ]
-        return torch.tensor(each).double()[:, None, None]
-    return torch.tensor(float(power)).double()
+        return torch.tensor(each, dtype=torch.float64)[:, None, None]
+    return torch.tensor(float(power), dtype=torch.float64)
