@@ -75,12 +75,14 @@ class GradientDistribution:
 
     def examples(self, rows: slice) -> GradientDistribution:
         """Moments of some of the examples, which weigh what they do in the whole batch."""
-        error = self.error
+        error, covariance, sampler = self.error, self.covariance, self.sampler
         return GradientDistribution(
             self.mean[:, rows],
             self.variance[:, rows],
             None if self.observed is None else self.observed[:, rows],
             self.groups,
+            covariance and (lambda: covariance()[:, rows]),
+            sampler and (lambda count, generator: sampler(count, generator)[:, :, rows]),
             scale=self.loss_scale(),
             error=error and (lambda: MomentError(*(e[:, rows] for e in error()))),
         )

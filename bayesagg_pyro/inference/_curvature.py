@@ -21,7 +21,17 @@ from bayesagg_pyro.posteriors import (
     KroneckerGaussian,
 )
 
-__all__ = ["Curvature", "Dense", "Diagonal", "Gram", "Kronecker", "Structure", "Summable", "check_prior", "formed"]
+__all__ = [
+    "Curvature",
+    "Dense",
+    "Diagonal",
+    "Gram",
+    "Kronecker",
+    "Structure",
+    "Summable",
+    "check_prior",
+    "formed",
+]
 
 Structure: TypeAlias = Literal["full", "kron", "diag"]
 

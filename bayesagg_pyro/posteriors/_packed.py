@@ -50,12 +50,21 @@ class PackedGaussian(GaussianFamily):
 
     @classmethod
     def pack(cls, posterior: GaussianFamily, dtype: torch.dtype) -> PackedGaussian:
-        """Any Gaussian's mean, and its precision in `dtype`."""
+        """Any Gaussian's mean, and its precision in `dtype`.
+
+        Raises:
+            NumericalError: on the CPU, if rounding to `dtype` costs a precision its definiteness.
+        """
         matrix = posterior.precision_matrix
         row, column = _triangle(matrix.shape[-1], matrix.device)
         scale = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
         unit = matrix[:, row, column] / scale[:, row] / scale[:, column]
         packed = cls(posterior.mean, unit.to(dtype), scale)
+        if matrix.device.type == "cpu" and dtype != matrix.dtype and not packed.sound():
+            raise NumericalError(
+                f"a precision rounded to {dtype} is no longer positive definite; keep the prior in "
+                "a wider dtype, strengthen it, or standardise or decorrelate the features"
+            )
         packed.info = posterior.info
         return packed.for_outputs(posterior.outputs_per_task)
 

@@ -76,16 +76,18 @@ class Info:
 
     @property
     def rounding(self) -> Tensor:
-        """What rounding may cost mean and variances, relatively, [tasks or 1].
+        """What rounding may cost, [tasks or 1]: of deviations, and of how far data move the mean.
 
         The machine's precision times `condition`, or times its square root where the factor is a
         square root. `condition` being a lower bound, this is an estimate, mostly within a factor of
-        100. A jitter of 0 says that nothing was added, not that nothing was lost.
+        100. A jitter of 0 says that nothing was added, not that nothing was lost; any other that
+        some combination of weights is as wide as the jitter makes it: 1.
         """
         condition = self.condition
         if self.square_root is not None:
             condition = torch.where(self.square_root, condition.sqrt(), condition)
-        return torch.finfo(condition.dtype).eps * condition
+        lost = torch.finfo(condition.dtype).eps * condition
+        return torch.where(self.jitter > 0, lost.clamp(min=1), lost)
 
     @property
     def overlong(self) -> Tensor | None:
@@ -114,10 +116,10 @@ class Info:
             self, **{name: value[rows] for name, value in each.items() if len(value) == tasks}
         )
 
-    def fits(self, tasks: int, size: int) -> bool:
+    def fits(self, tasks: int, size: int, chains: int | None = None) -> bool:
         """Whether all shapes are those of a posterior over so many tasks and weights."""
         return all(
-            value.ndim == 1
+            value.ndim == 1 and (name == "elbo" or chains in (None, len(value)))
             if name in _OF_ALL_TASKS
             else value.shape == (tasks, size)
             if name in _OF_WEIGHTS
@@ -327,7 +329,8 @@ def _info(kind: str, posterior: Posterior, told: dict[str, Tensor]) -> Info:
         info = Info(**{name: value for name, value in told.items() if name in known})
     except TypeError as error:
         raise StateError(f"a saved {kind} posterior's info is not whole: {error}") from error
-    if not info.fits(posterior.tasks, posterior.event_shape[0]):
+    chains = getattr(posterior, "chains", None)
+    if not info.fits(posterior.tasks, posterior.event_shape[0], chains):
         shapes = {name: list(value.shape) for name, value in told.items()}
         raise StateError(
             f"a saved {kind} posterior is over {posterior.tasks} tasks of "

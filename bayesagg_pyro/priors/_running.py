@@ -112,7 +112,8 @@ class _RunningTracker(DataTracker):
         self._any = True
         self._age += 1
         self._examples += len(features)
-        self._made()  # a batch that no prior can be made of is refused with all it changed
+        if valid is None:  # a batch that no prior can be made of is refused with all it changed
+            self._made()
 
     @property
     def prior(self) -> Posterior | None:
@@ -122,6 +123,11 @@ class _RunningTracker(DataTracker):
     @prior.setter
     def prior(self, value: Posterior | None) -> None:
         self._cached = value
+
+    @property
+    def predicts(self) -> bool:
+        """Whether there is a posterior, or what it takes to make one."""
+        return self._any or self._cached is not None
 
     def _made(self) -> Posterior | None:
         if self._any and (self._cached is None or self._age >= self._policy.refresh):

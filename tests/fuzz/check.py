@@ -71,6 +71,7 @@ class Life:
         self.case = case
         self.taken = False  # whether a batch was
         self.wild = False  # whether one that might have been refused was taken
+        self.heavy = False  # whether one that outweighs others by 1e10 and more was taken
         self.collected = False
         self.prior = False
         self.doubled = False
@@ -150,10 +151,16 @@ class Life:
         raise Broken(f"tame {call.do} {kind}: {type(error).__name__}", str(error)) from error
 
     def _touchy(self) -> bool:
-        """Whether four draws may coincide, or the mean of an exponential overflow."""
+        """Whether draws may coincide, exponentials overflow, or the precision at hand not do."""
         few = any("draws=4" in (part.scheme or "") for part in self.case.parts)
         steep = ("Poisson", "NegativeBinomial", "Heteroscedastic")
-        return few or any(part.head[6:].startswith(steep) for part in self.case.parts)
+        narrow = any("dtype=torch.float16)" in (part.prior or "") for part in self.case.parts)
+        return (
+            few
+            or narrow
+            or self.heavy
+            or any(part.head[6:].startswith(steep) for part in self.case.parts)
+        )
 
     def _snapshot(self) -> dict[str, Any]:
         try:
@@ -229,6 +236,7 @@ class Life:
     def _took(self, call: Call) -> None:
         self.collected = self.taken = True
         self.wild = self.wild or not call.tame
+        self.heavy = self.heavy or call.weight == "huge" or call.features >= 1e10
 
     def _must_refuse(self, call: Call, given: Batch, taken: bool, graphless: bool) -> None:
         if taken and given.spoilt and call.spoil != "weight int":
