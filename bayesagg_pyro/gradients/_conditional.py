@@ -104,7 +104,8 @@ class Conditional(Estimator):
         """
         generator = self.generator or generator
         self.check(head, type(posterior))
-        assert isinstance(head, Categorical) and isinstance(posterior, GaussianFamily)
+        assert isinstance(head, Categorical)
+        assert isinstance(posterior, GaussianFamily)
         design = head.exact(features)
         posterior = posterior.to(design.device, design.dtype)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._maximum import maximise

@@ -247,7 +247,10 @@ def _check_moments(
 def _integrated(
     head: heads.OnePredictor, posterior: Any, features: Tensor, targets: Targets
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Moments [tasks, B, d] and weights of examples [tasks, B, 1] by the trapezoidal rule in the predictor; None where it will not do."""
+    """Moments [tasks, B, d] by the trapezoidal rule in the predictor, None where it will not do.
+
+    The third are the weights of examples, [tasks, B, 1].
+    """
     d, tasks = head.in_features, head.tasks
     design = head.exact(features)  # [B, D]
     m = posterior.mean.double()  # [T, D]
