@@ -154,6 +154,10 @@ class _Bound(Scheme):
     def __init__(self, refresher: Refresher) -> None:
         self._refresher = refresher
         self.refresh = refresher.scheme.refresh
+        self.gives = refresher.scheme.gives
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        self._refresher.scheme.check(head, prior)
 
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior

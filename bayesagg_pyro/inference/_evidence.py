@@ -125,6 +125,11 @@ class EvidenceMaximised(Scheme):
         self.bounds = bounds
         self.needs_point = scheme.needs_point  # type: ignore[misc]  # as the scheme inside
         self.refresh = scheme.refresh
+        self.gives = scheme.gives
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        """As the scheme inside."""
+        self.scheme.check(head, prior)
 
     @torch.no_grad()
     def infer(

@@ -42,6 +42,7 @@ class LaplaceTorch(Scheme):
     """
 
     needs_point: ClassVar[bool] = True
+    gives = GaussianFamily
 
     def __init__(
         self,
@@ -57,6 +58,10 @@ class LaplaceTorch(Scheme):
         self.structure = structure
         self.at = at
         self.refresh = check_refresh(refresh)
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        """Refuse what the package has not."""
+        _supported(head, prior, self.structure)
 
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
@@ -79,7 +84,13 @@ class LaplaceTorch(Scheme):
             head.check_features(features)
         observed = head.parse_targets(targets, len(features))
         head.check_weights(prior, "prior")
-        prior = _supported(head, observed, prior, self.structure)
+        prior = _supported(head, prior, self.structure)
+        weighted = head.target_weight(observed.values) is not None
+        if observed.weight is not None or weighted:
+            raise SettingError(
+                f"head {head.site!r}: laplace-torch has no weights of examples or classes; "
+                "use inference.Laplace"
+            )
         point = head.point().detach()
         if self.at == "map":
             point = Laplace().infer(head, features, observed, prior).mean
@@ -208,10 +219,9 @@ def _prior_arguments(precision: Tensor, mean: Tensor, structure: str) -> dict[st
     return {"prior_precision": precision, "prior_mean": mean}
 
 
-def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -> DiagonalGaussian:
+def _supported(head: Head, prior: Posterior, structure: str) -> DiagonalGaussian:
     """The prior, if the package can do all this."""
     owner, remedy = f"head {head.site!r}: laplace-torch has no", "use inference.Laplace"
-    weighted = head.target_weight(targets.values) is not None
     if not head.is_still((Categorical, Gaussian), "likelihood"):
         raise SettingError(
             f"{owner} likelihood for {type(head).__name__} heads, only for Categorical and "
@@ -227,8 +237,6 @@ def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -
             f"{owner} place for the embedding of a head; {remedy}, or hand the package the "
             "likelihood without it, on embedded features"
         )
-    if targets.weight is not None or weighted:
-        raise SettingError(f"{owner} weights of examples or classes; {remedy}")
     if not isinstance(prior, GaussianFamily):
         raise DtypeError(f"head {head.site!r}: the prior must be Gaussian; {remedy}")
     if not isinstance(prior, DiagonalGaussian):

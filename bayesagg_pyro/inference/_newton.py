@@ -21,6 +21,7 @@ from bayesagg_pyro.inference._curvature import (
     Kronecker,
     Structure,
     Summable,
+    check_prior,
     formed,
 )
 from bayesagg_pyro.inference._examples import Examples, Keep
@@ -91,6 +92,7 @@ class SecondOrder(Scheme):
     """
 
     needs_point = True
+    gives = GaussianFamily
 
     def __init__(self, structure: Structure = "full", *, separate_bias: bool = False) -> None:
         if structure not in ("full", "kron", "diag"):
@@ -121,6 +123,11 @@ class SecondOrder(Scheme):
             check_tasks(head)
         chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
         return self._infer(head, lambda: [chunk], prior)
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        """Refuse a structure of the prior that the curvature's cannot be added to."""
+        check_structure(head, self.structure)
+        check_prior(self.structure, _gaussian(head, prior), f"head {head.site!r}")
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """Examples, or sums of expansions when streaming.

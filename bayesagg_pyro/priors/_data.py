@@ -21,9 +21,9 @@ from bayesagg_pyro.inference import (
     learns_noise,
     scaled,
 )
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
 from bayesagg_pyro.priors._distributions import isotropic
-from bayesagg_pyro.priors._packed import packed_posterior
+from bayesagg_pyro.priors._packed import not_packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
@@ -121,6 +121,8 @@ class DataTracker(Tracker):
         self._scheme = scheme
         self._policy = policy
         self._base = policy.base_for(head)
+        scheme.check(head, self._base)
+        _check_fit(head, scheme, policy)
         self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
         self._updating = self._updating_scheme()
         self._statistics = self._empty()
@@ -206,10 +208,7 @@ class DataTracker(Tracker):
     def _renewed(self, old: Posterior | None, new: Posterior) -> Posterior:
         if self._policy.in_place and old is not None:
             if not (isinstance(old, GaussianFamily) and isinstance(new, GaussianFamily)):
-                raise SettingError(
-                    f"head {self._head.site!r}: only Gaussian priors are renewed in place, not "
-                    f"{type(new).__name__}; make the policy with in_place=False"
-                )
+                raise _not_in_place(self._head, type(new))
             if layout(old) == layout(new):
                 return old.copy_(new)
         return new
@@ -272,3 +271,26 @@ class DataTracker(Tracker):
                 )
             self._scale = scale.to(head.weight.device)
         self.prior = prior
+
+
+def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:
+    """Refuse what a policy asks of posteriors that this scheme does not give."""
+    kind = scheme.gives
+    if kind is None:
+        return
+    if policy.temperature != 1.0 and issubclass(kind, Point):
+        raise SettingError(
+            f"head {head.site!r}: the weights of {scheme!r} have no width to temper; make its "
+            "policy with temperature=1"
+        )
+    if policy.in_place and not issubclass(kind, GaussianFamily):
+        raise _not_in_place(head, kind)
+    if policy.dtype is not None and not issubclass(kind, GaussianFamily):
+        raise not_packed(head, kind)
+
+
+def _not_in_place(head: Head, kind: type[Posterior]) -> SettingError:
+    return SettingError(
+        f"head {head.site!r}: only Gaussian priors are renewed in place, not {kind.__name__}; "
+        "make the policy with in_place=False"
+    )

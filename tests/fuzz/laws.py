@@ -172,7 +172,7 @@ def _dropped(case: Case, mtl: ba.BayesAgg, call: Call, given: Batch) -> Pair | N
     """An example without any label is as one left out."""
     if len(given.features) < 2 or "Running" in repr(case) or call.form:
         return None
-    shape = {n: h.tasks for n, h in mtl._heads().items()}
+    shape = {n: h.tasks for n, h in mtl._slots.heads.items()}
     masked = {}
     for name, target in given.targets.items():
         values, mask, weight = _parts(target)
