@@ -290,3 +290,11 @@ def test_posteriors_of_users_have_qualified_names() -> None:
     assert type(rebuilt) is Gaussian
     library = posteriors.Gaussian(torch.ones(1, 2), torch.eye(2)[None]).state_dict()
     assert type(posteriors.Posterior.from_state_dict(library)) is posteriors.Gaussian
+
+
+def test_heads_with_other_parameters_are_refused_by_name() -> None:
+    mtl = engine("full data")
+    state = mtl.state_dict()
+    state["heads.y.offset"] = state.pop("heads.y.weight")
+    with pytest.raises(errors.StateError, match=r"'y' lacks \['weight'\].*unknown \['offset'\]"):
+        mtl.load_state_dict(state)

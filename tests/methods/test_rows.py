@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Rows
-from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
+from bayesagg_pyro.errors import (
+    BayesAggError,
+    DtypeError,
+    NonFiniteError,
+    NumericalError,
+    ShapeError,
+    StateError,
+)
 
 agg = pytest.importorskip("torchjd.aggregation")
 
@@ -254,3 +261,20 @@ def test_only_those_that_draw_use_the_generator(name: str) -> None:
 def test_one_task_without_labels_gets_nothing() -> None:
     found = Rows(agg.MGDA())(matrix()[:1], present=torch.tensor([False]))
     assert torch.equal(found.direction, torch.zeros(30, dtype=torch.float64))
+
+
+def test_the_memory_of_another_aggregator_is_refused_before_anything_changes() -> None:
+    own, other = Rows(agg.Random()), Rows(agg.GradVac())
+    before = own.state_dict()
+    other(matrix())
+    with pytest.raises(StateError, match="Random does not have"):
+        own.load_state_dict(other.state_dict())
+    after = own.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_settings_for_another_number_of_tasks_are_refused_with_a_task_left_out() -> None:
+    present = torch.tensor([True, True, True, False])
+    with pytest.raises(BayesAggError, match="PCD"):
+        Rows(agg.PCD(tau=torch.ones(T + 2)))(matrix(), present=present)

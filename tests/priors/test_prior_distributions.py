@@ -134,3 +134,10 @@ def test_a_prior_holds_no_graph_of_what_it_was_made_of() -> None:
     variance = torch.ones(3, dtype=torch.float64, requires_grad=True)
     prior = priors.diagonal(head, variance, mean=variance)
     assert not any(tensor.requires_grad for tensor in prior.tensors().values())
+
+
+def test_the_base_of_a_prior_over_time_moves_with_it() -> None:
+    head = heads.Gaussian(3)
+    tracker = priors.FullData().start(head, inference.Conjugate())
+    tracker.to(torch.device("meta"))
+    assert tracker._base.mean.device.type == "meta"

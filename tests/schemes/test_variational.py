@@ -186,3 +186,10 @@ def test_many_weights_do_not_drown_in_the_optimisers_noise(rng, draws) -> None:
     spread = torch.linalg.eigvalsh(tril.mT @ found.covariance_matrix[0].double() @ tril)
     assert spread[0] > 0.95
     assert spread[-1] < 1.05
+
+
+def test_too_few_steps_to_tell_are_not_settled(rng) -> None:
+    p = Linear(rng)
+    found = inference.Variational(steps=5).infer(p.head, p.features, p.targets, p.prior)
+    assert found.info.converged.dtype == torch.bool
+    assert not found.info.converged.any()
