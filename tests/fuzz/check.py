@@ -357,6 +357,7 @@ class Life:
             raise Broken(f"bad state taken: {path.rpartition(' ')[2]} {_kinds([path])}", path)
 
     def _copy(self, call: Call) -> None:
+        self.mtl.zero_grad(set_to_none=True)  # torch copies no gradients
         old, self.mtl = self.mtl, copy.deepcopy(self.mtl)
         if difference := changed(snapshot(old), snapshot(self.mtl)):
             raise Broken(f"a copied engine differs in {_kinds(difference)}", str(difference))
