@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +32,7 @@ __all__ = [
     "check_posteriors",
     "check_settings",
     "known",
+    "named_heads",
     "per_head",
 ]
 
@@ -67,6 +69,20 @@ def check_heads(heads: Mapping[str, Head]) -> None:
     sizes = {name: head.in_features for name, head in heads.items()}
     if len(set(sizes.values())) > 1:
         raise SettingError(f"all heads share one feature vector, but in_features are {sizes}")
+
+
+@contextmanager
+def named_heads(heads: Mapping[str, Head]) -> Iterator[None]:
+    """Name heads by their keys, for messages and sites; heads of a refused engine lose it again."""
+    nameless = [head for head in heads.values() if head.name is None]
+    for name, head in heads.items():
+        head.name = name if head.name is None else head.name
+    try:
+        yield
+    except BaseException:
+        for head in nameless:
+            head.name = None
+        raise
 
 
 def check_settings(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-__all__ = ["plain"]
+__all__ = ["lasting_property", "plain"]
 
 
 @contextmanager
@@ -25,3 +27,18 @@ def plain() -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+if TYPE_CHECKING:
+    lasting_property = cached_property
+else:
+
+    class lasting_property(cached_property):
+        """As `functools.cached_property`, of tensors that serve in every mode of torch later on."""
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            """The value, made outside of inference mode."""
+            if instance is None or not torch.is_inference_mode_enabled():
+                return super().__get__(instance, owner)
+            with torch.inference_mode(False), torch.no_grad():
+                return super().__get__(instance, owner)

@@ -1,7 +1,7 @@
 """States as tensors under plain names: how parts are put together, read and checked.
 
 Everything that outlives a step is saved as tensors alone, so that any tool that knows tensors by
-name (safetensors, averaging, `map_location`, `torch.load(weights_only=True)`) can handle it. Parts
+name (safetensors, averaging, `map_location`, safe loading) can handle it. Parts
 are joined with dots; a part that is not there has no names.
 """
 
@@ -63,7 +63,7 @@ def count(state: Mapping[str, Tensor], name: str, *, most: int | None = None) ->
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise StateError(f"the saved state has no number {name!r}; save it again as a whole")
     found = value.item()
-    whole = not isinstance(found, complex) and found == found and abs(found) < 2**62
+    whole = not isinstance(found, complex) and abs(found) < 2**62  # so no NaN either
     if not whole or found != int(found) or found < 0 or (most is not None and found > most):
         allowed = "a whole number of at least 0" if most is None else f"a whole number up to {most}"
         raise StateError(f"the saved state's {name!r} must be {allowed}, not {found}")

@@ -105,25 +105,24 @@ def bayes_step(
         keep: whether the result holds what passed between the stages.
     """
     features, observed = batch.features, batch.observed
-    used = {n: own for n, own in stages.items() if _learns(own) or point(own, warmup=False) is None}
     h = features.detach().to(reported_dtype(features))  # moments need float32's range at least
     with torch.no_grad():
         try:
             outcome = through_stages(stages, aggregation, h, observed, memory)
         except NumericalError:
-            refuse_weights(used)  # names the cause, if that is it
+            refuse_weights(stages)  # names the cause, if that is it
             raise
         update = (outcome.summary.direction * (scale / len(h))).to(features.dtype)
-        valid = guard.check_finite("the update", [update], batch.valid, outcome.not_finite, used)
+        valid = guard.check_finite("the update", [update], batch.valid, outcome.not_finite, stages)
     with torch.enable_grad():
         losses = _losses(stages, h, observed, warmup=False)
-        valid = _check_losses(used, guard, losses, valid)
+        valid = _check_losses(stages, guard, losses, valid)
         names = [name for name, own in stages.items() if _learns(own)]
         learned = _learned(stages[name].head for name in names)
         found: list[Tensor | None] = []
         if learned:
             total = torch.cat([losses[name] for name in names]).sum()
-            found, valid = _gradients(used, guard, total, learned, valid)
+            found, valid = _gradients(stages, guard, total, learned, valid)
     if valid is not None:
         update = torch.where(valid, update, 0.0)
     _accumulate(learned, found)

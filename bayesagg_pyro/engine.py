@@ -20,6 +20,7 @@ from bayesagg_pyro._checks import (
     check_heads,
     check_settings,
     known,
+    named_heads,
     per_head,
 )
 from bayesagg_pyro._guard import Guard
@@ -134,7 +135,9 @@ class BayesAgg(nn.Module):
         self.schemes = Settled(per_head("inference", inference, heads, Scheme, _default_scheme))
         self.estimators = check_estimators(estimator, heads, self.schemes)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
-        self._slots = Slots(self.heads, self.schemes, policies, streams(generator, list(heads)))
+        with named_heads(heads):
+            own = streams(generator, list(heads))
+            self._slots = Slots(self.heads, self.schemes, policies, own)
         self._loading: _saving.Loading | None = None
         self._strict = False  # while a state is loaded into a module around this one
         self.register_load_state_dict_post_hook(_saving.commit)
@@ -149,9 +152,6 @@ class BayesAgg(nn.Module):
         self._epochs = 0
         self.info: StepInfo | None = None
         self.observer: Observer | None = None
-        for name, head in heads.items():  # last: a refused engine leaves heads as they were
-            if head.name is None:
-                head.name = name
 
     # -- training --------------------------------------------------------------------------------
 

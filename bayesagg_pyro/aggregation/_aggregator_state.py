@@ -19,6 +19,8 @@ from bayesagg_pyro.errors import StateError
 __all__ = ["load_state", "read_state"]
 
 _OF_MODULES = frozenset(vars(nn.Module()))
+#: Before the number of a tensor in a list.
+_INSIDE = "#"
 
 
 def read_state(module: nn.Module) -> dict[str, Tensor]:
@@ -31,8 +33,12 @@ def read_state(module: nn.Module) -> dict[str, Tensor]:
             tensors[key] = saved(value)
         elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
             arrays[key] = saved(torch.as_tensor(value))
-        elif (packed := _packed(value)) is not NotImplemented:
-            plain[key] = packed
+        else:
+            inside: dict[str, Tensor] = {}
+            packed = _packed(value, inside, key)
+            if packed is not NotImplemented:
+                plain[key] = packed
+                tensors |= inside
     text = json.dumps(plain, sort_keys=True).encode()
     numbers = torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
     return {**named("tensors", tensors), **named("arrays", arrays), "plain": numbers}
@@ -49,13 +55,13 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
         text = state["plain"]
         assert text.dtype == torch.uint8
         plain = json.loads(bytes(text.cpu().tolist()))
-        values = {key: _unpacked(value) for key, value in plain.items()}
+        values = {key: _unpacked(value, tensors) for key, value in plain.items()}
     except (KeyError, AssertionError, ValueError, TypeError, AttributeError, RecursionError) as e:
         raise StateError(
-            f"the saved state of {type(module).__name__} cannot be read; it must be loaded as it "
-            "was saved (its numbers cannot be averaged)"
+            f"the saved state of {type(module).__name__} cannot be read: make the engine with the "
+            "aggregation as saved (whose numbers cannot be averaged)"
         ) from e
-    values |= {key: value.clone() for key, value in tensors.items()}
+    values |= {key: value.clone() for key, value in tensors.items() if _INSIDE not in key}
     values |= {key: value.cpu().clone().numpy() for key, value in arrays.items()}
     unknown = sorted(values.keys() - set(_attributes(module)))
     if unknown:
@@ -83,19 +89,24 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _packed(value: Any) -> Any:
+def _packed(value: Any, tensors: dict[str, Tensor], key: str) -> Any:
+    """A value as JSON can hold it; tensors in lists go into `tensors`, under names of their own."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.dtype | torch.device):
         return {type(value).__name__: str(value).removeprefix("torch.")}
-    if isinstance(value, tuple | list):
-        packed = [_packed(item) for item in value]
+    if isinstance(value, Tensor):
+        name = f"{key}{_INSIDE}{len(tensors)}"
+        tensors[name] = saved(value)
+        return {"tensor": name}
+    if type(value) in (tuple, list):
+        packed = [_packed(item, tensors, key) for item in value]
         if all(item is not NotImplemented for item in packed):
             return {type(value).__name__: packed}
     return NotImplemented
 
 
-def _unpacked(value: Any) -> Any:
+def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
@@ -105,5 +116,7 @@ def _unpacked(value: Any) -> Any:
         return found
     if kind == "device":
         return torch.device(inner)
-    items = [_unpacked(item) for item in inner]
+    if kind == "tensor":
+        return tensors[inner].clone()
+    items = [_unpacked(item, tensors) for item in inner]
     return tuple(items) if kind == "tuple" else items

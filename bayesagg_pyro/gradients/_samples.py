@@ -41,6 +41,15 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
     Returns:
         [S, tasks, B, d] in the weights' dtype; 0 where a target is not observed.
     """
+    if torch.is_inference_mode_enabled():  # it keeps no graph, and its tensors can be in none
+        with torch.inference_mode(False):
+            copies = (None if part is None else part.clone() for part in targets)
+            return sampled_gradients(
+                head,
+                weight.clone(),
+                features.clone(),
+                type(targets)(*copies),  # type: ignore[arg-type]
+            )
     features = features.detach().to(weight.dtype)
     if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
         return _by_jacobian(head, features, targets, weight)
@@ -82,9 +91,9 @@ def _by_jacobian(head: Head, features: Tensor, targets: Targets, weight: Tensor)
 def _by_autograd(
     summed: Callable[[Tensor, Tensor], Tensor], features: Tensor, weight: Tensor
 ) -> Tensor:
-    with torch.inference_mode(False), torch.enable_grad():
-        h = features.clone().requires_grad_()
-        total = summed(h, weight.clone())
+    with torch.enable_grad():
+        h = features.detach().requires_grad_()
+        total = summed(h, weight)
         unit = torch.eye(len(total), dtype=total.dtype, device=total.device)
         (gradients,) = torch.autograd.grad(total, h, unit, is_grads_batched=True)
     return gradients

@@ -7,12 +7,11 @@ quarter of it (the zeros above the diagonal) is never done, and the pieces stay 
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian, _belongs
@@ -83,12 +82,12 @@ class BlockedGaussian(Gaussian):
         top = torch.cat([self.upper, self.lower[..., :size].mT], -1)
         return torch.cat([top, self.lower], -2)
 
-    @cached_property
+    @lasting_property
     def precision_tril(self) -> Tensor:  # type: ignore[override]
         """L, [tasks, P, P]."""
         return linalg.cholesky(self.precision_matrix).tril
 
-    @cached_property
+    @lasting_property
     def inverse_tril(self) -> Tensor:
         """L⁻¹, [tasks, P, P]."""
         right = self.lower.shape[-2]

@@ -130,8 +130,7 @@ class GaussianFamily(Posterior):
         if bias:
             order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
         order = order.flatten()
-        dense = self.to_gaussian()
-        return _dense_class()(dense.mean[:, order], dense.precision_matrix[:, order][..., order])
+        return _dense_class()(self.mean[:, order], self.precision_matrix[:, order][..., order])
 
     def copy_(self, other: GaussianFamily) -> Self:
         """Write another distribution of the same structure into this one's own tensors.

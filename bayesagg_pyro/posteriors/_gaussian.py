@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._posterior import Info, Shape
@@ -53,9 +52,6 @@ class Gaussian(GaussianFamily):
             precision_tril, jitter = linalg.cholesky(precision_matrix)
         elif jitter is None:
             jitter = precision_tril.new_zeros(precision_tril.shape[0])
-        # By columns, as LAPACK makes it: products of the same numbers in another order round
-        # otherwise, and a state keeps no order.
-        precision_tril = precision_tril.mT.contiguous().mT
         self._mean = mean
         self._precision_matrix = precision_matrix
         self.precision_tril = precision_tril
@@ -67,22 +63,22 @@ class Gaussian(GaussianFamily):
         """Λ, [tasks or 1, P, P]."""
         return self._precision_matrix
 
-    @cached_property
+    @lasting_property
     def rows(self) -> tuple[Tensor, Tensor]:
         """Λ's lower triangle in two blocks of rows, see `linalg.split_rows`."""
         return linalg.split_rows(self.precision_matrix)
 
-    @cached_property
+    @lasting_property
     def inverse_tril(self) -> Tensor:
         """L⁻¹ for Λ = L Lᵀ, [tasks or 1, P, P]: S = L⁻ᵀ L⁻¹, and hᵀ S h = |L⁻¹ h|²."""
         return linalg.inverse_tril(self.precision_tril)
 
-    @cached_property
+    @lasting_property
     def covariance_matrix(self) -> Tensor:
         """S = Λ⁻¹, [tasks or 1, P, P]."""
         return self.inverse_tril.mT @ self.inverse_tril
 
-    @cached_property
+    @lasting_property
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of S, [tasks or 1, P, P]."""
         # S = L⁻ᵀ L⁻¹ = Rᵀ R: no precision is factored again, which may take jitter.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import ShapeError, UnsupportedError
 from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._gaussian import Gaussian
@@ -63,7 +63,7 @@ class KroneckerGaussian(GaussianFamily):
         self.count = count
         self.isotropic = isotropic
 
-    @cached_property
+    @lasting_property
     def eigen(self) -> _Eigen:
         """Λ = (Q₁ ⊗ Q₂) diag(values) (Q₁ ⊗ Q₂)ᵀ."""
         left, q1 = torch.linalg.eigh(self.outputs)
@@ -72,7 +72,7 @@ class KroneckerGaussian(GaussianFamily):
         data = data / self.count.clamp(min=1)[:, None, None]
         return _Eigen(q1, q2, data + self.isotropic[:, None, None])
 
-    @cached_property
+    @lasting_property
     def info(self) -> Info:  # type: ignore[override]  # computed when asked for
         """No jitter is ever needed; the condition number is exact."""
         values = self.eigen.values.flatten(1)

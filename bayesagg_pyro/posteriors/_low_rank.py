@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
@@ -55,7 +54,7 @@ class LowRankGaussian(GaussianFamily):
         """Marginal variances, [tasks, P]."""
         return self.diagonal + self.factor.square().sum(-1)
 
-    @cached_property
+    @lasting_property
     def capacitance_tril(self) -> Tensor:
         """Cholesky factor of I + Fᵀ δ⁻¹ F, [tasks, R, R]."""
         inner = self.factor.mT @ (self.factor / self.diagonal[..., None])
@@ -107,7 +106,7 @@ class LowRankGaussian(GaussianFamily):
         inner = self.capacitance_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return -2 * inner - self.diagonal.log().sum(-1)
 
-    @cached_property
+    @lasting_property
     def _directions(self) -> tuple[Tensor, Tensor]:
         """Left singular vectors and singular values of δ^(−1/2) F, [tasks, P, R] and [tasks, R]."""
         scaled = self.factor * self.diagonal.rsqrt()[..., None]

@@ -256,7 +256,7 @@ class Posterior(TorchDistribution):
         They are `<kind>.<argument of the constructor>`, `<kind>.outputs_per_task` and
         `<kind>.info.<field>`.
         """
-        state = {name: saved(tensor) for name, tensor in self.tensors().items()}
+        state = dict(_laid_out(name, tensor) for name, tensor in self.tensors().items())
         state["outputs_per_task"] = number(self.outputs_per_task)
         for field in fields(Info):
             value = None if self.info is None else getattr(self.info, field.name)
@@ -287,8 +287,9 @@ class Posterior(TorchDistribution):
         told = {name: value.to(device, copy=True) for name, value in part(own, "info").items()}
         outputs = count(own, "outputs_per_task")
         given = {k: v for k, v in own.items() if k != "outputs_per_task" and "." not in k}
+        given = dict(_by_columns(name, value) for name, value in given.items())
         finite(f"a posterior of class {kinds[0]}", given, [k for k in given if k != "chains"])
-        arguments = {name: value.to(device, copy=True) for name, value in given.items()}
+        arguments = {name: value.to(device).clone() for name, value in given.items()}
         try:
             rebuilt = cls._from_tensors(arguments)
             if not rebuilt.sound():
@@ -343,3 +344,19 @@ def _kind(cls: type[Posterior]) -> str:
     """What a class is called in saved states: classes of users with their module."""
     inside = cls.__module__.startswith("bayesagg_pyro.")
     return cls.__name__ if inside else f"{cls.__module__}.{cls.__qualname__}"
+
+
+#: Ends the names of matrices that are saved by columns, as LAPACK makes its factors: products of
+#: the same numbers in another order round otherwise, and resuming is to be exact.
+_COLUMNS = "_by_columns"
+
+
+def _laid_out(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    columns = tensor.ndim > 1 and not tensor.is_contiguous() and tensor.mT.is_contiguous()
+    return (f"{name}{_COLUMNS}", saved(tensor.mT)) if columns else (name, saved(tensor))
+
+
+def _by_columns(name: str, value: Tensor) -> tuple[str, Tensor]:
+    if not name.endswith(_COLUMNS) or value.ndim < 2:
+        return name, value
+    return name.removesuffix(_COLUMNS), value.mT

@@ -165,3 +165,11 @@ def test_training_and_restoring_with_blocks(rng) -> None:
         mtl.backward(leaf, {"tags": y})
         updates.append(leaf.grad)
     assert torch.equal(*updates)
+
+
+@pytest.mark.parametrize("given", ["upper_inverse", "lower_inverse"])
+def test_one_half_of_the_inverse_is_not_enough(rng, given: str) -> None:
+    blocked, _ = pair(rng, 5)
+    half = {given: getattr(blocked, given)}
+    again = BlockedGaussian(blocked.mean, blocked.upper, blocked.lower, **half)
+    assert torch.equal(again.variance, blocked.variance)

@@ -90,7 +90,7 @@ def test_the_first_mask_or_weight_may_come_late(rng, first) -> None:
         if weight is not None:
             expected_weight[cut] = weight
         tracker.collect(t.features[cut], Targets(t.targets[cut], mask, weight))
-    saved = tracker.state_dict()["statistics"][first]
+    saved = tracker.state_dict()[f"FullData.statistics.{first}"]
     assert saved.dtype == {"mask": torch.bool, "weight": torch.float64}[first]
     t.mask, t.weight = expected_mask, expected_weight
     same(tracker.propose(), direct(t, inference.TaylorGGN()))
@@ -117,8 +117,8 @@ def test_half_precision_rounds_the_features_and_nothing_else(rng, device) -> Non
     tracker = start(t, inference.TaylorGGN(), Keep(dtype=torch.float16, device=device))
     for cut in CUTS:
         tracker.collect(t.features[cut], rows(t, cut))
-    assert tracker.state_dict()["statistics"]["features"].dtype == torch.float16
-    assert tracker.state_dict()["statistics"]["weight"].dtype == torch.float64
+    assert tracker.state_dict()["FullData.statistics.features"].dtype == torch.float16
+    assert tracker.state_dict()["FullData.statistics.weight"].dtype == torch.float64
     same(tracker.propose(), direct(t, inference.TaylorGGN(), t.features.half().double()))
     exact = direct(t, inference.TaylorGGN())
     error = (tracker.propose().mean - exact.mean).abs() / exact.variance.sqrt()

@@ -172,3 +172,15 @@ def test_an_evidence_that_is_no_longer_the_heads_is_refused_at_once(variance: An
     policy = priors.Evidence() if variance else priors.FullData()
     with pytest.raises(errors.DtypeError, match=r"'mine'.*Mine overrides forward of Gaussian"):
         ba.BayesAgg({"y": head}, prior=policy)
+
+
+@pytest.mark.parametrize("scheme", [inference.TaylorGGN, inference.Laplace])
+def test_outputs_that_use_other_weights_than_those_given_are_refused(scheme: Any) -> None:
+    class Deaf(heads.Bernoulli):
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            return super().forward(features, self.weight.detach().to(features)[:, : D + 1])
+
+    head = Deaf(D, bias=True)
+    h, y = torch.randn(4, D, dtype=torch.float64), torch.ones(4, 1)
+    with pytest.raises(errors.SettingError, match="Deaf have no derivative in the weights"):
+        scheme().infer(head, h, y, priors.isotropic(head, 1.0))

@@ -118,3 +118,31 @@ def test_an_embedded_head_whose_code_no_transform_can_run() -> None:
     )
     torch.testing.assert_close(grad.mean, 4 * right.mean)
     torch.testing.assert_close(grad.variance, 16 * right.variance)
+
+
+@pytest.mark.parametrize("kind", ["plain", "overridden", "by hand"])
+def test_sampled_moments_in_inference_mode(kind: str) -> None:
+    """Tensors made there can take part in no gradient; copies of them can."""
+
+    class Twice(heads.Gaussian):
+        def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+            if kind == "by hand" and float(features.detach().sum()) > 1e9:  # stops transforms
+                raise AssertionError
+            return 2 * super().forward(features, weight)
+
+    head = heads.Gaussian(3, noise_scale=0.5) if kind == "plain" else Twice(3)
+    scale = 1.0 if kind == "plain" else 4.0
+    plain = heads.Gaussian(3, noise_scale=0.5)
+    h, y = (torch.randn(9, k, generator=seed(k), dtype=F64) for k in (3, 1))
+    mask = y > 0
+    posterior = priors.isotropic(plain, 1.0)
+    few = gradients.MonteCarlo(8)
+    targets = y if kind == "plain" else y / 2
+    right = gradients.distribution(
+        plain, posterior, h, (targets, mask), estimator=few, generator=seed()
+    )
+    with torch.inference_mode():
+        inside = h.clone(), (y.clone(), mask.clone())
+        grad = gradients.distribution(head, posterior, *inside, estimator=few, generator=seed())
+    torch.testing.assert_close(grad.mean, scale * right.mean)
+    torch.testing.assert_close(grad.variance, scale**2 * right.variance)

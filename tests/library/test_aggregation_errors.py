@@ -29,11 +29,15 @@ def test_powers_outside_their_range_are_refused(power) -> None:
         {"covariance": "full", "power": 0.5},
         {"covariance": "full", "power": [1.0, 0.9]},
         {"covariance": "full", "resolution": "task"},
+        {"covariance": "full", "floor": 0.5},
+        {"covariance": "full", "max_ratio": 3.0},
+        *({"floor": value} for value in (0.0, -1.0, float("inf"), float("nan"))),
+        *({"max_ratio": value} for value in (0.5, float("inf"), float("nan"))),
     ],
     ids=str,
 )
 def test_settings_that_do_not_fit_are_refused(settings) -> None:
-    with pytest.raises(errors.SettingError, match=r"covariance|resolution"):
+    with pytest.raises(errors.SettingError, match=r"covariance|resolution|floor|max_ratio"):
         PrecisionWeighted(**settings)
 
 

@@ -216,3 +216,26 @@ def test_what_is_made_in_any_mode_trains_on(mode: str) -> None:
         found.append((net.backbone.weight.grad, law.mean, law.variance, h.grad))
     for a, b in zip(*found, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [heads.Gaussian(5), heads.Bernoulli(5), heads.Categorical(5, 3), heads.StudentT(5)],
+    ids=lambda head: type(head).__name__,
+)
+def test_what_was_derived_in_inference_mode_has_gradients(head: heads.Head) -> None:
+    g = torch.Generator().manual_seed(0)
+    h, y = torch.randn(20, 5, generator=g), torch.arange(20)[:, None] % 2
+    if head.target_kind == "real":
+        y = y.float()
+    mtl = ba.BayesAgg({"y": head})
+    mtl.refit([(h, {"y": y})])
+    with torch.inference_mode():
+        mtl.predictive(h)["y"].log_prob(y)
+    at, features = h.clone().requires_grad_(), h.clone().requires_grad_()
+    mtl.predictive(at)["y"].log_prob(y).sum().backward()
+    mtl.backward(features, {"y": y})
+    assert at.grad is not None
+    assert at.grad.abs().max() > 0
+    assert features.grad is not None
+    assert features.grad.abs().max() > 0

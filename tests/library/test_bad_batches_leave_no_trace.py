@@ -142,3 +142,11 @@ def test_where_brings_two_kinds_together(rng: torch.Generator) -> None:
             torch.testing.assert_close(found.variance, expected.variance)
     samples = posteriors.Empirical(torch.randn(4, 2, 6, generator=rng).double())
     assert posteriors.where(no, samples, one) is samples  # nothing of its kind to go back to
+
+
+def test_a_state_that_is_loaded_forgets_what_was_found_before(rng: torch.Generator) -> None:
+    mtl = ba.BayesAgg({"a": heads.Bernoulli(D, 1)}, validate="deferred")
+    state = mtl.state_dict()
+    step(mtl, *spoilt(rng))
+    mtl.load_state_dict(state)
+    mtl.raise_deferred()

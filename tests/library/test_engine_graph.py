@@ -80,3 +80,16 @@ def test_frozen_heads_and_other_parameters_of_a_head(setting) -> None:
     ba.BayesAgg({"a": frozen}).backward(backbone(x), {"a": targets["a"]})
     assert backbone.weight.grad is not None
     assert frozen.weight.grad is None
+
+
+def test_an_error_in_the_backbone_is_handed_on_and_leaves_no_gradient(setting) -> None:
+    backbone, mtl, x, targets = setting
+    features = backbone(x)
+
+    def hook(gradient):
+        raise RuntimeError("of the user")
+
+    features.register_hook(hook)
+    with pytest.raises(RuntimeError, match="of the user"):
+        mtl.backward(features, targets)
+    assert all(p.grad is None for p in mtl.parameters())

@@ -184,3 +184,15 @@ def test_copying_into_another_writes_its_tensors(rng, kind) -> None:
     close(other.covariance_matrix.expand(TASKS, P, P), covariance, 1e-9)
     with pytest.raises(errors.ShapeError, match="cannot be written into"):
         other.copy_(posteriors.DiagonalGaussian(values[:1], torch.ones(1, P, dtype=F64)))
+
+
+def test_a_posterior_class_takes_no_unknown_keyword() -> None:
+    with pytest.raises(TypeError):
+
+        class Odd(posteriors.Gaussian, kind="odd"):  # type: ignore[call-arg]
+            pass
+
+
+def test_tensors_of_two_dtypes_are_all_brought_to_one() -> None:
+    mixed = posteriors.DiagonalGaussian(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.float64))
+    assert {t.dtype for t in mixed.to(dtype=torch.float32).tensors().values()} == {torch.float32}

@@ -81,15 +81,13 @@ def test_memory_does_not_grow_with_the_epoch(rng) -> None:
     tracker = tracked(c.head)
 
     def size() -> int:
-        return sum(
-            v.numel() for v in tracker.state_dict()["statistics"].values() if torch.is_tensor(v)
-        )
+        return sum(v.numel() for name, v in tracker.state_dict().items() if "statistics" in name)
 
     tracker.collect(c.features, Targets(c.targets))
     first = size()
     for _ in range(5):
         tracker.collect(c.features, Targets(c.targets))
-    assert size() == first
+    assert size() == first > 0
     assert first <= 6 * 6 + 3 * 6 + 3 * 3 + 1  # one HᵀH for all tasks, HᵀY, Σy² and counts
 
 

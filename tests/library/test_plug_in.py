@@ -71,7 +71,10 @@ def test_samples_are_shifted_with_the_mean(rng) -> None:
 def test_serves_the_engine(rng) -> None:
     head = heads.Gaussian(4, tasks=3).double()
     mtl = ba.BayesAgg(
-        {"y": head}, aggregation.PrecisionWeighted.paper(power=0.5), estimator=gradients.PlugIn()
+        {"y": head},
+        aggregation.PrecisionWeighted.paper(power=0.5),
+        estimator=gradients.PlugIn(),
+        scale="mean",
     )
     features = torch.randn(12, 4, generator=rng, dtype=torch.float64, requires_grad=True)
     targets = {"y": torch.randn(12, 3, generator=rng, dtype=torch.float64)}

@@ -237,3 +237,20 @@ def test_errors() -> None:
         Rows("UPGrad")
     with pytest.raises(ShapeError, match=r"\[tasks, n\]"):
         Rows(agg.Mean())(torch.zeros(3))
+
+
+DRAWING = {"GradDrop", "GradVac", "PCGrad", "Random"}
+
+
+@pytest.mark.parametrize("name", sorted(MAKE))
+def test_only_those_that_draw_use_the_generator(name: str) -> None:
+    """So that a change of aggregator leaves the draws of others as they were."""
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    Rows(MAKE[name](), generator=generator)(matrix())
+    assert torch.equal(generator.get_state(), before) == (name not in DRAWING)
+
+
+def test_one_task_without_labels_gets_nothing() -> None:
+    found = Rows(agg.MGDA())(matrix()[:1], present=torch.tensor([False]))
+    assert torch.equal(found.direction, torch.zeros(30, dtype=torch.float64))

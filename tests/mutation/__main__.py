@@ -40,8 +40,11 @@ AREAS = {
     "posteriors": "bayesagg_pyro/posteriors/*.py",
     "engine": "bayesagg_pyro/[_e]*.py",
 }
-#: Folders of tests that are of other parts than the library, or of this.
-SKIPPED = {"experiments", "images", "models", "mutation", "qm9", "report", "runner", "studies"}
+#: Folders of tests that are of other parts than the library, or slow and wide, or of this.
+SKIPPED = {
+    "experiments", "fuzz", "images", "models", "mutation", "qm9", "qm9_scale", "report", "runner",
+    "studies", "swap",
+}  # fmt: skip
 #: Seconds of tests that meet a mutant first; most are killed by then.
 _FIRST = 3.0
 
@@ -154,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if one.key not in results
             or (results[one.key]["status"] == "survived" and results[one.key]["of"] != tests)
         ]
-        size = 8 * options.jobs
+        size = 16 * options.jobs
         for start in range(0, len(left), size):
             part = left[start : start + size]
             new = judge(root, part, coverage, results, options.limit, options.jobs)

@@ -355,3 +355,50 @@ def test_variances_that_cannot_be_computed_are_not_chosen(rng) -> None:
         ).info.prior_variance
 
     torch.testing.assert_close(chosen(Fragile()), chosen(inference.Laplace()), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("variance", ["task", "shared"])
+def test_the_policy_chooses_as_its_scheme_does(rng, variance) -> None:
+    """Two tasks whose weights differ in size by 100; bounds that one of them would pass."""
+    h = torch.randn(60, 3, generator=rng, dtype=torch.float64)
+    y = h @ torch.tensor([[1.0, -1, 1], [100, 100, -100]], dtype=torch.float64).mT
+    y = y + 0.1 * torch.randn(60, 2, generator=rng, dtype=torch.float64)
+    head = heads.Gaussian(3, 2, noise_scale=0.1)
+    bounds = (1e-2, 1e2)
+    mtl = ba.BayesAgg({"a": head}, prior=priors.Evidence(variance, bounds=bounds))
+    mtl.collect(h, {"a": y})
+    mtl.update_prior()
+    scheme = inference.EvidenceMaximised(inference.Conjugate(), variance=variance, bounds=bounds)
+    right = scheme.infer(head, h, y, priors.isotropic(head, 1.0))
+    found = mtl.priors()["a"].info.prior_variance.expand(2)
+    close(found, right.info.prior_variance.expand(2))
+    assert (found[0] == found[1]) == (variance == "shared")
+    assert found.max() == pytest.approx(100, rel=1e-2)
+
+
+@pytest.mark.parametrize("make", [gaussian, bernoulli])
+def test_a_temperature_tempers_the_posterior_and_not_the_evidence(make, rng) -> None:
+    data = make(rng)
+    scheme = inference.Conjugate() if make is gaussian else inference.TaylorGGN()
+    scheme = inference.EvidenceMaximised(scheme)
+    base = priors.isotropic(data.head, 1.0)
+    sums = scheme.statistics(data.head, inference.Keep())
+    sums.add(*data.parsed(WHOLE))
+    cold, hot = (scheme.infer_from(data.head, sums, base, temperature=t) for t in (1.0, 4.0))
+    close(hot.info.prior_variance, cold.info.prior_variance)
+    chosen = torch.diag_embed((1 / hot.info.prior_variance)[:, None].expand_as(hot.mean))
+    data_terms = [p.to_gaussian().precision_matrix - chosen for p in (cold, hot)]
+    assert data_terms[0].abs().max() > 1
+    close(4 * data_terms[1], data_terms[0], 1e-6)
+
+
+def test_a_tracker_forgets_its_scale_with_a_state_that_has_none(rng) -> None:
+    data = gaussian(rng)
+    start = lambda: priors.Evidence().start(data.head, inference.Conjugate())  # noqa: E731
+    fresh, used = start().state_dict(), start()
+    used.collect(*data.parsed(WHOLE))
+    used.accept(used.propose())
+    assert any(name.endswith("scale") for name in used.state_dict())
+    used.load_state_dict(fresh)
+    assert used.state_dict().keys() == fresh.keys()
+    assert used.prior is None

@@ -114,3 +114,23 @@ def test_biased_heads_check_their_tasks() -> None:
         priors.weight_and_bias(head, [1.0, 1.0, 1.0], 1.0)
     with pytest.raises(errors.SettingError, match="variance of the bias"):
         priors.weight_and_bias(head, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_symmetry_is_judged_in_the_units_of_the_covariance(unit: float) -> None:
+    head = heads.Gaussian(3)
+    matrix = unit * torch.eye(3, dtype=torch.float64)
+    matrix[0, 1] += 1e-10 * unit
+    close(
+        priors.dense(head, matrix).covariance_matrix[0], unit * torch.eye(3).double(), unit * 1e-9
+    )
+    matrix[0, 1] += 1e-3 * unit
+    with pytest.raises(errors.SettingError, match="symmetric"):
+        priors.dense(head, matrix)
+
+
+def test_a_prior_holds_no_graph_of_what_it_was_made_of() -> None:
+    head = heads.Gaussian(3)
+    variance = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    prior = priors.diagonal(head, variance, mean=variance)
+    assert not any(tensor.requires_grad for tensor in prior.tensors().values())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from problems import F64, Linear, normal
 
+import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
 
 pytestmark = [
@@ -117,3 +118,24 @@ def test_global_generator_is_untouched(rng) -> None:
     h, y = normal(rng, 9, 3), normal(rng, 9, 1)
     inference.LaplaceTorch().infer(head, h, y, priors.isotropic(head, 1.0))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_regression_head_goes_on_learning_around_its_point(rng) -> None:
+    """As under every scheme that expands there: its own weights predict."""
+    head = heads.Gaussian(2)
+    mtl = ba.BayesAgg({"y": head}, inference=inference.LaplaceTorch(), warmup=False)
+    h, y = normal(rng, 8, 2), {"y": normal(rng, 8, 1)}
+    mtl.collect(h, y)
+    mtl.update_prior()
+    mtl.backward(h.clone().requires_grad_(), y)
+    assert head.weight.grad is not None
+    torch.testing.assert_close(mtl.predict(h)["y"], h @ head.weight.detach().to(h).mT)
+
+
+def test_bad_features_are_refused_by_name(rng) -> None:
+    p = Linear(rng)
+    values, mask, _ = p.targets
+    spoilt = p.features.clone()
+    spoilt[0, 0] = torch.nan
+    with pytest.raises(errors.NonFiniteError, match="feature 0 of example 0"):
+        inference.LaplaceTorch().infer(p.head, spoilt, (values, mask), p.prior)

@@ -11,6 +11,7 @@ from torch import nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, gradients, heads, inference, posteriors, priors
+from bayesagg_pyro._refresh import Held, Refresher
 
 
 class World:
@@ -224,3 +225,11 @@ def test_classification_heads_learn_and_predict_by_their_point() -> None:
     torch.testing.assert_close(w.mtl.predict(h)["sick"], w.mtl.heads["sick"](h))
     mean = w.mtl.posteriors()["size"].mean
     torch.testing.assert_close(w.mtl.predict(h)["size"], h @ mean.T)
+
+
+def test_what_is_held_moves_with_the_weights() -> None:
+    refresher = Refresher(heads.Bernoulli(2), inference.Ensemble(3, refresh=2), None)
+    refresher.held = Held(posteriors.Empirical(torch.randn(3, 1, 3)), 1, False)
+    refresher.to(torch.device("meta"))
+    assert refresher.held.posterior.mean.device.type == "meta"
+    assert (refresher.held.age, refresher.held.fresh) == (1, False)

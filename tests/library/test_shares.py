@@ -1,0 +1,234 @@
+"""Shares of a batch are put together in the order of the processes; threads stand in for these."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import _processes, heads
+from bayesagg_pyro._batch import Batch
+from bayesagg_pyro._processes import Processes
+from bayesagg_pyro.errors import ShapeError, StateError
+from bayesagg_pyro.targets import Targets
+
+SIZES = [2, 4, 1]
+
+
+class Threads:
+    """Collective calls of torch between threads; refuses what a real group refuses."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.rank = threading.local()
+        self.sent: list[Tensor | None] = [None] * count
+        self.barrier = threading.Barrier(count, timeout=20)
+        self.joint = SimpleNamespace(
+            ReduceOp=torch.distributed.ReduceOp,
+            is_available=lambda: True,
+            is_initialized=lambda: True,
+            get_world_size=lambda: count,
+            get_rank=lambda: self.rank.value,
+            all_gather=self.all_gather,
+            broadcast=self.broadcast,
+            all_reduce=self.all_reduce,
+        )
+
+    def exchange(self, tensor: Tensor) -> list[Tensor]:
+        self.sent[self.rank.value] = tensor.clone()
+        self.barrier.wait()
+        found = [one for one in self.sent if one is not None]
+        self.barrier.wait()
+        assert len({(one.shape, one.dtype) for one in found}) == 1
+        assert tensor.dtype != torch.bool
+        return found
+
+    def all_gather(self, out: list[Tensor], tensor: Tensor) -> None:
+        for target, one in zip(out, self.exchange(tensor), strict=True):
+            assert target.dtype == one.dtype
+            assert target.shape == one.shape
+            target.copy_(one)
+
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        tensor.copy_(self.exchange(tensor)[source])
+
+    def all_reduce(self, tensor: Tensor, op: Any) -> None:
+        assert op == torch.distributed.ReduceOp.MIN
+        tensor.copy_(torch.stack(self.exchange(tensor)).amin(0))
+
+    def run(self, call: Callable[[int], Any]) -> list[Any]:
+        """What `call(rank)` gives or raises in each."""
+        found: list[Any] = [None] * self.count
+
+        def one(rank: int) -> None:
+            self.rank.value = rank
+            try:
+                found[rank] = call(rank)
+            except BaseException as error:
+                found[rank] = error
+                if not isinstance(error, ba.errors.BayesAggError):
+                    self.barrier.abort()
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    made = Threads(len(SIZES))
+    monkeypatch.setattr(_processes, "dist", made.joint)
+    return made
+
+
+def shares(rng: torch.Generator, *, flag: bool = False) -> list[Batch]:
+    """With a mask, a weight and a wider dtype in one share each, and none in the others."""
+    found = []
+    for rank, size in enumerate(SIZES):
+        draw = lambda *shape: torch.randn(*shape, generator=rng)  # noqa: E731
+        mask = torch.rand(size, 2, generator=rng) > 0.5 if rank == 1 else None
+        weight = draw(size, 2).abs() if rank == 2 else None
+        labels = torch.arange(size).reshape(-1, 1) + 10 * rank
+        observed = {
+            "r": Targets(draw(size, 2).to(torch.float64 if rank == 0 else torch.float32), mask),
+            "c": Targets(labels, None, weight[:, :1] if weight is not None else None),
+        }
+        valid = torch.tensor(True) if flag else None
+        found.append(Batch(draw(size, 3), observed, valid))
+    return found
+
+
+def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Generator) -> None:
+    parts = shares(rng)
+    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
+    values = torch.cat([part.observed["r"].values.double() for part in parts])
+    mask = torch.ones(sum(SIZES), 2, dtype=torch.bool)
+    mask[2:6] = parts[1].observed["r"].mask
+    weight = torch.ones(sum(SIZES), 1, dtype=torch.float64)
+    weight[6:] = parts[2].observed["c"].weight
+    for rank, batch in enumerate(found):
+        assert isinstance(batch, Batch), batch
+        assert torch.equal(batch.features, torch.cat([part.features for part in parts]))
+        assert torch.equal(batch.features[batch.rows], parts[rank].features)
+        assert batch.processes == 3
+        assert batch.valid is None
+        regression, labels = batch.observed["r"], batch.observed["c"]
+        assert torch.equal(regression.values, values)
+        assert regression.mask is not None
+        assert regression.mask.dtype == torch.bool
+        assert torch.equal(regression.mask, mask)
+        assert regression.weight is None
+        assert labels.values.dtype == torch.int64
+        assert labels.values.flatten().tolist() == [0, 1, 10, 11, 12, 13, 20]
+        assert labels.mask is None
+        assert labels.weight is not None
+        assert torch.equal(labels.weight, weight)
+        update = torch.randn(sum(SIZES), 3, generator=rng)
+        assert torch.equal(batch.own(update), 3 * update[batch.rows])
+
+
+def test_one_bad_share_makes_the_whole_batch_bad(threads: Threads, rng: torch.Generator) -> None:
+    parts = shares(rng, flag=True)
+    parts[1] = Batch(parts[1].features, parts[1].observed, torch.tensor(False))
+    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
+    assert [bool(batch.valid) for batch in found] == [False] * 3
+    assert all(batch.valid.dtype == torch.bool for batch in found)
+
+
+def test_features_of_different_dtypes_are_refused_by_all(
+    threads: Threads, rng: torch.Generator
+) -> None:
+    parts = shares(rng)
+    parts[2] = Batch(parts[2].features.double(), parts[2].observed, None)
+    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
+    for error in found:
+        assert isinstance(error, StateError)
+        assert "['torch.float32', 'torch.float32', 'torch.float64']" in str(error)
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_refused_share_is_told_to_the_others(
+    threads: Threads, rng: torch.Generator, bad: int
+) -> None:
+    parts = shares(rng)
+
+    def parse(rank: int) -> Batch:
+        if rank == bad:
+            raise ShapeError("of this share")
+        return parts[rank]
+
+    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parse(i)))
+    for rank, error in enumerate(found):
+        assert isinstance(error, ShapeError if rank == bad else StateError)
+        assert ("of this share" if rank == bad else f"process {bad} refused") in str(error)
+
+
+def test_who_wants_none_of_it_is_alone(threads: Threads, rng: torch.Generator) -> None:
+    part = shares(rng)[0]
+    assert Processes(False).count == 1
+    assert Processes(True).count == 3
+    assert Processes(False).whole(part.features, lambda: part) is part
+
+
+def test_all_start_from_the_first_ones_weights_and_randomness(threads: Threads) -> None:
+    modules = [nn.BatchNorm1d(3) for _ in SIZES]
+    for rank, module in enumerate(modules):
+        nn.init.constant_(module.weight, float(rank))
+        module.running_mean.fill_(float(rank))  # type: ignore[union-attr, operator]
+    streams = [[None, torch.Generator().manual_seed(rank)] for rank in range(3)]
+    made = [Processes(True) for _ in SIZES]
+    numbers = threads.run(lambda i: made[i].join(modules[i], streams[i]))
+    assert len(set(numbers)) == 1
+    assert isinstance(numbers[0], int)
+    for module in modules:
+        assert not module.weight.any()
+        assert not module.running_mean.any()  # type: ignore[union-attr, operator]
+    states = [one[1].get_state() for one in streams if one[1] is not None]
+    assert all(torch.equal(state, torch.Generator().manual_seed(0).get_state()) for state in states)
+
+
+def test_engines_join_once_and_share_their_streams(threads: Threads, rng: torch.Generator) -> None:
+    """In later steps a head that a user changed in one process stays as that one has it."""
+    engines = [ba.BayesAgg({"a": heads.Gaussian(3), "b": heads.Gaussian(3)}) for _ in SIZES]
+    x = torch.randn(7, 3, generator=rng)
+    y = {name: torch.randn(7, 1, generator=rng) for name in ("a", "b")}
+    starts = [sum(SIZES[:rank]) for rank in range(3)]
+    rows = [slice(start, start + size) for start, size in zip(starts, SIZES, strict=True)]
+
+    def collect(rank: int) -> None:
+        share = {name: value[rows[rank]] for name, value in y.items()}
+        engines[rank].collect(x[rows[rank]], share)
+
+    assert threads.run(collect) == [None] * 3
+    first, *others = [dict(one.heads.named_parameters()) for one in engines]
+    assert all(torch.equal(first[k], other[k]) for other in others for k in first)
+    drawn = [
+        [torch.rand(4, generator=one._slots.streams[name]).tolist() for name in ("a", "b")]
+        for one in engines
+    ]
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert drawn[0][0] != drawn[0][1]
+    with torch.no_grad():
+        first["a.weight"].add_(1.0)
+    before = first["a.weight"].clone()
+    assert threads.run(collect) == [None] * 3
+    assert torch.equal(first["a.weight"], before)
+    assert not torch.equal(others[0]["a.weight"], before)
+    alone = ba.BayesAgg({"a": heads.Gaussian(3), "b": heads.Gaussian(3)}, distributed=False)
+    for _ in range(2):
+        alone.collect(x, y)
+    for one in [*engines, alone]:
+        one._slots.renew()
+    for one in engines:
+        for name, prior in one.priors().items():
+            torch.testing.assert_close(prior.mean, alone.priors()[name].mean)
