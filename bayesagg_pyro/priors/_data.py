@@ -121,10 +121,10 @@ class DataTracker(Tracker):
         self._scheme = scheme
         self._policy = policy
         self._base = policy.base_for(head)
-        scheme.check(head, self._base)
-        _check_fit(head, scheme, policy)
         self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
         self._updating = self._updating_scheme()
+        (self._updating or scheme).check(head, self._base)
+        _check_fit(head, scheme, policy)
         self._statistics = self._empty()
         if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(

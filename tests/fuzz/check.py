@@ -159,7 +159,7 @@ class Life:
             few
             or narrow
             or self.heavy
-            or any(part.head[6:].startswith(steep) for part in self.case.parts)
+            or any(name in part.head for name in steep for part in self.case.parts)
         )
 
     def _snapshot(self) -> dict[str, Any]:

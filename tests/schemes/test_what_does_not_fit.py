@@ -55,6 +55,11 @@ MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
         {"inference": inference.Ensemble(), "prior": priors.PreviousBatch()},
         errors.DtypeError,
     ),
+    "the evidence of samples": (
+        heads.Bernoulli(2),
+        {"inference": inference.Ensemble(), "prior": priors.Evidence()},
+        errors.DtypeError,
+    ),
     "noise for labels": (
         heads.Bernoulli(2),
         {"inference": inference.Ensemble(data="noise")},
