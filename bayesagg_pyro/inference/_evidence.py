@@ -125,7 +125,7 @@ class EvidenceMaximised(Scheme):
         self.gives = scheme.gives
 
     def check(self, head: Head, prior: Posterior) -> None:
-        """As the scheme inside, whose posteriors must have a density unless the head is Gaussian."""
+        """As the scheme inside, whose posteriors need a density where the head is not Gaussian."""
         self.scheme.check(head, prior)
         kind = self.scheme.gives or GaussianFamily
         if (
