@@ -116,6 +116,9 @@ class DataTracker(Tracker):
     #: What to do when there is nothing to make a prior of.
     remedy: ClassVar[str] = "only backward() in train mode collects"
 
+    #: Whether posteriors become priors of later steps.
+    _renews: ClassVar[bool] = True
+
     def __init__(self, head: Head, scheme: Scheme, policy: DataPolicy) -> None:
         self._head = head
         self._scheme = scheme
@@ -125,6 +128,8 @@ class DataTracker(Tracker):
         self._updating = self._updating_scheme()
         (self._updating or scheme).check(head, self._base)
         _check_fit(head, scheme, policy)
+        if self._renews and scheme.refresh != "epoch":
+            _check_renewed(head, scheme)
         self._statistics = self._empty()
         if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(
@@ -287,6 +292,16 @@ def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:
         raise _not_in_place(head, kind)
     if policy.dtype is not None and not issubclass(kind, GaussianFamily):
         raise not_packed(head, kind)
+
+
+def _check_renewed(head: Head, scheme: Scheme) -> None:
+    """Refuse a scheme whose posteriors are no priors for itself."""
+    if scheme.gives is not None and not issubclass(scheme.gives, scheme.takes):
+        raise SettingError(
+            f"head {head.site!r}: {scheme!r} takes {scheme.takes.__name__} priors alone, and its "
+            f"posteriors, which are {scheme.gives.__name__}, would be the next ones; set "
+            "refresh='epoch', or use priors.Constant"
+        )
 
 
 def _not_in_place(head: Head, kind: type[Posterior]) -> SettingError:

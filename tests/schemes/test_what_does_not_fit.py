@@ -60,6 +60,16 @@ MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
         {"inference": inference.Ensemble(), "prior": priors.Evidence()},
         errors.DtypeError,
     ),
+    "a package that takes no dense prior": (
+        heads.Gaussian(2),
+        {"inference": inference.LaplaceTorch(refresh="step")},
+        errors.SettingError,
+    ),
+    "a head that the package has no likelihood for": (
+        heads.Poisson(2),
+        {"inference": inference.LaplaceTorch()},
+        errors.SettingError,
+    ),
     "noise for labels": (
         heads.Bernoulli(2),
         {"inference": inference.Ensemble(data="noise")},
