@@ -42,7 +42,7 @@ def all_or_nothing(undo: Iterable[Undo]) -> Iterator[None]:
     except BaseException as error:
         for restore in reversed(made):
             restore()
-        if isinstance(error, torch.linalg.LinAlgError):
+        if isinstance(error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
             raise NumericalError(
                 f"a matrix cannot be decomposed ({error}); strengthen the prior, or standardise "
                 "features and targets"

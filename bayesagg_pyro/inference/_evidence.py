@@ -122,7 +122,7 @@ class EvidenceMaximised(Scheme):
         self.bounds = bounds
         self.needs_point = scheme.needs_point  # type: ignore[misc]  # as the scheme inside
         self.refresh = scheme.refresh
-        self.gives, self.takes = scheme.gives, scheme.takes
+        self.gives, self.takes, self.tempers = scheme.gives, scheme.takes, scheme.tempers
 
     def check(self, head: Head, prior: Posterior) -> None:
         """As the scheme inside, whose posteriors need a density where the head is not Gaussian."""

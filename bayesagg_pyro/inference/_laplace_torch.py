@@ -45,6 +45,7 @@ class LaplaceTorch(Scheme):
 
     needs_point: ClassVar[bool] = True
     takes = DiagonalGaussian
+    tempers = False
 
     def __init__(
         self,
@@ -92,15 +93,15 @@ class LaplaceTorch(Scheme):
         observed = head.parse_targets(targets, len(features))
         head.check_weights(prior, "prior")
         prior = _supported(head, prior, self.structure)
-        observed = _unweighted(head, observed)
+        whole = _unweighted(head, observed)
         point = head.point().detach()
         if self.at == "map":
-            point = Laplace().infer(head, features, observed, prior).mean
+            point = Laplace().infer(head, features, whole, prior).mean
         dtype = linalg.head_dtype(features.device)
         features, point = features.detach().to(dtype), point.to(dtype)
         prior = prior.to(features.device, dtype)
         found = [
-            self._task(head, task, features, observed, point[task], prior)
+            self._task(head, task, features, whole, point[task], prior)
             for task in range(head.tasks)
         ]
         matrices = torch.stack(found)

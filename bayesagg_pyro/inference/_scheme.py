@@ -35,6 +35,8 @@ class Scheme(ABC):
     #: What its posteriors are; None where a class of your own does not say. A policy or estimator
     #: that needs others is refused when an engine is made, not in the middle of training.
     gives: type[Posterior] | None = None
+    #: Whether the data's log-likelihood can be tempered.
+    tempers: bool = True
     #: What priors it can start from.
     takes: type[Posterior] = Posterior
 

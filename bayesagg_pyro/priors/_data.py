@@ -21,7 +21,7 @@ from bayesagg_pyro.inference import (
     learns_noise,
     scaled,
 )
-from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.priors._distributions import isotropic
 from bayesagg_pyro.priors._packed import not_packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
@@ -280,14 +280,14 @@ class DataTracker(Tracker):
 
 def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:
     """Refuse what a policy asks of posteriors that this scheme does not give."""
+    if policy.temperature != 1.0 and not scheme.tempers:
+        raise SettingError(
+            f"head {head.site!r}: {scheme!r} cannot temper the data; make its policy with "
+            "temperature=1"
+        )
     kind = scheme.gives
     if kind is None:
         return
-    if policy.temperature != 1.0 and issubclass(kind, Point):
-        raise SettingError(
-            f"head {head.site!r}: the weights of {scheme!r} have no width to temper; make its "
-            "policy with temperature=1"
-        )
     if policy.in_place and not issubclass(kind, GaussianFamily):
         raise _not_in_place(head, kind)
     if policy.dtype is not None and not issubclass(kind, GaussianFamily):

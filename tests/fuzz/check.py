@@ -232,7 +232,7 @@ class Life:
             self._took(call)
 
     def _plain(self, call: Call, given: Batch) -> bool:
-        return bool(call.law) and not given.spoilt and not call.mode and call.tame
+        return bool(call.law) and not (given.spoilt or call.mode or self.heavy) and call.tame
 
     def _took(self, call: Call) -> None:
         self.collected = self.taken = True

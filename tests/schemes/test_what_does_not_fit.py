@@ -50,6 +50,11 @@ MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
         {"inference": inference.Delta(), "prior": priors.FullData(temperature=2.0)},
         errors.SettingError,
     ),
+    "a package that tempers nothing": (
+        heads.Gaussian(2),
+        {"inference": inference.LaplaceTorch(), "prior": priors.FullData(temperature=2.0)},
+        errors.SettingError,
+    ),
     "samples forgotten": (
         heads.Bernoulli(2),
         {"inference": inference.Ensemble(), "prior": priors.PreviousBatch()},
