@@ -21,7 +21,7 @@ from bayesagg_pyro.inference import (
     learns_noise,
     scaled,
 )
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior
 from bayesagg_pyro.priors._distributions import isotropic
 from bayesagg_pyro.priors._packed import not_packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
@@ -290,7 +290,8 @@ def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:
         return
     if policy.in_place and not issubclass(kind, GaussianFamily):
         raise _not_in_place(head, kind)
-    if policy.dtype is not None and not issubclass(kind, GaussianFamily):
+    factored = issubclass(kind, KroneckerGaussian)  # dense, it would be no prior for the next
+    if policy.dtype is not None and (factored or not issubclass(kind, GaussianFamily)):
         raise not_packed(head, kind)
 
 

@@ -45,6 +45,14 @@ MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
         {"inference": inference.NUTS(), "prior": priors.FullData(dtype=torch.float32)},
         errors.SettingError,
     ),
+    "factors packed": (
+        heads.Categorical(2, 3),
+        {
+            "inference": inference.TaylorGGN("kron"),
+            "prior": priors.FullData(dtype=torch.float32),
+        },
+        errors.SettingError,
+    ),
     "a point tempered": (
         heads.Bernoulli(2),
         {"inference": inference.Delta(), "prior": priors.FullData(temperature=2.0)},
