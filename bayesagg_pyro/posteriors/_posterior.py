@@ -308,8 +308,8 @@ class Posterior(TorchDistribution):
                 f"a saved {kinds[0]} posterior is no distribution: its precision is not positive "
                 "definite; load an earlier state"
             )
-        if rebuilt._info is not None:
-            _check_info(kinds[0], rebuilt, rebuilt._info)
+        if "jitter" in given and rebuilt.info is not None:
+            _check_info(kinds[0], rebuilt, rebuilt.info)
         if told:
             rebuilt.info = _info(kinds[0], rebuilt, told)
         return rebuilt.for_outputs(outputs)
