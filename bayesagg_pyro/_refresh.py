@@ -154,7 +154,8 @@ class _Bound(Scheme):
     def __init__(self, refresher: Refresher) -> None:
         self._refresher = refresher
         self.refresh = refresher.scheme.refresh
-        self.gives = refresher.scheme.gives
+        own = refresher.scheme
+        self.gives, self.takes, self.tempers = own.gives, own.takes, own.tempers
 
     def check(self, head: Head, prior: Posterior) -> None:
         self._refresher.scheme.check(head, prior)

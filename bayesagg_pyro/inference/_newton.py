@@ -35,7 +35,13 @@ from bayesagg_pyro.inference._expansion import (
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
-from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
+from bayesagg_pyro.posteriors import (
+    DiagonalGaussian,
+    GaussianFamily,
+    Info,
+    KroneckerGaussian,
+    Posterior,
+)
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["ExpansionSums", "NewtonStep", "SecondOrder", "newton_step"]
@@ -92,12 +98,17 @@ class SecondOrder(Scheme):
     """
 
     needs_point = True
-    gives = GaussianFamily
 
     def __init__(self, structure: Structure = "full", *, separate_bias: bool = False) -> None:
         if structure not in ("full", "kron", "diag"):
             raise SettingError(f'structure must be "full", "kron" or "diag", not {structure!r}')
         self.structure = structure
+        kinds: dict[str, type[Posterior]] = {
+            "full": GaussianFamily,
+            "diag": DiagonalGaussian,
+            "kron": KroneckerGaussian,
+        }
+        self.gives = kinds[structure]
         self.separate_bias = separate_bias
 
     @torch.no_grad()  # parameters of a likelihood (learned cut-points) are constants here

@@ -35,6 +35,10 @@ class Scheme(ABC):
     #: What its posteriors are; None where a class of your own does not say. A policy or estimator
     #: that needs others is refused when an engine is made, not in the middle of training.
     gives: type[Posterior] | None = None
+    #: Whether the data's log-likelihood can be tempered.
+    tempers: bool = True
+    #: What priors it can start from.
+    takes: type[Posterior] = Posterior
 
     #: How often the engine infers anew. "step": from every batch. n: from every n-th batch, whose
     #: posterior is held in between. "epoch": never from a batch; every step takes the posterior of

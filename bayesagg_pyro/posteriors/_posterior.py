@@ -308,6 +308,8 @@ class Posterior(TorchDistribution):
                 f"a saved {kinds[0]} posterior is no distribution: its precision is not positive "
                 "definite; load an earlier state"
             )
+        if "jitter" in given and rebuilt.info is not None:
+            _check_info(kinds[0], rebuilt, rebuilt.info)
         if told:
             rebuilt.info = _info(kinds[0], rebuilt, told)
         return rebuilt.for_outputs(outputs)
@@ -330,14 +332,18 @@ def _info(kind: str, posterior: Posterior, told: dict[str, Tensor]) -> Info:
         info = Info(**{name: value for name, value in told.items() if name in known})
     except TypeError as error:
         raise StateError(f"a saved {kind} posterior's info is not whole: {error}") from error
+    _check_info(kind, posterior, info)
+    return info
+
+
+def _check_info(kind: str, posterior: Posterior, info: Info) -> None:
     chains = getattr(posterior, "chains", None)
     if not info.fits(posterior.tasks, posterior.event_shape[0], chains):
-        shapes = {name: list(value.shape) for name, value in told.items()}
+        shapes = {name: list(value.shape) for name, value in info._known().items()}
         raise StateError(
             f"a saved {kind} posterior is over {posterior.tasks} tasks of "
             f"{posterior.event_shape[0]} weights, its info {shapes} is not"
         )
-    return info
 
 
 def _kind(cls: type[Posterior]) -> str:

@@ -21,7 +21,7 @@ from bayesagg_pyro.inference import (
     learns_noise,
     scaled,
 )
-from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior
 from bayesagg_pyro.priors._distributions import isotropic
 from bayesagg_pyro.priors._packed import not_packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
@@ -116,15 +116,20 @@ class DataTracker(Tracker):
     #: What to do when there is nothing to make a prior of.
     remedy: ClassVar[str] = "only backward() in train mode collects"
 
+    #: Whether posteriors become priors of later steps.
+    _renews: ClassVar[bool] = True
+
     def __init__(self, head: Head, scheme: Scheme, policy: DataPolicy) -> None:
         self._head = head
         self._scheme = scheme
         self._policy = policy
         self._base = policy.base_for(head)
-        scheme.check(head, self._base)
-        _check_fit(head, scheme, policy)
         self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
         self._updating = self._updating_scheme()
+        (self._updating or scheme).check(head, self._base)
+        _check_fit(head, scheme, policy)
+        if self._renews and scheme.refresh != "epoch":
+            _check_renewed(head, scheme)
         self._statistics = self._empty()
         if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(
@@ -275,18 +280,29 @@ class DataTracker(Tracker):
 
 def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:
     """Refuse what a policy asks of posteriors that this scheme does not give."""
+    if policy.temperature != 1.0 and not scheme.tempers:
+        raise SettingError(
+            f"head {head.site!r}: {scheme!r} cannot temper the data; make its policy with "
+            "temperature=1"
+        )
     kind = scheme.gives
     if kind is None:
         return
-    if policy.temperature != 1.0 and issubclass(kind, Point):
-        raise SettingError(
-            f"head {head.site!r}: the weights of {scheme!r} have no width to temper; make its "
-            "policy with temperature=1"
-        )
     if policy.in_place and not issubclass(kind, GaussianFamily):
         raise _not_in_place(head, kind)
-    if policy.dtype is not None and not issubclass(kind, GaussianFamily):
+    factored = issubclass(kind, KroneckerGaussian)  # dense, it would be no prior for the next
+    if policy.dtype is not None and (factored or not issubclass(kind, GaussianFamily)):
         raise not_packed(head, kind)
+
+
+def _check_renewed(head: Head, scheme: Scheme) -> None:
+    """Refuse a scheme whose posteriors are no priors for itself."""
+    if scheme.gives is not None and not issubclass(scheme.gives, scheme.takes):
+        raise SettingError(
+            f"head {head.site!r}: {scheme!r} takes {scheme.takes.__name__} priors alone, and its "
+            f"posteriors, which are {scheme.gives.__name__}, would be the next ones; set "
+            "refresh='epoch', or use priors.Constant"
+        )
 
 
 def _not_in_place(head: Head, kind: type[Posterior]) -> SettingError:

@@ -46,7 +46,7 @@ def packed_posterior(
 def not_packed(head: Head, kind: type[Posterior]) -> SettingError:
     """Says why posteriors of that kind cannot be packed."""
     return SettingError(
-        f"head {head.site!r}: only Gaussian priors are kept in another precision, not "
+        f"head {head.site!r}: only dense Gaussian priors are kept in another precision, not "
         f"{kind.__name__}; make the policy with dtype=None"
     )
 

@@ -239,7 +239,8 @@ def _check_moments(
     if ((variance == 0) & (deviation > 1e-9 * found[0].abs())).any():
         raise Broken("a variance underflows to certainty", f"{name}: {deviation.tolist()}"[:600])
     size = deviation + 1e-9 * size
-    least = 2 * torch.finfo(torch.float32).tiny ** 0.5 * found[2]  # what reads as uncertain still
+    # What reads as uncertain still, and the rounding of a slope that is 0.
+    least = (2 * torch.finfo(torch.float32).tiny ** 0.5 + 4e-15 * weights) * found[2]
     size = size + least / (2 * tolerance)
     _near(f"{name} sd[g]", variance.double().sqrt(), deviation, 2 * tolerance, size)
 

@@ -41,11 +41,11 @@ def test_rounding_that_costs_definiteness_is_refused() -> None:
         posteriors.PackedGaussian.pack(p, torch.float16)
 
 
-@pytest.mark.parametrize("entry", ["jitter", "condition"])
+@pytest.mark.parametrize("entry", ["info.jitter", "info.condition", "jitter"])
 def test_info_of_another_posterior_is_refused(entry: str) -> None:
     state = _gaussian(1.0).state_dict()
-    state[f"Gaussian.info.{entry}"] = torch.zeros(5)
-    with pytest.raises(errors.StateError, match="info"):
+    state[f"Gaussian.{entry}"] = torch.zeros(5)
+    with pytest.raises(errors.StateError, match="jitter"):
         posteriors.Posterior.from_state_dict(state)
 
 

@@ -45,15 +45,43 @@ MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
         {"inference": inference.NUTS(), "prior": priors.FullData(dtype=torch.float32)},
         errors.SettingError,
     ),
+    "factors packed": (
+        heads.Categorical(2, 3),
+        {
+            "inference": inference.TaylorGGN("kron"),
+            "prior": priors.FullData(dtype=torch.float32),
+        },
+        errors.SettingError,
+    ),
     "a point tempered": (
         heads.Bernoulli(2),
         {"inference": inference.Delta(), "prior": priors.FullData(temperature=2.0)},
+        errors.SettingError,
+    ),
+    "a package that tempers nothing": (
+        heads.Gaussian(2),
+        {"inference": inference.LaplaceTorch(), "prior": priors.FullData(temperature=2.0)},
         errors.SettingError,
     ),
     "samples forgotten": (
         heads.Bernoulli(2),
         {"inference": inference.Ensemble(), "prior": priors.PreviousBatch()},
         errors.DtypeError,
+    ),
+    "the evidence of samples": (
+        heads.Bernoulli(2),
+        {"inference": inference.Ensemble(), "prior": priors.Evidence()},
+        errors.DtypeError,
+    ),
+    "a package that takes no dense prior": (
+        heads.Gaussian(2),
+        {"inference": inference.LaplaceTorch(refresh="step")},
+        errors.SettingError,
+    ),
+    "a head that the package has no likelihood for": (
+        heads.Poisson(2),
+        {"inference": inference.LaplaceTorch()},
+        errors.SettingError,
     ),
     "noise for labels": (
         heads.Bernoulli(2),
