@@ -20,6 +20,7 @@ from bayesagg_pyro.errors import (
 )
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 
 __all__ = [
@@ -221,9 +222,15 @@ def per_head(
 
 
 def check_estimators(
-    given: Estimator | Mapping[str, Estimator] | None, heads: Mapping[str, Head]
+    given: Estimator | Mapping[str, Estimator] | None,
+    heads: Mapping[str, Head],
+    schemes: Mapping[str, Scheme],
 ) -> dict[str, Estimator | None]:
-    """As `per_head`, with None (choose by types) for what is not given."""
+    """As `per_head`, with None (choose by types) for what is not given.
+
+    Raises:
+        DtypeError, UnsupportedError: also for estimators that cannot take what a scheme gives.
+    """
     if isinstance(given, Mapping):
         unknown = [name for name in given if name not in heads]
         if unknown:
@@ -234,6 +241,9 @@ def check_estimators(
     for name, value in spread.items():
         if value is not None:
             _check_kind("estimator", name, value, Estimator)
+            kind = schemes[name].gives
+            if kind is not None:
+                value.check(heads[name], kind)
     return spread
 
 

@@ -81,15 +81,24 @@ class ByTasks:
         generator: torch.Generator | None,
     ) -> tuple[GradientDistribution, Posterior]:
         """The gradient's moments, and the posterior's marginals with its `info`."""
-        mean = features.new_empty(self.head.tasks, *features.shape)
+        dtype = features.dtype if targets.weight is None else linalg.head_dtype(features.device)
+        mean = features.new_empty(self.head.tasks, *features.shape, dtype=dtype)
         variance = torch.empty_like(mean)
         marginals, infos, observed, scales = [], [], [], []
-        for rows, head in self.parts():
-            own = targets.part(rows)
-            posterior = self.scheme.infer(head, features, own, prior.part(rows))
-            grad = gradients.distribution(
-                head, posterior, features, own, estimator=estimator, generator=generator
-            )
+
+        def pieces() -> Iterator[tuple[slice, Posterior, GradientDistribution]]:
+            for rows, head in self.parts():
+                own = targets.part(rows)
+                posterior = self.scheme.infer(head, features, own, prior.part(rows))
+                yield (
+                    rows,
+                    posterior,
+                    gradients.distribution(
+                        head, posterior, features, own, estimator=estimator, generator=generator
+                    ),
+                )
+
+        for rows, posterior, grad in pieces():
             mean[rows], variance[rows] = grad.mean, grad.variance
             if grad.observed is not None:
                 observed.append(grad.observed)
@@ -108,7 +117,19 @@ class ByTasks:
         # Masks and weights are a head's: all parts have them, or none has.
         seen = torch.cat(observed) if observed else None
         factor = torch.cat(scales) if scales else None
-        return GradientDistribution(mean, variance, seen, scale=factor), whole
+
+        # Whoever asks for more than moments has the pieces made once more.
+        def covariance() -> Tensor:
+            return torch.cat([grad.covariance_matrix for _, _, grad in pieces()])
+
+        def sampler(count: int, generator: torch.Generator | None) -> Tensor:
+            draws = [grad.sample((count,), generator=generator) for _, _, grad in pieces()]
+            return torch.cat(draws, 1)
+
+        grad = GradientDistribution(
+            mean, variance, seen, covariance=covariance, sampler=sampler, scale=factor
+        )
+        return grad, whole
 
 
 @dataclass

@@ -154,6 +154,11 @@ class _Bound(Scheme):
     def __init__(self, refresher: Refresher) -> None:
         self._refresher = refresher
         self.refresh = refresher.scheme.refresh
+        own = refresher.scheme
+        self.gives, self.takes, self.tempers = own.gives, own.takes, own.tempers
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        self._refresher.scheme.check(head, prior)
 
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior

@@ -149,7 +149,7 @@ class Slots:
         self.weights_then = {
             name: self.heads[name].point().detach().clone()
             for name, tracker in self.trackers.items()
-            if tracker.posterior is not None
+            if tracker.predicts
         }
 
     def check_weights(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.step import Stages, StepInfo, describe
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Done", "bayes_step", "follows", "point", "warmup_step"]
+__all__ = ["Done", "bayes_step", "check_losses", "follows", "point", "warmup_step"]
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,14 @@ def bayes_step(
     reported = reported_losses(losses, observed, valid)
     info = describe(reported, outcome.priors, outcome.held, outcome.summary, scale, kept)
     return Done(info, update, valid)
+
+
+def check_losses(
+    stages: Mapping[str, HeadStages], guard: Guard, batch: Batch, *, warmup: bool
+) -> Batch:
+    """Refuse a batch whose losses overflow at the weights that predict, or flag it."""
+    losses = _losses(stages, batch.features.detach(), batch.observed, warmup=warmup)
+    return replace(batch, valid=_check_losses(stages, guard, losses, batch.valid))
 
 
 def _check_losses(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregation
+from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.inference import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily
 
@@ -30,13 +31,22 @@ Undo = Callable[[], None]
 
 @contextmanager
 def all_or_nothing(undo: Iterable[Undo]) -> Iterator[None]:
-    """Run a block; if anything ends it early, Ctrl-C too, call each `undo`, last made first."""
+    """Run a block; if anything ends it early, Ctrl-C too, call each `undo`, last made first.
+
+    Raises:
+        NumericalError: in place of torch's own error for a matrix.
+    """
     made = list(undo)
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         for restore in reversed(made):
             restore()
+        if isinstance(error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+            raise NumericalError(
+                f"a matrix cannot be decomposed ({error}); strengthen the prior, or standardise "
+                "features and targets"
+            ) from error
         raise
 
 

@@ -28,7 +28,7 @@ from bayesagg_pyro._modes import plain
 from bayesagg_pyro._processes import Processes
 from bayesagg_pyro._refresh import streams
 from bayesagg_pyro._slots import Settled, Slots
-from bayesagg_pyro._steps import Done, bayes_step, point, warmup_step
+from bayesagg_pyro._steps import Done, bayes_step, check_losses, point, warmup_step
 from bayesagg_pyro._transaction import (
     all_or_nothing,
     of_aggregation,
@@ -133,7 +133,7 @@ class BayesAgg(nn.Module):
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
         self.schemes = Settled(per_head("inference", inference, heads, Scheme, _default_scheme))
-        self.estimators = check_estimators(estimator, heads)
+        self.estimators = check_estimators(estimator, heads, self.schemes)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
         with named_heads(heads):
             own = streams(generator, list(heads))
@@ -191,7 +191,7 @@ class BayesAgg(nn.Module):
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
         with plain(), self._whole(features):
-            self._collect(self._parse(features, targets))
+            self._collect(self._checked(features, targets))
 
     def update_prior(self, batches: Batches | None = None) -> None:
         """End of an epoch: make each head's next prior from what was collected, and clear that.
@@ -206,7 +206,7 @@ class BayesAgg(nn.Module):
         """
         self.raise_deferred()
         with plain(), self._whole():
-            show(self._slots.trackers, batches, self._parse)
+            show(self._slots.trackers, batches, self._checked)
             self.raise_deferred()
             self._slots.renew()
             self._epochs += 1
@@ -341,6 +341,12 @@ class BayesAgg(nn.Module):
         if batch.valid is not None:
             self._guard.note(batch.valid)
         return batch.cleaned(heads)
+
+    def _checked(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
+        """The batch, held to the checks that a step on it would make."""
+        batch = self._parse(features, targets)
+        own = self._slots.stages(self.estimators)
+        return check_losses(own, self._guard, batch, warmup=self.warmup)
 
     def _join(self) -> None:
         """What is drawn must be the same in all processes, so every head gets a stream."""

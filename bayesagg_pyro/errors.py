@@ -15,6 +15,7 @@ __all__ = [
     "ShapeError",
     "StateError",
     "TaskError",
+    "UnsupportedError",
 ]
 
 
@@ -52,6 +53,10 @@ class StateError(BayesAggError, RuntimeError):
 
 class NumericalError(BayesAggError, ArithmeticError):
     """A matrix that must be positive definite is not, even after the allowed jitter."""
+
+
+class UnsupportedError(BayesAggError, NotImplementedError):
+    """Two parts that fit nobody has written a formula for; another pair serves."""
 
 
 class MissingPackageError(BayesAggError, ImportError):

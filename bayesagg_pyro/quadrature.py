@@ -26,6 +26,8 @@ _RANGE = 6.0
 _EVEN = 1.5
 #: What is further away does not matter: the normal's density there is 1e-348.
 _FAR = 40.0
+#: As far off a bend is worth nodes: deviations of what lies beyond are 1e-21 and less.
+_REACH = 14.0
 
 
 class Transition(NamedTuple):
@@ -91,6 +93,7 @@ def normal_rule(
     reach, beyond = 2 * growth * std, (2 * tail * std).clamp(max=_FAR)
     if growth == math.inf:
         reach = bend.abs() * 2 / (2 + (width / std.clamp(min=tiny)).square())
+    reach = reach.clamp(max=_REACH)
     low = -_RANGE - torch.maximum(torch.minimum((-bend).clamp(min=0), reach), beyond)
     high = _RANGE + torch.maximum(torch.minimum(bend.clamp(min=0), reach), beyond)
     narrow = (width / std.clamp(min=tiny)).clamp(min=max(finest, torch.finfo(std.dtype).eps))

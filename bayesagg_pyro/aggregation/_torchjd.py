@@ -100,7 +100,8 @@ class PerSample(Aggregation):
         self.aggregator: Aggregation = aggregator
         self.samples = samples
         self.generator = generator
-        self._waiting: dict[str, Tensor] = {}  # a generator's state until there is one
+        self._own = generator is None  # made at the first draw, on the device that it then needs
+        self._waiting: dict[str, Tensor] = {}  # its state until then
         self.scale = aggregator.scale
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
@@ -137,7 +138,9 @@ class PerSample(Aggregation):
         self._check_state(state, ("PerSample",))
         own = part(state, "PerSample")
         self.aggregator.load_state_dict(part(own, "aggregator"))
-        if self.generator is None:  # made at the first draw, on the device that it then needs
+        if self._own and "generator" not in own:  # of before the first draw
+            self.generator = None
+        if self.generator is None:
             self._waiting = {k: v.clone() for k, v in own.items() if k == "generator"}
         set_generator(self.generator, own)
 

@@ -78,6 +78,16 @@ class Conditional(Estimator):
         self.tolerance = check_tolerance(tolerance)
         self.generator = generator
 
+    def check(self, head: Head, kind: type[Posterior]) -> None:
+        """Refuse what is no softmax of linear predictors, and what is no Gaussian."""
+        softmax = head.is_still(Categorical) and head.embedding is None
+        if not softmax or not issubclass(kind, GaussianFamily):
+            raise DtypeError(
+                f"head {head.site!r}: Conditional is for Categorical heads (without embedding) "
+                f"with Gaussian posteriors, not {type(head).__name__} with {kind.__name__}; use "
+                "gradients.MonteCarlo()"
+            )
+
     def estimate(
         self,
         head: Head,
@@ -93,14 +103,9 @@ class Conditional(Estimator):
                 Gaussian.
         """
         generator = self.generator or generator
-        softmax = head.is_still(Categorical) and head.embedding is None
-        if not softmax or not isinstance(posterior, GaussianFamily):
-            raise DtypeError(
-                f"Conditional is for Categorical heads (without embedding) with Gaussian "
-                f"posteriors, not {type(head).__name__} with {type(posterior).__name__}; use "
-                "gradients.MonteCarlo()"
-            )
+        self.check(head, type(posterior))
         assert isinstance(head, Categorical)
+        assert isinstance(posterior, GaussianFamily)
         design = head.exact(features)
         posterior = posterior.to(design.device, design.dtype)
 

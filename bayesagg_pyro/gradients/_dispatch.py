@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
@@ -42,7 +43,7 @@ def distribution(
         generator: randomness for estimators that sample and have no generator of their own.
 
     Returns:
-        Moments [tasks, B, d] in the features' dtype.
+        Moments [tasks, B, d] in the features' dtype; in float64 where examples are weighted.
 
     Raises:
         ShapeError, DtypeError, NonFiniteError: for bad features or targets, or a posterior over
@@ -79,9 +80,10 @@ def _weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistributio
     """The distribution of each example's gradient times its weight, [B, tasks].
 
     A weight of 0 is no certainty about a gradient of 0: it says as little as a missing target, and
-    counts as an example of its task all the same.
+    counts as an example of its task all the same. In float64, where squares of weights neither
+    overflow nor vanish, which would read as certainty.
     """
-    factor = weight.mT[..., None].to(grad.mean.dtype)
+    factor = weight.mT[..., None].to(linalg.head_dtype(weight.device))
     covariance, sampler, error = grad.covariance, grad.sampler, grad.error
     counted = weight.mT > 0
     scale = grad.loss_scale()

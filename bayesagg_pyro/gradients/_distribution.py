@@ -35,7 +35,7 @@ class GradientDistribution:
     matching of the paper.
 
     Attributes:
-        mean: E[g], [tasks, B, d], in the features' dtype.
+        mean: E[g], [tasks, B, d], in the features' dtype or a wider one.
         variance: Var[g], [tasks, B, d], at least 0.
         observed: [tasks, B] bool, False where a task has no target, or an example no weight for
             it; None when all are observed.
@@ -75,12 +75,14 @@ class GradientDistribution:
 
     def examples(self, rows: slice) -> GradientDistribution:
         """Moments of some of the examples, which weigh what they do in the whole batch."""
-        error = self.error
+        error, covariance, sampler = self.error, self.covariance, self.sampler
         return GradientDistribution(
             self.mean[:, rows],
             self.variance[:, rows],
             None if self.observed is None else self.observed[:, rows],
             self.groups,
+            covariance and (lambda: covariance()[:, rows]),
+            sampler and (lambda count, generator: sampler(count, generator)[:, :, rows]),
             scale=self.loss_scale(),
             error=error and (lambda: MomentError(*(e[:, rows] for e in error()))),
         )

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.errors import UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._registry import registered
+from bayesagg_pyro.gradients._registry import might_be_registered, registered
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
@@ -18,6 +19,14 @@ __all__ = ["Estimator", "Exact"]
 
 class Estimator(ABC):
     """Turns a posterior over weights into a gradient distribution."""
+
+    def check(self, head: Head, kind: type[Posterior]) -> None:
+        """Refuse a head, or a kind of posterior, whose gradients this cannot estimate.
+
+        Raises:
+            DtypeError, UnsupportedError: naming both and the remedy.
+        """
+        return
 
     @abstractmethod
     def estimate(
@@ -34,6 +43,11 @@ class Estimator(ABC):
 class Exact(Estimator):
     """The registered closed form for this head and posterior; an error where there is none."""
 
+    def check(self, head: Head, kind: type[Posterior]) -> None:
+        """Refuse pairs without a formula, for whatever posterior of that kind."""
+        if not might_be_registered(head, kind):
+            raise _no_formula(head, kind)
+
     def estimate(
         self,
         head: Head,
@@ -45,16 +59,20 @@ class Exact(Estimator):
         """Moments by the registered formula.
 
         Raises:
-            NotImplementedError: naming both types, if none is registered.
+            UnsupportedError: naming both types, if none is registered.
         """
         formula = registered(head, posterior)
         if formula is None:
-            raise NotImplementedError(
-                f"no exact gradient moments are registered for {type(head).__name__} heads with "
-                f"{type(posterior).__name__} posteriors; use gradients.MonteCarlo(), or register "
-                "a formula with bayesagg_pyro.gradients.register"
-            )
+            raise _no_formula(head, type(posterior))
         return formula(head, posterior, features, targets)
 
     def __repr__(self) -> str:
         return "Exact()"
+
+
+def _no_formula(head: Head, kind: type[Posterior]) -> UnsupportedError:
+    return UnsupportedError(
+        f"head {head.site!r}: no exact gradient moments are registered for {type(head).__name__} "
+        f"heads with {kind.__name__} posteriors; use gradients.MonteCarlo(), or register a formula "
+        "with bayesagg_pyro.gradients.register"
+    )

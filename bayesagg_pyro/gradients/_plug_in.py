@@ -42,6 +42,11 @@ class PlugIn(Estimator):
             )
         self.estimator = estimator
 
+    def check(self, head: Head, kind: type[Posterior]) -> None:
+        """As the other estimator."""
+        if self.estimator is not None:
+            self.estimator.check(head, kind)
+
     def estimate(
         self,
         head: Head,

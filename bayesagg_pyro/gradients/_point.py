@@ -20,6 +20,14 @@ __all__ = ["AtPoint"]
 class AtPoint(Estimator):
     """∂ℓ/∂h at the weights of a `posteriors.Point`, by automatic differentiation; variance 0."""
 
+    def check(self, head: Head, kind: type[Posterior]) -> None:
+        """Refuse posteriors with a width."""
+        if not issubclass(kind, Point):
+            raise DtypeError(
+                f"head {head.site!r}: AtPoint is for posteriors.Point, not {kind.__name__}; use "
+                "gradients.MonteCarlo()"
+            )
+
     def estimate(
         self,
         head: Head,
@@ -33,11 +41,8 @@ class AtPoint(Estimator):
         Raises:
             DtypeError: if the posterior is not a point.
         """
-        if not isinstance(posterior, Point):
-            raise DtypeError(
-                f"AtPoint is for posteriors.Point, not {type(posterior).__name__}; "
-                "use gradients.MonteCarlo()"
-            )
+        self.check(head, type(posterior))
+        assert isinstance(posterior, Point)
         at = posterior.to(features.device, linalg.head_dtype(features.device))
         (mean,) = sampled_gradients(head, at.sample((1,)), features, targets)
         zero = torch.zeros_like(mean)

@@ -66,6 +66,22 @@ class Quadrature(Estimator):
         self.nodes = nodes
         self.tolerance = check_tolerance(tolerance)
 
+    def check(self, head: Head, kind: type[Posterior]) -> None:
+        """Refuse more than one predictor, and what is no Gaussian."""
+        if not issubclass(kind, GaussianFamily):
+            raise DtypeError(
+                f"head {head.site!r}: Quadrature needs a Gaussian posterior, not {kind.__name__}; "
+                "use gradients.MonteCarlo()"
+            )
+        one = head.is_still(OnePredictor, "outputs", "design", "pointwise")
+        softmax = head.is_still(Categorical) and head.embedding is None
+        if not one and not (softmax and getattr(head, "classes", 0) == 2):
+            raise DtypeError(
+                f"head {head.site!r}: Quadrature is for heads with one linear predictor and for "
+                f"Categorical ones of two classes, not for {type(head).__name__}; use "
+                "gradients.Conditional or MonteCarlo"
+            )
+
     def estimate(
         self,
         head: Head,
@@ -79,29 +95,14 @@ class Quadrature(Estimator):
         Raises:
             DtypeError: if the head has more than one predictor or the posterior is not Gaussian.
         """
-        if not isinstance(posterior, GaussianFamily):
-            raise DtypeError(
-                f"Quadrature needs a Gaussian posterior, not {type(posterior).__name__}; "
-                "use gradients.MonteCarlo()"
-            )
+        self.check(head, type(posterior))
+        assert isinstance(posterior, GaussianFamily)
         posterior = posterior.to(features.device, linalg.head_dtype(features.device))
-        if isinstance(head, OnePredictor) and head.is_still(
-            OnePredictor, "outputs", "design", "pointwise"
-        ):
+        if isinstance(head, OnePredictor):
             predictor = _one_predictor(head, posterior, features, targets)
-        elif (
-            isinstance(head, Categorical)
-            and head.classes == 2
-            and head.embedding is None
-            and head.is_still(Categorical)
-        ):
-            predictor = _two_classes(head, posterior, head.exact(features), targets)
         else:
-            raise DtypeError(
-                f"head {head.site!r}: Quadrature is for heads with one linear predictor and for "
-                f"Categorical ones of two classes, not for {type(head).__name__}; use "
-                "gradients.Conditional or MonteCarlo"
-            )
+            assert isinstance(head, Categorical)
+            predictor = _two_classes(head, posterior, head.exact(features), targets)
         return until(
             self.tolerance,
             partial(_moments, head, posterior, predictor, features, targets),

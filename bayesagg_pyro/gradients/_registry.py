@@ -13,7 +13,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Formula", "register", "registered"]
+__all__ = ["Formula", "might_be_registered", "register", "registered"]
 
 #: A moment formula: (head, posterior, features, parsed targets) -> distribution.
 Formula: TypeAlias = Callable[[Any, Any, Tensor, Targets], GradientDistribution]
@@ -59,13 +59,7 @@ def register(
 def registered(head: Head, posterior: Posterior) -> Formula | None:
     """The formula in force for these two, or None."""
     h, p = type(head), type(posterior)
-    matches = [
-        (rh, rp)
-        for (rh, rp), formula in _formulas.items()
-        if issubclass(p, rp)
-        and head.is_still(rh)
-        and (head.embedding is None or formula in _embedded)
-    ]
+    matches = [(rh, rp) for rh, rp in _of_head(head) if issubclass(p, rp)]
     if not matches:
         return None
     by_head = min(matches, key=lambda m: (h.__mro__.index(m[0]), p.__mro__.index(m[1])))
@@ -79,3 +73,17 @@ def registered(head: Head, posterior: Posterior) -> Formula | None:
             stacklevel=3,
         )
     return _formulas[by_head]
+
+
+def might_be_registered(head: Head, kind: type[Posterior]) -> bool:
+    """Whether there is a formula for some posterior of that kind."""
+    return any(issubclass(kind, p) or issubclass(p, kind) for _, p in _of_head(head))
+
+
+def _of_head(head: Head) -> list[tuple[type, type]]:
+    """Pairs of types whose formulas hold for this head."""
+    return [
+        (h, p)
+        for (h, p), formula in _formulas.items()
+        if head.is_still(h) and (head.embedding is None or formula in _embedded)
+    ]

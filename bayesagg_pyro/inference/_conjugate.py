@@ -44,6 +44,8 @@ class Conjugate(Scheme):
     what is lost.
     """
 
+    gives = GaussianPosterior
+
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
     ) -> GaussianPosterior:

@@ -21,7 +21,17 @@ from bayesagg_pyro.posteriors import (
     KroneckerGaussian,
 )
 
-__all__ = ["Curvature", "Dense", "Diagonal", "Gram", "Kronecker", "Structure", "Summable", "formed"]
+__all__ = [
+    "Curvature",
+    "Dense",
+    "Diagonal",
+    "Gram",
+    "Kronecker",
+    "Structure",
+    "Summable",
+    "check_prior",
+    "formed",
+]
 
 Structure: TypeAlias = Literal["full", "kron", "diag"]
 
@@ -119,10 +129,8 @@ class Diagonal:
         Raises:
             SettingError: if the prior is not diagonal.
         """
-        if not isinstance(prior, DiagonalGaussian):
-            raise SettingError(
-                f"{owner}: structure='diag' needs a diagonal prior, not {type(prior).__name__}"
-            )
+        check_prior("diag", prior, owner)
+        assert isinstance(prior, DiagonalGaussian)
         return DiagonalGaussian(prior.mean, prior.precision + self.diagonal)
 
 
@@ -169,17 +177,32 @@ class Kronecker:
                 prior.count + self.count,
                 prior.isotropic,
             )
-        isotropic = prior.precision[:, 0] if isinstance(prior, DiagonalGaussian) else None
-        if isotropic is None or not (prior.precision == isotropic[:, None]).all():
-            raise SettingError(
-                f"{owner}: structure='kron' needs an isotropic or Kronecker prior, "
-                f"not {type(prior).__name__}"
-            )
+        check_prior("kron", prior, owner)
+        isotropic = prior.precision[:, 0]
         return KroneckerGaussian(prior.mean, self.outputs, self.inputs, self.count, isotropic)
 
 
 Summable: TypeAlias = Dense | Diagonal | Kronecker
 Curvature: TypeAlias = Summable | Gram
+
+
+def check_prior(structure: Structure, prior: GaussianFamily, owner: str) -> None:
+    """Refuse a prior that curvature of that structure cannot be added to.
+
+    Raises:
+        SettingError: naming what is needed.
+    """
+    if structure == "diag" and not isinstance(prior, DiagonalGaussian):
+        raise SettingError(
+            f"{owner}: structure='diag' needs a diagonal prior, not {type(prior).__name__}"
+        )
+    if structure == "kron" and not isinstance(prior, KroneckerGaussian):
+        isotropic = isinstance(prior, DiagonalGaussian)
+        if not isotropic or not (prior.precision == prior.precision[:, :1]).all():
+            raise SettingError(
+                f"{owner}: structure='kron' needs an isotropic or Kronecker prior, "
+                f"not {type(prior).__name__}"
+            )
 
 
 def formed(curvature: Curvature) -> Summable:

@@ -30,6 +30,8 @@ class Delta(Scheme):
     """
 
     needs_point: ClassVar[bool] = True
+    gives = Point
+    tempers = False  # no width to temper
 
     def infer(self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior) -> Point:
         """The head's own weights, whatever the rest."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._maximum import maximise
@@ -45,6 +45,8 @@ class Ensemble(Iterative):
         SettingError: for arguments outside their range.
     """
 
+    gives = Empirical
+
     def __init__(
         self,
         members: int = 32,
@@ -68,11 +70,15 @@ class Ensemble(Iterative):
         self.tolerance = tolerance
         self.max_steps = max_steps
 
+    def check(self, head: Head, prior: Posterior) -> None:
+        """Refuse noise for targets that have none."""
+        self._kind(head)
+
     def fit(
         self, joint: Joint, start: Posterior | None, generator: torch.Generator | None
     ) -> Empirical:
         """The members, [members, tasks, P]."""
-        kind = self._kind(joint)
+        kind = self._kind(joint.head)
         first = approximate(joint, start)
         anchors = joint.prior.sample((self.members,), generator=generator)
         noise, factor = self._perturbation(joint, kind, generator)
@@ -94,12 +100,12 @@ class Ensemble(Iterative):
         )
         return posterior
 
-    def _kind(self, joint: Joint) -> Data:
-        gaussian = joint.head.is_still(Gaussian, "likelihood")
+    def _kind(self, head: Head) -> Data:
+        gaussian = head.is_still(Gaussian, "likelihood")
         if self.data == "noise" and not gaussian:
             raise SettingError(
-                f"head {joint.head.site!r}: data='noise' perturbs real targets with the noise of a "
-                f"Gaussian likelihood, not those of a {type(joint.head).__name__}; use 'bootstrap'"
+                f"head {head.site!r}: data='noise' perturbs real targets with the noise of a "
+                f"Gaussian likelihood, not those of a {type(head).__name__}; use 'bootstrap'"
             )
         if self.data == "auto":
             return "noise" if gaussian else "bootstrap"

@@ -55,10 +55,7 @@ def log_evidence(
         DtypeError: for a posterior that is not Gaussian.
     """
     if not isinstance(posterior, GaussianFamily):
-        raise DtypeError(
-            f"head {head.site!r}: the evidence needs a posterior with a density, not "
-            f"{type(posterior).__name__}; use Conjugate, Laplace or a Gaussian Variational"
-        )
+        raise _no_density(head, type(posterior))
     mean = posterior.mean
     total = prior.log_prob(mean) - posterior.log_prob(mean)
     for features, targets in examples:
@@ -125,6 +122,18 @@ class EvidenceMaximised(Scheme):
         self.bounds = bounds
         self.needs_point = scheme.needs_point  # type: ignore[misc]  # as the scheme inside
         self.refresh = scheme.refresh
+        self.gives, self.takes, self.tempers = scheme.gives, scheme.takes, scheme.tempers
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        """As the scheme inside, whose posteriors need a density where the head is not Gaussian."""
+        self.scheme.check(head, prior)
+        kind = self.scheme.gives or GaussianFamily
+        if (
+            not isinstance(head, Gaussian)
+            and self.variance
+            and not issubclass(kind, GaussianFamily)
+        ):
+            raise _no_density(head, kind)
 
     @torch.no_grad()
     def infer(
@@ -293,3 +302,10 @@ def _reported(
         noise_scale=noise,
     )
     return posterior
+
+
+def _no_density(head: Head, kind: type[Posterior]) -> DtypeError:
+    return DtypeError(
+        f"head {head.site!r}: the evidence needs a posterior with a density, not {kind.__name__}; "
+        "use Conjugate, Laplace or a Gaussian Variational"
+    )

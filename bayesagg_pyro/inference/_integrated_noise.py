@@ -43,6 +43,8 @@ class IntegratedNoise(Scheme):
         SettingError: if the shape is not above 2 and finite.
     """
 
+    gives = NormalInverseGamma
+
     def __init__(self, shape: float = 3.0) -> None:
         if not 2 < shape < math.inf:
             raise SettingError(

@@ -77,7 +77,7 @@ class Iterative(Scheme):
         density = _density(head, prior).to(features.device, dtype)
         joint = Joint(head, features.detach().to(dtype), observed, density)
         # Validation looks at every value of every density, thousands of times.
-        with torch.enable_grad(), pyro.validation_enabled(False):
+        with torch.enable_grad(), pyro.validation_enabled(False), _constant(head):
             posterior = self.fit(joint, start, self.generator or generator)
         return posterior.for_outputs(head.outputs_per_task)
 
@@ -127,6 +127,19 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def _constant(head: Head) -> Iterator[None]:
+    """A block whose gradients are those of weights drawn, and collect in no parameter of a head."""
+    learned = [weight for weight in head.parameters() if weight.requires_grad]
+    for weight in learned:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in learned:
+            weight.requires_grad_()
 
 
 def _density(head: Head, prior: Posterior) -> GaussianFamily:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, MissingPackageError, SettingError
 from bayesagg_pyro.heads import Categorical, Gaussian, Head
+from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._iterative import default_dtype
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
+from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
@@ -42,6 +44,8 @@ class LaplaceTorch(Scheme):
     """
 
     needs_point: ClassVar[bool] = True
+    takes = DiagonalGaussian
+    tempers = False
 
     def __init__(
         self,
@@ -57,6 +61,15 @@ class LaplaceTorch(Scheme):
         self.structure = structure
         self.at = at
         self.refresh = check_refresh(refresh)
+        self.gives = DiagonalGaussian if structure == "diag" else GaussianPosterior
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        """Refuse what the package has not."""
+        _supported(head, prior, self.structure)
+
+    def statistics(self, head: Head, keep: Keep) -> Statistics:
+        """Examples, none of them weighted."""
+        return _Unweighted(head, keep)
 
     def infer(
         self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
@@ -79,15 +92,16 @@ class LaplaceTorch(Scheme):
             head.check_features(features)
         observed = head.parse_targets(targets, len(features))
         head.check_weights(prior, "prior")
-        prior = _supported(head, observed, prior, self.structure)
+        prior = _supported(head, prior, self.structure)
+        whole = _unweighted(head, observed)
         point = head.point().detach()
         if self.at == "map":
-            point = Laplace().infer(head, features, observed, prior).mean
+            point = Laplace().infer(head, features, whole, prior).mean
         dtype = linalg.head_dtype(features.device)
         features, point = features.detach().to(dtype), point.to(dtype)
         prior = prior.to(features.device, dtype)
         found = [
-            self._task(head, task, features, observed, point[task], prior)
+            self._task(head, task, features, whole, point[task], prior)
             for task in range(head.tasks)
         ]
         matrices = torch.stack(found)
@@ -208,10 +222,36 @@ def _prior_arguments(precision: Tensor, mean: Tensor, structure: str) -> dict[st
     return {"prior_precision": precision, "prior_mean": mean}
 
 
-def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -> DiagonalGaussian:
+class _Unweighted(Examples):
+    """Examples that refuse weights when they are taken in, not when a posterior is made of them."""
+
+    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        super().add(features, _unweighted(self._head, targets), valid)
+
+
+def _unweighted(head: Head, targets: Targets) -> Targets:
+    """The targets, with weights of 0 as missing ones; deferred validation gives those.
+
+    Raises:
+        SettingError: for other weights.
+    """
+    weight = targets.weight
+    whole = weight is None or bool(((weight == 0) | (weight == 1)).all())
+    if not whole or head.target_weight(targets.values) is not None:
+        raise SettingError(
+            f"head {head.site!r}: laplace-torch has no weights of examples or classes; use "
+            "inference.Laplace"
+        )
+    if weight is None:
+        return targets
+    counted = weight > 0
+    mask = counted if targets.mask is None else targets.mask & counted
+    return targets._replace(mask=mask, weight=None)
+
+
+def _supported(head: Head, prior: Posterior, structure: str) -> DiagonalGaussian:
     """The prior, if the package can do all this."""
     owner, remedy = f"head {head.site!r}: laplace-torch has no", "use inference.Laplace"
-    weighted = head.target_weight(targets.values) is not None
     if not head.is_still((Categorical, Gaussian), "likelihood"):
         raise SettingError(
             f"{owner} likelihood for {type(head).__name__} heads, only for Categorical and "
@@ -227,8 +267,6 @@ def _supported(head: Head, targets: Targets, prior: Posterior, structure: str) -
             f"{owner} place for the embedding of a head; {remedy}, or hand the package the "
             "likelihood without it, on embedded features"
         )
-    if targets.weight is not None or weighted:
-        raise SettingError(f"{owner} weights of examples or classes; {remedy}")
     if not isinstance(prior, GaussianFamily):
         raise DtypeError(f"head {head.site!r}: the prior must be Gaussian; {remedy}")
     if not isinstance(prior, DiagonalGaussian):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.inference._joint import hessian
 
 __all__ = ["maximise"]
@@ -72,6 +73,11 @@ def _definite(matrix: Tensor) -> tuple[Tensor, Tensor]:
     bad = failed > 0
     if not bad.any():
         return matrix, tril
+    if not matrix[bad].isfinite().all():
+        raise NumericalError(
+            "a log-density overflows near its maximum over the weights; strengthen the prior, or "
+            "standardise features and targets"
+        )
     values, vectors = torch.linalg.eigh(matrix[bad])
     values = values.abs()
     values = values.maximum(_FLOOR * values.amax(-1, keepdim=True))

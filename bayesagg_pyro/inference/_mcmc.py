@@ -28,6 +28,8 @@ _FEWEST = 4
 
 
 class _Sampler(Iterative):
+    gives = Empirical
+
     def __init__(
         self,
         draws: int,

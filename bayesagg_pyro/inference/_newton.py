@@ -21,6 +21,7 @@ from bayesagg_pyro.inference._curvature import (
     Kronecker,
     Structure,
     Summable,
+    check_prior,
     formed,
 )
 from bayesagg_pyro.inference._examples import Examples, Keep
@@ -34,7 +35,13 @@ from bayesagg_pyro.inference._expansion import (
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
-from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
+from bayesagg_pyro.posteriors import (
+    DiagonalGaussian,
+    GaussianFamily,
+    Info,
+    KroneckerGaussian,
+    Posterior,
+)
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["ExpansionSums", "NewtonStep", "SecondOrder", "newton_step"]
@@ -96,6 +103,12 @@ class SecondOrder(Scheme):
         if structure not in ("full", "kron", "diag"):
             raise SettingError(f'structure must be "full", "kron" or "diag", not {structure!r}')
         self.structure = structure
+        kinds: dict[str, type[Posterior]] = {
+            "full": GaussianFamily,
+            "diag": DiagonalGaussian,
+            "kron": KroneckerGaussian,
+        }
+        self.gives = kinds[structure]
         self.separate_bias = separate_bias
 
     @torch.no_grad()  # parameters of a likelihood (learned cut-points) are constants here
@@ -121,6 +134,11 @@ class SecondOrder(Scheme):
             check_tasks(head)
         chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
         return self._infer(head, lambda: [chunk], prior)
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        """Refuse a structure of the prior that the curvature's cannot be added to."""
+        check_structure(head, self.structure)
+        check_prior(self.structure, _gaussian(head, prior), f"head {head.site!r}")
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """Examples, or sums of expansions when streaming.

@@ -32,6 +32,14 @@ class Scheme(ABC):
     #: trained by the gradient of its loss.
     needs_point: ClassVar[bool] = False
 
+    #: What its posteriors are; None where a class of your own does not say. A policy or estimator
+    #: that needs others is refused when an engine is made, not in the middle of training.
+    gives: type[Posterior] | None = None
+    #: Whether the data's log-likelihood can be tempered.
+    tempers: bool = True
+    #: What priors it can start from.
+    takes: type[Posterior] = Posterior
+
     #: How often the engine infers anew. "step": from every batch. n: from every n-th batch, whose
     #: posterior is held in between. "epoch": never from a batch; every step takes the posterior of
     #: the last epoch's full data, which `infer_from` has made for `update_prior`.
@@ -52,6 +60,14 @@ class Scheme(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    def check(self, head: Head, prior: Posterior) -> None:
+        """Refuse a head, or a prior before any data, that posteriors cannot be made of.
+
+        Raises:
+            SettingError, DtypeError: naming the head and the remedy.
+        """
+        return
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """An empty collection of training batches, from which `infer_from` makes a posterior.

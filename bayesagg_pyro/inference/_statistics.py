@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._state import finite, saved
-from bayesagg_pyro.errors import DtypeError, NonFiniteError, StateError
+from bayesagg_pyro.errors import DtypeError, NonFiniteError, StateError, UnsupportedError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.heads._contract import Aspect
 from bayesagg_pyro.targets import Targets
@@ -53,9 +53,9 @@ class Statistics(ABC):
         """The same collection, every example's log-likelihood times `factor`; a copy.
 
         Raises:
-            NotImplementedError: if a class of your own has no such thing.
+            UnsupportedError: if a class of your own has no such thing.
         """
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"{type(self).__name__} cannot be tempered; give it a method scaled(factor)"
         )
 
@@ -64,7 +64,7 @@ class Statistics(ABC):
 
         The number 0 empties it.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be faded")
+        raise UnsupportedError(f"{type(self).__name__} cannot be faded")
 
     @abstractmethod
     def to(self, device: torch.device) -> None:

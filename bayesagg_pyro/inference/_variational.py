@@ -102,6 +102,7 @@ class Variational(Iterative):
         if whiten not in get_args(Whiten):
             raise SettingError(f'whiten must be "laplace" or "prior", not {whiten!r}')
         self.guide = guide
+        self.gives = GaussianFamily if isinstance(guide, str) else None
         self.steps = steps
         self.learning_rate = learning_rate
         self.particles = particles

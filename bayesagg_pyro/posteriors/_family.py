@@ -65,7 +65,7 @@ class GaussianFamily(Posterior):
                 badly conditioned Λ is. The variance is always in the posterior's.
 
         Raises:
-            NotImplementedError: for structures over several outputs per task.
+            UnsupportedError: for structures over several outputs per task.
         """
 
     @abstractmethod

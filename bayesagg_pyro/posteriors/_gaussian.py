@@ -52,6 +52,15 @@ class Gaussian(GaussianFamily):
             precision_tril, jitter = linalg.cholesky(precision_matrix)
         elif jitter is None:
             jitter = precision_tril.new_zeros(precision_tril.shape[0])
+        if (
+            precision_tril.shape != precision_matrix.shape
+            or jitter.shape != precision_tril.shape[:1]
+        ):
+            raise ShapeError(
+                f"a precision of shape {list(precision_matrix.shape)} needs a factor of that shape "
+                f"and jitter [{len(precision_matrix)}], not {list(precision_tril.shape)} and "
+                f"{list(jitter.shape)}"
+            )
         self._mean = mean
         self._precision_matrix = precision_matrix
         self.precision_tril = precision_tril

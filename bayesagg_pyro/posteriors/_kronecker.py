@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._modes import lasting_property
-from bayesagg_pyro.errors import ShapeError
+from bayesagg_pyro.errors import ShapeError, UnsupportedError
 from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._posterior import Info, Shape
@@ -94,7 +94,7 @@ class KroneckerGaussian(GaussianFamily):
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> NoReturn:
         """There is no single predictor."""
-        raise NotImplementedError("a Kronecker posterior has several linear predictors per task")
+        raise UnsupportedError("a Kronecker posterior has several linear predictors per task")
 
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision, [tasks, C·D, C·D]."""

@@ -17,18 +17,20 @@ class PackedGaussian(GaussianFamily):
     """N(m, Λ⁻¹) with the lower triangle of each Λ alone, in any precision, and no factor.
 
     A `Gaussian` holds Λ and its factor, 16 P² bytes a task in float64; this one 2 P² in float32.
-    Rounding to float32 changes each entry of Λ by at most 6e-8 of itself. All else is computed by
-    way of a `Gaussian`, so it pays where few tasks are unpacked at a time (`part`).
+    Rounding to float32 changes each entry of Λ by at most 6e-8 of itself; entries are kept in units
+    of the diagonal, so none can overflow. All else is computed by way of a `Gaussian`, so it pays
+    where few tasks are unpacked at a time (`part`).
 
     Args:
         mean: [tasks, P].
         lower: [tasks or 1, P (P + 1) / 2], rows of the lower triangle one after the other.
+        scale: c, [tasks or 1, P], where `lower` is of Λ / c cᵀ; None for 1.
 
     Raises:
         ShapeError: if the two do not fit.
     """
 
-    def __init__(self, mean: Tensor, lower: Tensor) -> None:
+    def __init__(self, mean: Tensor, lower: Tensor, scale: Tensor | None = None) -> None:
         tasks, size = mean.shape
         length = size * (size + 1) // 2
         if lower.shape not in ((1, length), (tasks, length)):
@@ -36,26 +38,33 @@ class PackedGaussian(GaussianFamily):
                 f"a mean of shape {list(mean.shape)} needs a packed precision of shape "
                 f"[1 or {tasks}, {length}], not {list(lower.shape)}"
             )
+        if scale is not None and scale.shape != (len(lower), size):
+            raise ShapeError(
+                f"a packed precision of shape {list(lower.shape)} has a scale of shape "
+                f"[{len(lower)}, {size}], not {list(scale.shape)}"
+            )
         super().__init__(tasks, size)
         self._mean = mean
         self.lower = lower
+        self.scale = scale
 
     @classmethod
     def pack(cls, posterior: GaussianFamily, dtype: torch.dtype) -> PackedGaussian:
         """Any Gaussian's mean, and its precision in `dtype`.
 
         Raises:
-            NumericalError: on the CPU, if the precision overflows `dtype`.
+            NumericalError: on the CPU, if rounding to `dtype` costs a precision its definiteness.
         """
         matrix = posterior.precision_matrix
         row, column = _triangle(matrix.shape[-1], matrix.device)
-        lower = matrix[:, row, column].to(dtype)
-        if lower.device.type == "cpu" and not lower.isfinite().all():
+        scale = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+        unit = matrix[:, row, column] / scale[:, row] / scale[:, column]
+        packed = cls(posterior.mean, unit.to(dtype), scale)
+        if matrix.device.type == "cpu" and dtype != matrix.dtype and not packed.sound():
             raise NumericalError(
-                f"a precision of up to {matrix.abs().max():.3g} overflows {dtype}; keep the prior "
-                "in a wider dtype, or standardise features and targets"
+                f"a precision rounded to {dtype} is no longer positive definite; keep the prior in "
+                "a wider dtype, strengthen it, or standardise or decorrelate the features"
             )
-        packed = cls(posterior.mean, lower)
         packed.info = posterior.info
         return packed.for_outputs(posterior.outputs_per_task)
 
@@ -66,6 +75,8 @@ class PackedGaussian(GaussianFamily):
         row, column = _triangle(size, self._mean.device)
         matrix = self._mean.new_empty(len(self.lower), size, size)
         values = self.lower.to(matrix.dtype)
+        if self.scale is not None:
+            values = values * self.scale[:, row] * self.scale[:, column]
         matrix[:, row, column] = values
         matrix[:, column, row] = values
         return matrix
@@ -114,14 +125,18 @@ class PackedGaussian(GaussianFamily):
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean and packed precision."""
-        return {"mean": self._mean, "lower": self.lower}
+        own = {"mean": self._mean, "lower": self.lower}
+        return own if self.scale is None else {**own, "scale": self.scale}
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> PackedGaussian:
         """Elsewhere; `dtype` is what it unpacks to, the packed numbers stay as they are."""
         moved = self._rebuilt(
-            {"mean": self._mean.to(device=device, dtype=dtype), "lower": self.lower.to(device)}
+            {
+                name: tensor.to(device=device, dtype=None if name == "lower" else dtype)
+                for name, tensor in self.tensors().items()
+            }
         )
         if self._info is not None:
             moved.info = self._info.to(device, dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesagg_pyro._state import count, finite, named, number, part, saved
-from bayesagg_pyro.errors import BayesAggError, NumericalError, StateError
+from bayesagg_pyro.errors import BayesAggError, NumericalError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,8 +23,9 @@ __all__ = ["Info", "Posterior", "Shape"]
 
 #: What torch takes for a shape.
 Shape: TypeAlias = torch.Size | list[int] | tuple[int, ...]
-#: What `Info` holds of a whole run rather than of each task.
+#: What `Info` holds of a whole run rather than of each task, and what of each weight.
 _OF_ALL_TASKS = ("elbo", "divergences", "acceptance")
+_OF_WEIGHTS = ("r_hat", "ess")
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,18 @@ class Info:
 
     @property
     def rounding(self) -> Tensor:
-        """What rounding may cost mean and variances, relatively, [tasks or 1].
+        """What rounding may cost, [tasks or 1]: of deviations, and of how far data move the mean.
 
         The machine's precision times `condition`, or times its square root where the factor is a
         square root. `condition` being a lower bound, this is an estimate, mostly within a factor of
-        100. A jitter of 0 says that nothing was added, not that nothing was lost.
+        100. A jitter of 0 says that nothing was added, not that nothing was lost; any other that
+        some combination of weights is as wide as the jitter makes it: 1.
         """
         condition = self.condition
         if self.square_root is not None:
             condition = torch.where(self.square_root, condition.sqrt(), condition)
-        return torch.finfo(condition.dtype).eps * condition
+        lost = torch.finfo(condition.dtype).eps * condition
+        return torch.where(self.jitter > 0, lost.clamp(min=1), lost)
 
     @property
     def overlong(self) -> Tensor | None:
@@ -111,6 +114,17 @@ class Info:
         each = {name: value for name, value in self._known().items() if name not in _OF_ALL_TASKS}
         return replace(
             self, **{name: value[rows] for name, value in each.items() if len(value) == tasks}
+        )
+
+    def fits(self, tasks: int, size: int, chains: int | None = None) -> bool:
+        """Whether all shapes are those of a posterior over so many tasks and weights."""
+        return all(
+            value.ndim == 1 and (name == "elbo" or chains in (None, len(value)))
+            if name in _OF_ALL_TASKS
+            else value.shape == (tasks, size)
+            if name in _OF_WEIGHTS
+            else value.shape in ((1,), (tasks,))
+            for name, value in self._known().items()
         )
 
     def _known(self) -> dict[str, Tensor]:
@@ -204,11 +218,11 @@ class Posterior(TorchDistribution):
         """Itself for its own batch shape, as Pyro's plates ask for.
 
         Raises:
-            NotImplementedError: for another batch shape.
+            UnsupportedError: for another batch shape.
         """
         if torch.Size(batch_shape) == self.batch_shape:
             return self
-        raise NotImplementedError(f"a {type(self).__name__} cannot be expanded to {batch_shape}")
+        raise UnsupportedError(f"a {type(self).__name__} cannot be expanded to {batch_shape}")
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that the constructor takes, by argument name."""
@@ -294,9 +308,10 @@ class Posterior(TorchDistribution):
                 f"a saved {kinds[0]} posterior is no distribution: its precision is not positive "
                 "definite; load an earlier state"
             )
+        if "jitter" in given and rebuilt.info is not None:
+            _check_info(kinds[0], rebuilt, rebuilt.info)
         if told:
-            known = {field.name for field in fields(Info)}
-            rebuilt.info = Info(**{k: v for k, v in told.items() if k in known})
+            rebuilt.info = _info(kinds[0], rebuilt, told)
         return rebuilt.for_outputs(outputs)
 
     @classmethod
@@ -304,6 +319,31 @@ class Posterior(TorchDistribution):
         build: Any = cls
         made: Posterior = build(**tensors)
         return made
+
+
+def _info(kind: str, posterior: Posterior, told: dict[str, Tensor]) -> Info:
+    """What was saved of how it came about.
+
+    Raises:
+        StateError: if that is of another posterior.
+    """
+    known = {field.name for field in fields(Info)}
+    try:
+        info = Info(**{name: value for name, value in told.items() if name in known})
+    except TypeError as error:
+        raise StateError(f"a saved {kind} posterior's info is not whole: {error}") from error
+    _check_info(kind, posterior, info)
+    return info
+
+
+def _check_info(kind: str, posterior: Posterior, info: Info) -> None:
+    chains = getattr(posterior, "chains", None)
+    if not info.fits(posterior.tasks, posterior.event_shape[0], chains):
+        shapes = {name: list(value.shape) for name, value in info._known().items()}
+        raise StateError(
+            f"a saved {kind} posterior is over {posterior.tasks} tasks of "
+            f"{posterior.event_shape[0]} weights, its info {shapes} is not"
+        )
 
 
 def _kind(cls: type[Posterior]) -> str:

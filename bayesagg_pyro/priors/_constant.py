@@ -50,6 +50,8 @@ class Constant(DataPolicy):
 
 
 class _ConstantTracker(DataTracker):
+    _renews = False
+
     def __init__(self, head: Head, scheme: Scheme, policy: Constant) -> None:
         super().__init__(head, scheme, policy)
         self.prior = policy.base_for(head)

@@ -21,9 +21,9 @@ from bayesagg_pyro.inference import (
     learns_noise,
     scaled,
 )
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior
 from bayesagg_pyro.priors._distributions import isotropic
-from bayesagg_pyro.priors._packed import packed_posterior
+from bayesagg_pyro.priors._packed import not_packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
@@ -116,6 +116,9 @@ class DataTracker(Tracker):
     #: What to do when there is nothing to make a prior of.
     remedy: ClassVar[str] = "only backward() in train mode collects"
 
+    #: Whether posteriors become priors of later steps.
+    _renews: ClassVar[bool] = True
+
     def __init__(self, head: Head, scheme: Scheme, policy: DataPolicy) -> None:
         self._head = head
         self._scheme = scheme
@@ -123,6 +126,10 @@ class DataTracker(Tracker):
         self._base = policy.base_for(head)
         self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
         self._updating = self._updating_scheme()
+        (self._updating or scheme).check(head, self._base)
+        _check_fit(head, scheme, policy)
+        if self._renews and scheme.refresh != "epoch":
+            _check_renewed(head, scheme)
         self._statistics = self._empty()
         if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(
@@ -206,10 +213,7 @@ class DataTracker(Tracker):
     def _renewed(self, old: Posterior | None, new: Posterior) -> Posterior:
         if self._policy.in_place and old is not None:
             if not (isinstance(old, GaussianFamily) and isinstance(new, GaussianFamily)):
-                raise SettingError(
-                    f"head {self._head.site!r}: only Gaussian priors are renewed in place, not "
-                    f"{type(new).__name__}; make the policy with in_place=False"
-                )
+                raise _not_in_place(self._head, type(new))
             if layout(old) == layout(new):
                 return old.copy_(new)
         return new
@@ -272,3 +276,37 @@ class DataTracker(Tracker):
                 )
             self._scale = scale.to(head.weight.device)
         self.prior = prior
+
+
+def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:
+    """Refuse what a policy asks of posteriors that this scheme does not give."""
+    if policy.temperature != 1.0 and not scheme.tempers:
+        raise SettingError(
+            f"head {head.site!r}: {scheme!r} cannot temper the data; make its policy with "
+            "temperature=1"
+        )
+    kind = scheme.gives
+    if kind is None:
+        return
+    if policy.in_place and not issubclass(kind, GaussianFamily):
+        raise _not_in_place(head, kind)
+    factored = issubclass(kind, KroneckerGaussian)  # dense, it would be no prior for the next
+    if policy.dtype is not None and (factored or not issubclass(kind, GaussianFamily)):
+        raise not_packed(head, kind)
+
+
+def _check_renewed(head: Head, scheme: Scheme) -> None:
+    """Refuse a scheme whose posteriors are no priors for itself."""
+    if scheme.gives is not None and not issubclass(scheme.gives, scheme.takes):
+        raise SettingError(
+            f"head {head.site!r}: {scheme!r} takes {scheme.takes.__name__} priors alone, and its "
+            f"posteriors, which are {scheme.gives.__name__}, would be the next ones; set "
+            "refresh='epoch', or use priors.Constant"
+        )
+
+
+def _not_in_place(head: Head, kind: type[Posterior]) -> SettingError:
+    return SettingError(
+        f"head {head.site!r}: only Gaussian priors are renewed in place, not {kind.__name__}; "
+        "make the policy with in_place=False"
+    )

@@ -12,7 +12,7 @@ from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import Examples, Scheme, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, PackedGaussian, Posterior
 
-__all__ = ["packed_posterior"]
+__all__ = ["not_packed", "packed_posterior"]
 
 #: Bytes of the dense matrices that are handled at once, five per task.
 _MEMORY = 2**28
@@ -30,8 +30,7 @@ def packed_posterior(
     size = max(1, _MEMORY // each)
     if head.tasks <= size or not (divisible(head) and isinstance(statistics, Examples)):
         return _packed(head, scheme.infer_from(head, statistics, base), dtype)
-    means: list[Tensor] = []
-    lower: list[Tensor] = []
+    parts: list[dict[str, Tensor]] = []
     for start in range(0, head.tasks, size):
         rows = slice(start, start + size)
         own = part(head, rows)
@@ -39,17 +38,22 @@ def packed_posterior(
         made = _packed(head, made, dtype)
         if not isinstance(made, PackedGaussian):  # no large matrices: all at once
             return scheme.infer_from(head, statistics, base)
-        means.append(made.mean)
-        lower.append(made.lower)
-    return PackedGaussian(torch.cat(means), torch.cat(lower)).for_outputs(head.outputs_per_task)
+        parts.append(made.tensors())
+    whole = {name: torch.cat([own[name] for own in parts]) for name in parts[0]}
+    return PackedGaussian(**whole).for_outputs(head.outputs_per_task)
+
+
+def not_packed(head: Head, kind: type[Posterior]) -> SettingError:
+    """Says why posteriors of that kind cannot be packed."""
+    return SettingError(
+        f"head {head.site!r}: only dense Gaussian priors are kept in another precision, not "
+        f"{kind.__name__}; make the policy with dtype=None"
+    )
 
 
 def _packed(head: Head, posterior: Posterior, dtype: torch.dtype) -> Posterior:
     if not isinstance(posterior, GaussianFamily):
-        raise SettingError(
-            f"head {head.site!r}: only Gaussian priors are kept in another precision, not "
-            f"{type(posterior).__name__}; make the policy with dtype=None"
-        )
+        raise not_packed(head, type(posterior))
     if isinstance(posterior, DiagonalGaussian):
         return posterior
     return PackedGaussian.pack(posterior, dtype)

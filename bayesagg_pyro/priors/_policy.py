@@ -42,6 +42,11 @@ class Tracker(ABC):
         """
         return self.prior
 
+    @property
+    def predicts(self) -> bool:
+        """Whether there is such a posterior; makes none."""
+        return self.posterior is not None
+
     def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
         """The prior of one step on this batch; its `info` says how it came about.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesagg_pyro._state import named
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Delta, IntegratedNoise, Scheme, learns_noise
+from bayesagg_pyro.inference import Scheme, learns_noise
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     Gaussian,
@@ -83,11 +83,12 @@ class _PreviousBatchTracker(Tracker):
                 f"head {head.site!r} learns its noise, which PreviousBatch keeps no data for; use "
                 "FullData, Running, Fresh or Evidence, or give a noise_scale"
             )
-        if isinstance(scheme, IntegratedNoise | Delta):
+        if not issubclass(scheme.gives or GaussianFamily, GaussianFamily):
             raise DtypeError(_not_gaussian(head, scheme))
         scheme.statistics(head, policy.keep)  # refuses heads that the scheme cannot take
         self._head, self._scheme, self._policy = head, scheme, policy
         self._base = policy.base_for(head)
+        scheme.check(head, self._base)
         self.prior = self._base
         self._last: GaussianFamily | None = None
 

@@ -124,6 +124,11 @@ class _RunningTracker(DataTracker):
     def prior(self, value: Posterior | None) -> None:
         self._cached = value
 
+    @property
+    def predicts(self) -> bool:
+        """Whether there is a posterior, or what it takes to make one."""
+        return self._any or self._cached is not None
+
     def _made(self) -> Posterior | None:
         if self._any and (self._cached is None or self._age >= self._policy.refresh):
             statistics, base = self._statistics, self._base

@@ -34,7 +34,7 @@ def check_step(mtl: ba.BayesAgg, update: Tensor) -> None:
     if not info.bayesian:
         _check_warmup(mtl, kept.features, kept.targets, update)
         return
-    for name, head in mtl._heads().items():
+    for name, head in mtl._slots.heads.items():
         prior, posterior = kept.priors[name], kept.posteriors[name]
         if info.fresh[name]:
             _check_posterior(
@@ -73,7 +73,7 @@ def _near(what: str, found: Tensor, expected: Tensor, tolerance: float, size: An
 def _check_warmup(mtl: ba.BayesAgg, features: Tensor, targets: Any, update: Tensor) -> None:
     h = features.clone().requires_grad_()
     total = h.new_zeros(())
-    for name, head in mtl._heads().items():
+    for name, head in mtl._slots.heads.items():
         own = targets[name]
         loss = head.losses(h, own)
         factor = torch.ones_like(loss) if own.weight is None else own.weight.to(loss)
@@ -107,10 +107,8 @@ def _check_posterior(
     if float(design.abs().max()) == 0:
         return
     dense = prior.to_gaussian()
-    info = posterior.info
-    condition = 1.0 if info is None else float(info.condition.max())
-    jitter = 0.0 if info is None else float(info.jitter.max())
-    tolerance = 1e-9 + 1e4 * torch.finfo(torch.float64).eps * condition + 100 * jitter
+    lost = [float(it.info.rounding.max()) for it in (prior, posterior) if it.info is not None]
+    tolerance = 1e-9 + 1e4 * sum(lost)
     if tolerance > 0.01:
         return
     for t in range(head.tasks):
@@ -120,13 +118,13 @@ def _check_posterior(
             _factor(targets, t),
             float(head.noise_scale.expand(head.tasks)[t]),
             dense.mean[t],
-            dense.precision_matrix.expand(head.tasks, -1, -1)[t],
+            dense.precision_tril.expand(head.tasks, -1, -1)[t],
         )
         if found is None:
             return
         mean, deviation = found
         name = type(scheme).__name__
-        size = deviation + mean.abs().max()
+        size = deviation + mean.abs().max() + dense.mean[t].abs().max()
         if not isinstance(scheme, inference.Conjugate):  # a step from the point
             size = size + 1e-14 / tolerance * float(head.point().detach().abs().max())
         _near(f"{name} posterior mean", posterior.mean[t], mean, tolerance, size)
@@ -188,11 +186,12 @@ def _factor(targets: Targets, task: int) -> Tensor:
 
 
 def _conjugate(
-    design: Tensor, y: Tensor, factor: Tensor, noise: float, m: Tensor, precision: Tensor
+    design: Tensor, y: Tensor, factor: Tensor, noise: float, m: Tensor, tril: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """Mean and standard deviations, in 60 digits."""
     with mpmath.workdps(60):
-        h, p = mpmath.matrix(design.tolist()), mpmath.matrix(precision.tolist())
+        h, root = mpmath.matrix(design.tolist()), mpmath.matrix(tril.tolist())
+        p = root * root.T  # the factor may have digits that the matrix has not
         weights = [mpmath.mpf(w) / mpmath.mpf(noise) ** 2 for w in factor.tolist()]
         prior, values = mpmath.matrix(m.tolist()), y.double().tolist()
         total, shift = p.copy(), p * prior
@@ -240,13 +239,19 @@ def _check_moments(
     if ((variance == 0) & (deviation > 1e-9 * found[0].abs())).any():
         raise Broken("a variance underflows to certainty", f"{name}: {deviation.tolist()}"[:600])
     size = deviation + 1e-9 * size
+    # What reads as uncertain still, and the rounding of a slope that is 0.
+    least = (2 * torch.finfo(torch.float32).tiny ** 0.5 + 4e-15 * weights) * found[2]
+    size = size + least / (2 * tolerance)
     _near(f"{name} sd[g]", variance.double().sqrt(), deviation, 2 * tolerance, size)
 
 
 def _integrated(
     head: heads.OnePredictor, posterior: Any, features: Tensor, targets: Targets
-) -> tuple[Tensor, Tensor] | None:
-    """Moments [tasks, B, d] by the trapezoidal rule in the predictor; None where it will not do."""
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Moments [tasks, B, d] by the trapezoidal rule in the predictor, None where it will not do.
+
+    The third are the weights of examples, [tasks, B, 1].
+    """
     d, tasks = head.in_features, head.tasks
     design = head.exact(features)  # [B, D]
     m = posterior.mean.double()  # [T, D]
@@ -287,7 +292,8 @@ def _integrated(
     factor = torch.ones(tasks, len(design)).double()
     if (known := targets.factor(torch.float64)) is not None:
         factor = known.mT
-    return first * factor[..., None], second * factor[..., None].square()
+    factor = factor[..., None]
+    return first * factor, second * factor.square(), factor
 
 
 def _refined(head: heads.StudentT, targets: Targets, centre: Tensor, root: Tensor) -> Tensor:
@@ -352,5 +358,5 @@ def _powers(power: Any, grad: gradients.GradientDistribution) -> Tensor:
         each = [
             power[name] for name, rows in grad.groups.items() for _ in range(rows.stop - rows.start)
         ]
-        return torch.tensor(each).double()[:, None, None]
-    return torch.tensor(float(power)).double()
+        return torch.tensor(each, dtype=torch.float64)[:, None, None]
+    return torch.tensor(float(power), dtype=torch.float64)

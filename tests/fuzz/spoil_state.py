@@ -31,7 +31,7 @@ def spoilt_state(state: Any, seed: int) -> tuple[str, dict[str, Any]]:
     elif way == "nonsense":
         owner[key] = "nonsense"
     elif way == "shape":
-        owner[key] = torch.cat([value.reshape(-1), value.reshape(-1)[:1], value.new_ones(1)])
+        owner[key] = torch.cat([value.reshape(-1), value.reshape(-1)[:1], value.new_ones(6)])
     else:
         owner[key] = value.reshape(-1).clone()
         owner[key][0] = float(way)

@@ -185,3 +185,29 @@ def test_settings_that_do_not_fit_are_refused_at_once() -> None:
     with pytest.raises(errors.SettingError, match="warmup"):
         ba.BayesAgg({"a": head}, warmup="no")
     assert head.name is None
+
+
+def test_a_batch_that_cannot_be_digested_stops_nothing_later() -> None:
+    """Either it is refused with all that it changed, or everything goes on with it."""
+    torch.manual_seed(0)
+    head = heads.Heteroscedastic(4, 1)
+    mtl = ba.BayesAgg({"a": head}, prior=priors.Running(half_life=5))
+
+    def step() -> None:
+        mtl.backward(torch.randn(8, 4, requires_grad=True), {"a": torch.randn(8, 1)})
+
+    step()
+    mtl.update_prior()
+    mtl.start_bayes()
+    step()
+    for size in (1e5, 1e12, 1e30):
+        before = mtl.state_dict()
+        try:
+            mtl.collect(torch.randn(8, 4) * size, {"a": torch.ones(8, 1)})
+        except errors.BayesAggError:
+            after = mtl.state_dict()
+            assert after.keys() == before.keys()
+            assert all(torch.equal(before[key], after[key]) for key in before)
+        mtl.state_dict()
+        step()
+        mtl.update_prior()

@@ -157,6 +157,7 @@ def test_every_error_is_also_a_built_in_one() -> None:
         errors.StateError: RuntimeError,
         errors.NumericalError: ArithmeticError,
         errors.MissingPackageError: ImportError,
+        errors.UnsupportedError: NotImplementedError,
     }
     for error, builtin in pairs.items():
         assert issubclass(error, errors.BayesAggError)

@@ -73,7 +73,7 @@ def test_what_the_package_lacks_is_said(rng) -> None:
     classes = torch.tensor([0, 1, 2, 0])
     gaussian = heads.Gaussian(2).double()
     flat = priors.isotropic(gaussian, 1.0)
-    weight = torch.ones(4, dtype=F64)
+    weight = torch.full((4,), 2.0, dtype=F64)
     mixed = posteriors.DiagonalGaussian(flat.mean, torch.tensor([[1.0, 2.0]], dtype=F64))
     cases = [
         (heads.Bernoulli(2).double(), binary, None, "full", "Bernoulli heads"),
@@ -139,3 +139,25 @@ def test_bad_features_are_refused_by_name(rng) -> None:
     spoilt[0, 0] = torch.nan
     with pytest.raises(errors.NonFiniteError, match="feature 0 of example 0"):
         inference.LaplaceTorch().infer(p.head, spoilt, (values, mask), p.prior)
+
+
+def test_weights_are_refused_when_they_come_and_bad_batches_are_left_out() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 2), torch.randn(8, 1)
+    mtl = ba.BayesAgg({"y": heads.Gaussian(2)}, inference=inference.LaplaceTorch())
+    with pytest.raises(errors.SettingError, match="weights"):
+        mtl.collect(x, {"y": (y, None, torch.full((8, 1), 2.0))})
+    found = []
+    for mode in ("now", "deferred"):
+        torch.manual_seed(1)
+        mtl = ba.BayesAgg(
+            {"y": heads.Gaussian(2)}, inference=inference.LaplaceTorch(), validate=mode
+        )
+        mtl.collect(x, {"y": y})
+        if mode == "deferred":
+            mtl.collect(x * torch.nan, {"y": y})
+            with pytest.raises(errors.NonFiniteError):
+                mtl.raise_deferred()
+        mtl.update_prior()
+        found.append(mtl.priors()["y"].precision_matrix)
+    torch.testing.assert_close(*found)
