@@ -164,7 +164,7 @@ def test_the_head_that_is_the_cause_is_named(rng: torch.Generator) -> None:
         fitted.weight[0, 0] = torch.nan  # it no longer holds the posterior mean, and predicts
     with pytest.raises(errors.NonFiniteError, match="'weight' of head 'g' is not finite"):
         mtl.backward(backbone(x), {"g": y, "p": y})
-    mtl.collect(backbone(x), {"g": y, "p": y})  # the mean is written into it anew
+    mtl.refit([(backbone(x), {"g": y, "p": y})])  # the mean is written into it anew
     with torch.no_grad():
         culprit.weight[-1, -1] = 95.0
     with pytest.raises(errors.NonFiniteError, match="of head 'p' overflows"):
