@@ -47,9 +47,11 @@ def finish(
             moment = torch.where(seen, moment, 0.0)
         return moment.to(dtype)
 
+    shape, zero = mean.shape, mean.new_zeros(())  # and not the moments in their full precision
+
     def stated() -> MomentError:
-        zero = mean.new_zeros(()).expand_as(mean)
-        return MomentError(*map(clean, (zero, zero) if error is None else error()))
+        none = zero.expand(shape)
+        return MomentError(*map(clean, (none, none) if error is None else error()))
 
     return GradientDistribution(
         clean(mean),
