@@ -87,17 +87,21 @@ def _weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistributio
     covariance, sampler, error = grad.covariance, grad.sampler, grad.error
     counted = weight.mT > 0
     scale = grad.loss_scale()
+
+    def times(moment: Tensor, factor: Tensor) -> Tensor:
+        # What does not count may overflow, and 0 · ∞ would be no number.
+        seen = counted.reshape(*counted.shape, *[1] * (factor.ndim - 2))
+        return torch.where(seen, moment * factor, 0.0)
+
+    square = factor.square()
     return replace(
         grad,
         observed=counted if grad.observed is None else grad.observed & counted,
         scale=grad.mean.new_ones(grad.tasks, 1, 1) if scale is None else scale,
-        mean=grad.mean * factor,
-        variance=grad.variance * factor.square(),
-        covariance=covariance and (lambda: covariance() * factor.square()[..., None]),
-        sampler=sampler and (lambda count, generator: sampler(count, generator) * factor),
-        error=error and (lambda: _scaled(error(), factor)),
+        mean=times(grad.mean, factor),
+        variance=times(grad.variance, square),
+        covariance=covariance and (lambda: times(covariance(), square[..., None])),
+        sampler=sampler and (lambda count, generator: times(sampler(count, generator), factor)),
+        error=error
+        and (lambda: MomentError(times(error().mean, factor), times(error().variance, square))),
     )
-
-
-def _scaled(error: MomentError, factor: Tensor) -> MomentError:
-    return MomentError(error.mean * factor, error.variance * factor.square())

@@ -8,7 +8,7 @@ from oracles import case, close
 from torch import nn
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import errors, gradients, heads, inference
+from bayesagg_pyro import errors, gradients, heads, inference, priors
 
 NAN = float("nan")
 
@@ -107,3 +107,21 @@ def test_weights_of_another_shape(rng, shape) -> None:
     head = heads.Gaussian(5, tasks=2, name="a")
     with pytest.raises(errors.ShapeError, match=r"'a'.*weight"):
         head.parse_targets((torch.zeros(9, 2), None, torch.ones(shape)), 9)
+
+
+def test_what_does_not_count_may_overflow() -> None:
+    """A weight of 0 beside moments that no float32 holds."""
+    torch.manual_seed(0)
+    head = heads.Gaussian(4, 2)
+    posterior = priors.isotropic(head, 1.0)
+    h, y, weight = torch.randn(3, 4), torch.randn(3, 2), torch.tensor([1.0, 0.0, 2.0])
+    y[1] = 1e30
+    found = gradients.distribution(head, posterior, h, (y, None, weight))
+    rows = torch.tensor([0, 2])
+    alone = gradients.distribution(head, posterior, h[rows], (y[rows], None, weight[rows]))
+    for whole, part in ((found.mean, alone.mean), (found.variance, alone.variance)):
+        assert whole.isfinite().all()
+        torch.testing.assert_close(whole[:, rows], part)
+    assert (found.covariance_matrix[:, 1] == 0).all()
+    assert found.sample((2,)).isfinite().all()
+    assert found.moment_error.variance.isfinite().all()
