@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro._state import named, part, saved
-from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.errors import NonFiniteError, StateError
 
 __all__ = ["load_state", "read_state"]
 
@@ -48,7 +48,7 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Restore what `read_state` gave.
 
     Raises:
-        StateError: if it is something else; nothing changes then.
+        StateError, NonFiniteError: if it is something else; nothing changes then.
     """
     tensors, arrays = part(state, "tensors"), part(state, "arrays")
     try:
@@ -68,6 +68,12 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
         raise StateError(
             f"the saved state of an aggregator holds {unknown}, which {type(module).__name__} does "
             "not have; make the engine with the aggregation as saved"
+        )
+    bad = [k for k, v in {**tensors, **arrays}.items() if not bool(v.isfinite().all())]
+    if bad:
+        raise NonFiniteError(
+            f"the saved {bad[0]!r} of {type(module).__name__} is not finite: the training had "
+            "failed before it was saved; load an earlier state"
         )
     for key, value in values.items():
         path, _, name = key.rpartition(".")
