@@ -71,8 +71,8 @@ class BayesAgg(nn.Module):
         heads: {name: head}. Names must be usable as names of submodules.
         aggregation: how gradient distributions become one direction; None takes
             `PrecisionWeighted()`, one weight per task at a power at which units do not matter.
-        inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for Gaussian
-            heads and TaylorGGN for others.
+        inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for heads that
+            are Gaussian still (no subclass that changes the model) and TaylorGGN for others.
         estimator: of the gradients' moments, likewise; None picks by head and posterior types.
         prior: a policy for all heads, or {name: policy}. None takes `FullData(variance=1.0)`: the
             paper's policy, with a weaker prior than its own choices (1e-3 on QM9).
@@ -160,11 +160,12 @@ class BayesAgg(nn.Module):
 
         Args:
             features: [B, d], attached to the backbone's graph, which is freed.
-            targets: {name: [B, tasks]}; (values, mask) where targets are missing.
+            targets: {name: [B, tasks]}; (values, mask) where targets are missing. A head that is
+                left out has no label in this batch.
 
         Returns:
             {name: [tasks]}: mean of each task's loss over its observed examples, at the weights
-            that `predict` uses, before the update.
+            that `predict` uses, before the update; NaN for a task without any.
 
         Raises:
             ShapeError, DtypeError, NonFiniteError, DeviceError, TaskError: for bad input, before
