@@ -213,7 +213,7 @@ class BayesAgg(nn.Module):
             self._epochs += 1
             if not self.warmup:
                 self._slots.follow()
-            if self.warmup and self._epochs == self.warmup_epochs:
+            elif self._epochs == self.warmup_epochs:
                 self.start_bayes()
 
     def refit(self, batches: Batches) -> None:

@@ -38,8 +38,7 @@ class PrecisionWeighted(Aggregation):
     By default one weight for each task and batch, with s = 0.5: the power at which the units of a
     task's loss do not matter, since a loss times c has a gradient times c and a weight over c.
     Weights per example, as in the paper (`PrecisionWeighted.paper`), go with the examples' own
-    residuals, so that an example teaches little as soon as one of its tasks fits; measured on faces
-    of 32 x 32 pixels, the paper's settings cost a third of the accuracy that these keep.
+    residuals, so that an example teaches little as soon as one of its tasks fits.
 
     Weights sum to the share of the tasks that have a target: per task and per dimension that is of
     the tasks of the batch, α = (T_observed / T) softmax_t(−s log Var), per example of the tasks of
