@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from copy import copy
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
-from bayesagg_pyro._state import count, finite, number, saved
-from bayesagg_pyro.errors import DtypeError, NonFiniteError, SettingError, StateError
+from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._cavity import without
 from bayesagg_pyro.inference._curvature import (
-    Dense,
-    Diagonal,
-    Kronecker,
     Structure,
-    Summable,
     check_prior,
     formed,
 )
@@ -32,6 +25,7 @@ from bayesagg_pyro.inference._expansion import (
     expand,
     value,
 )
+from bayesagg_pyro.inference._expansion_sums import ExpansionSums
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
@@ -42,9 +36,9 @@ from bayesagg_pyro.posteriors import (
     KroneckerGaussian,
     Posterior,
 )
-from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets
 
-__all__ = ["ExpansionSums", "NewtonStep", "SecondOrder", "newton_step"]
+__all__ = ["NewtonStep", "SecondOrder", "newton_step"]
 
 #: A source of the examples that can be gone through more than once.
 Source = Callable[[], Iterable[Chunk]]
@@ -204,136 +198,6 @@ class SecondOrder(Scheme):
     def expand(self, head: Head, chunks: Iterable[Chunk], point: Tensor) -> Expansion:
         """Expansion in this scheme's structure."""
         return expand(head, chunks, point, self.structure, separate_bias=self.separate_bias)
-
-
-class ExpansionSums(Statistics):
-    """Sums of the batches' quadratic expansions, each at the weights of its moment.
-
-    Their minimum solves (Λ_p + Σ B)(w − w₀) = Λ_p (m_p − w₀) + Σ (B (ŵ − w₀) − ∇), a Gaussian
-    head's normal equations with working responses in place of targets. The weights w₀ of the first
-    batch change nothing while curvatures add up; the Kronecker one, of which a sum is approximate,
-    is so applied to the drift of the weights alone.
-    """
-
-    fades = True
-
-    def __init__(self, head: Head, scheme: SecondOrder) -> None:
-        self._head = head
-        self._scheme = scheme
-        self._curvature: Summable | None = None
-        self._shift: Tensor | None = None
-        self._origin: Tensor | None = None
-        self._filled = False  # since the sums were last set to 0
-
-    def __bool__(self) -> bool:
-        return self._filled
-
-    @torch.no_grad()
-    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        """Add a batch's expansion at the head's present weights."""
-        if valid is not None:
-            features, targets = features.where(valid, 0.0), targets.where(valid, self._head.filler)
-        chunk = chunk_of(self._head, features, targets)
-        point = self._head.point().detach().to(chunk.design.dtype)
-        at = self._scheme.expand(self._head, [chunk], point)
-        curvature = formed(at.curvature)
-        if self._origin is None:
-            self._origin = point.clone()
-        shift = curvature.times(point - self._origin) - at.gradient
-        if valid is None and not all(
-            linalg.all_finite(term) for term in (shift, *vars(curvature).values())
-        ):
-            raise NonFiniteError(
-                f"head {self._head.site!r}: the expansion of this batch overflows {shift.dtype}, "
-                "although features and targets are finite; standardise them, or look for a "
-                "backbone that diverges"
-            )
-        self._filled = True
-        if valid is not None:
-            curvature, shift = curvature.scaled(valid.to(shift.dtype)), shift * valid
-        if self._curvature is None or self._shift is None:
-            self._curvature, self._shift = curvature, shift
-        else:
-            self._curvature = self._curvature + curvature  # type: ignore[operator]
-            self._shift = self._shift + shift
-
-    def scaled(self, factor: float) -> ExpansionSums:
-        """A copy with all sums times `factor`."""
-        other = copy(self)
-        other.scale_(factor)
-        return other
-
-    def scale_(self, factor: float | Tensor) -> None:
-        """Multiply all sums."""
-        if isinstance(factor, float) and factor == 0:
-            self._filled = False
-        if self._curvature is not None and self._shift is not None:
-            number = torch.as_tensor(factor, dtype=self._shift.dtype, device=self._shift.device)
-            self._curvature = self._curvature.scaled(number)
-            self._shift = self._shift * number
-
-    def posterior(self, prior: GaussianFamily) -> GaussianFamily:
-        """The Gaussian of the summed quadratics and the prior."""
-        if self._curvature is None or self._shift is None or self._origin is None:
-            raise StateError(f"head {self._head.site!r}: no batch has been added")
-        prior = prior.to(self._shift.device, self._shift.dtype)
-        posterior = self._curvature.onto(prior, f"head {self._head.site!r}")
-        innovation = self._shift - self._curvature.times(prior.mean - self._origin)
-        posterior = posterior.with_mean(prior.mean + posterior.solve(innovation))
-        return posterior.for_outputs(self._head.outputs_per_task)
-
-    def to(self, device: object) -> None:
-        """Move the sums."""
-        if self._curvature is not None and self._shift is not None:
-            parts = {k: v.to(device) for k, v in vars(self._curvature).items()}
-            self._curvature = type(self._curvature)(**parts)
-            self._shift = self._shift.to(device)  # type: ignore[call-overload]
-        if self._origin is not None:
-            self._origin = self._origin.to(device)  # type: ignore[call-overload]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The sums."""
-        state = {"filled": number(self._filled)}
-        if self._curvature is not None and self._shift is not None and self._origin is not None:
-            state |= {"shift": saved(self._shift), "origin": saved(self._origin)}
-            state |= {f"curvature.{k}": saved(v) for k, v in vars(self._curvature).items()}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over saved sums.
-
-        Raises:
-            StateError: if they are those of another head, structure or way to keep examples.
-            NonFiniteError: if one is not finite.
-        """
-        owner = f"head {self._head.site!r}"
-        if "filled" not in state:
-            raise StateError(
-                f"{owner}: the saved statistics {sorted(state)} are no streamed sums; make the "
-                "engine with the keep and the scheme as saved"
-            )
-        filled = bool(count(state, "filled", most=1))
-        if state.keys() == {"filled"}:
-            self._curvature = self._shift = self._origin = None
-            self._filled = filled
-            return
-        kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
-        size = [self._head.blocks, self._head.weight_size]
-        names = [f"curvature.{field.name}" for field in fields(kind)]
-        shapes = {name: list(value.shape) for name, value in state.items()}
-        if shapes.get("shift") != size or state.keys() != {"filled", "shift", "origin", *names}:
-            raise StateError(
-                f"{owner} has weights of shape {size} and structure={self._scheme.structure!r}; "
-                f"the saved sums are {shapes}; make the heads and schemes as saved"
-            )
-        shift, origin, *parts = finite(owner, state, ["shift", "origin", *names])
-        curvature = kind(*(value.clone() for value in parts))
-        if list(origin.shape) != size or list(curvature.times(shift).shape) != size:
-            raise StateError(f"{owner}: the saved sums {shapes} do not fit each other")
-        self._curvature = curvature
-        self._shift, self._origin = shift.clone(), origin.clone()
-        self._filled = filled
-        self.to(self._head.weight.device)
 
 
 def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:
