@@ -19,7 +19,6 @@ from experiments.cli import (
     report,
     run,
     study,
-    swap_matrix,
     utkface,
 )
 from experiments.cli.launch import Command
@@ -54,5 +53,4 @@ _add(report.report, report.EPILOG)
 _add(run.run, run.RUN_EPILOG, run.SeveralValues)
 _add(run.sweep, run.SWEEP_EPILOG, run.SeveralValues)
 _add(calibration.calibration, calibration.EPILOG)
-_add(swap_matrix.swap_matrix, swap_matrix.EPILOG)
 _add(study.study, study.EPILOG)

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.runner.store import Place
-from experiments.swap import page
 
 
 def refused(*arguments: str) -> str:
@@ -69,15 +68,6 @@ def test_resume_and_overwrite_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "give one of them" in refused(*DIGITS, "--resume", "--overwrite", "--out", str(out))
     assert not out.exists()
-
-
-def test_swap_matrix_looks_at_its_path_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page, "run", lambda _: pytest.fail("computed first"))
-    (tmp_path / "file").write_text("in the way")
-    text = refused("swap-matrix", "--out", str(tmp_path / "file" / "page.md"))
-    assert "cannot write into the output folder" in text
 
 
 PRESSED_DURING_IMPORTS = """

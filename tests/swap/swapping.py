@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.swap.axes import HEADS
+from tests.swap.page import PAGE, Matrix, run
 
-from experiments.swap.axes import HEADS
-from experiments.swap.page import Matrix, run
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "swap_matrix.md"
+__all__ = ["PAGE", "cells", "half", "marks", "section"]
 
 
 def half(which: int) -> list[str]:

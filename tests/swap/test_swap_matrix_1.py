@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from swapping import PAGE, cells, half, marks, section
 
-from experiments.swap.page import Matrix, render
+from tests.swap.page import Matrix, render
 
 pytest.importorskip("torchjd")
 pytest.importorskip("laplace")
@@ -31,7 +31,7 @@ def test_what_cannot_says_why(matrix) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_the_page_is_up_to_date(matrix, head) -> None:
-    """Regenerate it with: python -m experiments swap-matrix."""
+    """Regenerate it with: python -m tests.swap."""
     stored, now = PAGE.read_text(encoding="utf-8"), render(matrix)
     for title in (head, f"{head}: posteriors and estimators"):
         assert marks(section(stored, title)) == marks(section(now, title))

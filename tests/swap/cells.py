@@ -14,7 +14,7 @@ from bayesagg_pyro.errors import BayesAggError
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
-from experiments.swap.axes import (
+from tests.swap.axes import (
     AGGREGATIONS,
     ESTIMATORS,
     HEADS,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
-from experiments.swap.axes import AGGREGATIONS, ESTIMATORS, HEADS, PRIORS, SCHEMES
-from experiments.swap.cells import Cell, aggregated, distributions, trained
+from tests.swap.axes import AGGREGATIONS, ESTIMATORS, HEADS, PRIORS, SCHEMES
+from tests.swap.cells import Cell, aggregated, distributions, trained
 
-__all__ = ["Matrix", "render", "run"]
+__all__ = ["PAGE", "Matrix", "render", "run"]
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "swap_matrix.md"
 
 _INTRODUCTION = """# What goes with what
 
 Every head with every inference scheme, prior policy, gradient estimator and aggregation, as
-`python -m experiments swap-matrix` finds it by running each at its smallest (three features, two
+`python -m tests.swap` finds it by running each at its smallest (three features, two
 tasks, eight examples). ✓ ran in the engine, finite, with the right shapes, the same twice under
 one seed, a second `backward` adding to the first; a number is the reason why it cannot be, below,
 as the error says it.

@@ -1,1 +1,0 @@
-"""The swap matrix: every head with every scheme, prior, estimator and aggregation."""
