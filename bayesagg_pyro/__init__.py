@@ -17,8 +17,7 @@ from bayesagg_pyro import (
     predictive,
     priors,
 )
-from bayesagg_pyro.engine import BayesAgg
-from bayesagg_pyro.step import StepInfo
+from bayesagg_pyro.engine import BayesAgg, StepInfo
 
 __version__ = "0.1.0"
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from bayesagg_pyro.diagnostics import _features, _lines
 from bayesagg_pyro.diagnostics._row import block_names, row_of, task_names
 from bayesagg_pyro.engine import BayesAgg
+from bayesagg_pyro.engine.info import Stages, StepInfo
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.step import Stages, StepInfo
 from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["Fresh", "Recorder"]

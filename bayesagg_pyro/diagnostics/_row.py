@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.diagnostics import _aggregation, _features, _gradients
+from bayesagg_pyro.engine.info import StepInfo
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.step import StepInfo
 
 __all__ = ["block_names", "row_of", "task_names"]
 

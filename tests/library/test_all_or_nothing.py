@@ -20,9 +20,9 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
 
 PACKAGE = str(Path(ba.__file__).parent)
-BY_LINE = {f"{PACKAGE}/{name}" for name in ("engine.py", "_steps.py", "_backbone.py")}
+BY_LINE = {f"{PACKAGE}/engine/{name}.py" for name in ("bayesagg", "step", "backbone")}
 #: What puts things back must not be stopped as well.
-SAFE = {f"{PACKAGE}/_transaction.py", f"{PACKAGE}/_modes.py"}
+SAFE = {f"{PACKAGE}/engine/transaction.py", f"{PACKAGE}/_modes.py"}
 #: Places to stop a call at; fewer where one takes long.
 STOPS, LONG, FEW = 30, 5000, 8
 

@@ -13,9 +13,10 @@ import torch.distributed
 from torch import Tensor, nn
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import _processes, heads
-from bayesagg_pyro._batch import Batch
-from bayesagg_pyro._processes import Processes
+from bayesagg_pyro import heads
+from bayesagg_pyro.engine import processes
+from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.errors import ShapeError, StateError
 from bayesagg_pyro.targets import Targets
 
@@ -87,7 +88,7 @@ class Threads:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     made = Threads(len(SIZES))
-    monkeypatch.setattr(_processes, "dist", made.joint)
+    monkeypatch.setattr(processes, "dist", made.joint)
     return made
 
 

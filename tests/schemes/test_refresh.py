@@ -11,7 +11,7 @@ from torch import nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, gradients, heads, inference, posteriors, priors
-from bayesagg_pyro._refresh import Held, Refresher, streams
+from bayesagg_pyro.engine.refresh import Held, Refresher, streams
 
 
 class World:

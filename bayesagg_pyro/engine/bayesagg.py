@@ -10,10 +10,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro import _saving
-from bayesagg_pyro._backbone import into_backbone, reported_dtype
-from bayesagg_pyro._batch import Batch
-from bayesagg_pyro._checks import (
+from bayesagg_pyro._modes import plain
+from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
+from bayesagg_pyro.engine import saving
+from bayesagg_pyro.engine.backbone import into_backbone, reported_dtype
+from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.info import Observer, StepInfo
+from bayesagg_pyro.engine.processes import Processes
+from bayesagg_pyro.engine.refresh import streams
+from bayesagg_pyro.engine.settings import (
     check_aggregation,
     check_estimators,
     check_graph,
@@ -23,26 +28,21 @@ from bayesagg_pyro._checks import (
     named_heads,
     per_head,
 )
-from bayesagg_pyro._guard import Guard
-from bayesagg_pyro._modes import plain
-from bayesagg_pyro._processes import Processes
-from bayesagg_pyro._refresh import streams
-from bayesagg_pyro._slots import Settled, Slots
-from bayesagg_pyro._steps import Done, bayes_step, check_losses, point, warmup_step
-from bayesagg_pyro._transaction import (
+from bayesagg_pyro.engine.slots import Settled, Slots
+from bayesagg_pyro.engine.step import Done, bayes_step, check_losses, point, warmup_step
+from bayesagg_pyro.engine.transaction import (
     all_or_nothing,
     of_aggregation,
     of_attributes,
     of_generators,
 )
-from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
+from bayesagg_pyro.engine.validation import Guard
 from bayesagg_pyro.errors import BayesAggError, StateError
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import Batches, FullData, Policy, show
-from bayesagg_pyro.step import Observer, StepInfo
 from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["BayesAgg"]
@@ -138,9 +138,9 @@ class BayesAgg(nn.Module):
         with named_heads(heads):
             own = streams(generator, list(heads))
             self._slots = Slots(self.heads, self.schemes, policies, own)
-        self._loading: _saving.Loading | None = None
+        self._loading: saving.Loading | None = None
         self._strict = False  # while a state is loaded into a module around this one
-        self.register_load_state_dict_post_hook(_saving.commit)
+        self.register_load_state_dict_post_hook(saving.commit)
         self.scale = scale
         self._guard = Guard(validate)
         self._processes = Processes(distributed)
@@ -406,7 +406,7 @@ class BayesAgg(nn.Module):
             ShapeError, StateError, NonFiniteError, NumericalError: for what does not fit, was made
                 by an earlier version, or is no sound state, naming the entry.
         """
-        with plain(), all_or_nothing([_saving.of_tensors(self.heads)]), self._whole():
+        with plain(), all_or_nothing([saving.of_tensors(self.heads)]), self._whole():
             self._strict = strict  # torch does not hand it on
             try:
                 found = super().load_state_dict(state_dict, strict=strict, assign=assign)
@@ -419,13 +419,13 @@ class BayesAgg(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, tensor in _saving.state(self).items():
+        for name, tensor in saving.state(self).items():
             destination[f"{prefix}state.{name}"] = tensor
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
-        self._loading = loading = _saving.checked(self, state_dict, prefix, self._strict)
+        self._loading = loading = saving.checked(self, state_dict, prefix, self._strict)
         lists[0].extend(prefix + name for name in loading.missing)
         lists[1].extend(prefix + name for name in loading.unexpected)
         heads = {k: v for k, v in state_dict.items() if k.startswith(f"{prefix}heads.")}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from bayesagg_pyro import gradients
-from bayesagg_pyro._chunks import ByTasks, Summary, aggregate, examples_at_once
-from bayesagg_pyro._refresh import Held, Refresher
 from bayesagg_pyro.aggregation import Aggregation
+from bayesagg_pyro.engine.memory import ByTasks, Summary, aggregate, examples_at_once
+from bayesagg_pyro.engine.refresh import Held, Refresher
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bayesagg_pyro._batch import Batch
+from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.errors import BayesAggError, StateError
 from bayesagg_pyro.targets import Targets
 

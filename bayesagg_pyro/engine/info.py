@@ -8,9 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from bayesagg_pyro._chunks import Summary
-from bayesagg_pyro._refresh import Held
 from bayesagg_pyro.aggregation import Aggregated
+from bayesagg_pyro.engine.memory import Summary
+from bayesagg_pyro.engine.refresh import Held
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets

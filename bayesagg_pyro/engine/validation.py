@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._batch import Batch
-from bayesagg_pyro._checks import check_names
+from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.settings import check_names
 from bayesagg_pyro.errors import NonFiniteError, SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import RawTargets, Targets
 
 if TYPE_CHECKING:
-    from bayesagg_pyro._pipeline import HeadStages
+    from bayesagg_pyro.engine.pipeline import HeadStages
 
 __all__ = ["Guard", "refuse_weights", "reported_losses"]
 

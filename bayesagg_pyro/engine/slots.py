@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro._batch import Batch
-from bayesagg_pyro._checks import check_posteriors
-from bayesagg_pyro._pipeline import HeadStages
-from bayesagg_pyro._refresh import Refresher
-from bayesagg_pyro._steps import follows
-from bayesagg_pyro._transaction import (
+from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.pipeline import HeadStages
+from bayesagg_pyro.engine.refresh import Refresher
+from bayesagg_pyro.engine.settings import check_posteriors
+from bayesagg_pyro.engine.step import follows
+from bayesagg_pyro.engine.transaction import (
     Undo,
     of_attributes,
     of_generators,

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from bayesagg_pyro._checks import check_names
-from bayesagg_pyro._refresh import Refresher
 from bayesagg_pyro._state import (
     check_generator,
     count,
@@ -24,12 +22,14 @@ from bayesagg_pyro._state import (
     read_generator,
     set_generator,
 )
-from bayesagg_pyro._transaction import Undo, of_aggregation, of_values
+from bayesagg_pyro.engine.refresh import Refresher
+from bayesagg_pyro.engine.settings import check_names
+from bayesagg_pyro.engine.transaction import Undo, of_aggregation, of_values
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, ShapeError, StateError
 from bayesagg_pyro.priors import Tracker
 
 if TYPE_CHECKING:
-    from bayesagg_pyro.engine import BayesAgg
+    from bayesagg_pyro.engine.bayesagg import BayesAgg
 
 __all__ = ["FORMAT", "checked", "commit", "of_tensors", "state"]
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._backbone import reported_dtype
-from bayesagg_pyro._batch import Batch
-from bayesagg_pyro._guard import Guard, refuse_weights, reported_losses
-from bayesagg_pyro._pipeline import HeadStages, through_stages
 from bayesagg_pyro.aggregation import Aggregation
+from bayesagg_pyro.engine.backbone import reported_dtype
+from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.info import Stages, StepInfo, describe
+from bayesagg_pyro.engine.pipeline import HeadStages, through_stages
+from bayesagg_pyro.engine.validation import Guard, refuse_weights, reported_losses
 from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.step import Stages, StepInfo, describe
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Done", "bayes_step", "check_losses", "follows", "point", "warmup_step"]

@@ -1,0 +1,9 @@
+"""The engine: strings the stages together, and keeps what belongs to heads between steps.
+
+It holds no formula. `step` is what happens to a batch, `bayesagg` the calls that users make.
+"""
+
+from bayesagg_pyro.engine.bayesagg import BayesAgg
+from bayesagg_pyro.engine.info import Observer, Stages, StepInfo
+
+__all__ = ["BayesAgg", "Observer", "Stages", "StepInfo"]
