@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._batches import check_batches
+from bayesagg_pyro.heads._columns import Columns
 from bayesagg_pyro.heads._input import like
-from bayesagg_pyro.heads._linear import following
-from bayesagg_pyro.heads._mixture import Columns, mixture
 from bayesagg_pyro.heads._pyro_model import prior_over_weights
 from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.heads._trace import find_layout, run
@@ -163,51 +162,18 @@ class FromPyro(SharedWeights):
         return {name: trace.trace.nodes[name]["value"] for name in self.layout.latents}
 
     def likelihood(self, outputs: Tensor) -> NoReturn:
-        """A model's likelihood takes more than outputs: see `negative_log_probs`."""
-        raise NotImplementedError("use negative_log_probs(features, targets, weight)")
+        """A model's likelihood takes more than outputs: see `likelihood_at`."""
+        raise NotImplementedError("use likelihood_at(features, weight)")
 
-    def predictive(
-        self,
-        features: Tensor,
-        posterior: Any,
-        *,
-        method: Literal["auto", "quadrature", "probit", "samples"] = "auto",
-        samples: int = 128,
-        tolerance: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Any:
-        """The equal mixture of the model's likelihoods at draws of w, batch shape [B, tasks].
+    def likelihood_at(self, features: Tensor, weight: Tensor) -> Columns:
+        """p(y | h, w) of the observed sites side by side, batch shape [B, tasks].
 
         Args:
             features: [B, d].
-            posterior: any that can be sampled.
-            method: "auto" or "samples", which are the same here.
-            samples: draws.
-            tolerance: largest sampling error allowed, for which draws are doubled, up to 8,192.
-            generator: a fresh one with a fixed seed if None, so that calls agree.
-
-        Raises:
-            SettingError: for another method.
+            weight: [P], one draw.
         """
-        if method not in ("auto", "samples"):
-            raise SettingError(
-                f"head {self.site!r}: predictive distributions of Pyro models are made of draws, "
-                f'not by {method!r}; use method="samples"'
-            )
-        if generator is None:
-            generator = torch.Generator(features.device).manual_seed(0)
-        from bayesagg_pyro.predictive._predict import draws_until  # built from heads
-
-        def drawn(count: int) -> Any:
-            weight = posterior.sample((count,), generator=generator)[:, 0].detach()
-            with following(features):
-                components = []
-                for w in weight:
-                    seen = run(self.user_model, self.layout, w, features.to(w.dtype), None)
-                    components.append(Columns([site["fn"] for site in seen.values()]))
-                return mixture(components, self.target_kind).of(f"head {self.site!r}")
-
-        return draws_until(tolerance, drawn, samples, 2**13, self.site)
+        seen = run(self.user_model, self.layout, weight, features.to(weight.dtype), None)
+        return Columns([site["fn"] for site in seen.values()])
 
     def model(
         self, features: Tensor, targets: RawTargets | None = None, *, prior: Any = None
@@ -270,8 +236,7 @@ class FromPyro(SharedWeights):
         return -torch.cat(parts, -1)
 
     def _means(self, features: Tensor, weight: Tensor) -> Tensor:
-        seen = run(self.user_model, self.layout, weight, features, None)
-        columns = Columns([site["fn"] for site in seen.values()])
+        columns = self.likelihood_at(features, weight)
         return columns.logits if self.target_kind == "class" else columns.mean
 
     def _draw(self, features: Tensor, weight: Tensor) -> Tensor:

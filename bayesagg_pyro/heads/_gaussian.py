@@ -12,10 +12,8 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads._laws import NormalPredictive, StudentTPredictive
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.heads._settings import positive_setting
-from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -138,30 +136,3 @@ class Gaussian(OnePredictor):
         slope = (outputs - targets) * precision
         curvature = self.weighed(precision.expand_as(slope), targets)
         return self.weighed(slope, targets), curvature
-
-    def predictive(self, features: Tensor, posterior: Any, **options: Any) -> Any:
-        """Exact predictive N(hᵀm, hᵀSh + τ²), batch shape [B, tasks]; `options` as in `Head`.
-
-        Student's t with an integrated noise; a mixture over draws for other posteriors, or where
-        asked for, or where a subclass has outputs or a likelihood of its own.
-
-        Raises:
-            SettingError: for a posterior with integrated noise and such a subclass.
-        """
-        still = self.is_still(Gaussian, "outputs", "likelihood")
-        closed = options.get("method", "auto") == "auto" and still
-        if isinstance(posterior, NormalInverseGamma) and not still:
-            raise SettingError(
-                f"head {self.site!r}: {self.changed(Gaussian, 'outputs', 'likelihood')}, in whose "
-                "model alone the noise is integrated out; use a posterior of another scheme"
-            )
-        if isinstance(posterior, NormalInverseGamma) and closed:
-            mean, spread = self.predictor_moments(features, posterior.unit)  # for τ² = 1
-            a, b = posterior.shape_parameter, posterior.rate
-            scale = (b / a * (1 + spread)).sqrt()
-            return StudentTPredictive(2 * a, mean, scale).of(f"head {self.site!r}")
-        if not isinstance(posterior, GaussianFamily) or not closed:
-            return super().predictive(features, posterior, **options)
-        mean, epistemic = self.predictor_moments(features, posterior)
-        scale = (epistemic + self.noise_scale.to(mean.dtype).square()).sqrt()
-        return NormalPredictive(mean, scale).of(f"head {self.site!r}")

@@ -21,6 +21,7 @@ from bayesagg_pyro.heads._input import (
     parse_targets,
 )
 from bayesagg_pyro.heads._linear import LinearOutputs
+from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.heads._pyro_model import sample_targets
 from bayesagg_pyro.heads._settings import refuse_targets
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
@@ -187,7 +188,7 @@ class Head(LinearOutputs, ABC):
         posterior: Any,
         *,
         method: Literal["auto", "quadrature", "probit", "samples"] = "auto",
-        samples: int = 512,
+        samples: int | None = None,
         tolerance: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Any:
@@ -197,7 +198,7 @@ class Head(LinearOutputs, ABC):
             features: [B, d].
             posterior: over the weights; Gaussian, or any that can be sampled.
             method: "auto" takes the most exact there is.
-            samples: draws of the weights, where they are drawn.
+            samples: draws of the weights, where they are drawn; None for 512 (128 of a Pyro model).
             tolerance: largest sampling error allowed, for which samples are doubled.
             generator: a fresh one with a fixed seed if None, so that calls agree.
 
@@ -207,9 +208,7 @@ class Head(LinearOutputs, ABC):
         Raises:
             SettingError: for a method that this head or posterior does not have.
         """
-        from bayesagg_pyro import predictive  # built from heads: no import at load time
-
-        return predictive.predictive(
+        return predictive_of(
             self,
             features,
             posterior,

@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from bayesagg_pyro.posteriors import isotropic
 from bayesagg_pyro.targets import RawTargets, Targets
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ __all__ = ["prior_over_weights", "sample_targets"]
 def prior_over_weights(head: Head, prior: Any, features: Tensor) -> Any:
     """The prior given, or N(0, prior_variance · I) for None, in the features' place and dtype."""
     if prior is None:
-        from bayesagg_pyro import priors  # priors are built from heads: no import at load time
-
-        prior = priors.isotropic(head, head.prior_variance)
+        prior = isotropic(head, head.prior_variance)
     return prior.to(device=features.device, dtype=features.dtype)
 
 

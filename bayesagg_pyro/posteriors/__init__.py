@@ -10,6 +10,7 @@ from bayesagg_pyro.posteriors._divergence import gaussian_divergence
 from bayesagg_pyro.posteriors._empirical import Empirical
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._isotropic import isotropic
 from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
 from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
 from bayesagg_pyro.posteriors._normal_inverse_gamma import NormalInverseGamma
@@ -33,5 +34,6 @@ __all__ = [
     "Posterior",
     "Projection",
     "gaussian_divergence",
+    "isotropic",
     "where",
 ]

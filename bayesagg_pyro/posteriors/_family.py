@@ -129,8 +129,7 @@ class GaussianFamily(Posterior):
         order = torch.arange(size, device=self.mean.device).reshape(outputs, -1)
         if bias:
             order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
-        order = order.flatten()
-        return _dense_class()(self.mean[:, order], self.precision_matrix[:, order][..., order])
+        return self.to_gaussian().reordered(order.flatten())
 
     def copy_(self, other: GaussianFamily) -> Self:
         """Write another distribution of the same structure into this one's own tensors.
@@ -176,9 +175,3 @@ class GaussianFamily(Posterior):
         return dist.MultivariateNormal(self._mean, scale_tril=scale_tril).expand(
             torch.Size(batch_shape)
         )
-
-
-def _dense_class() -> type[Gaussian]:
-    from bayesagg_pyro.posteriors._gaussian import Gaussian  # derived from this module's class
-
-    return Gaussian

@@ -123,6 +123,10 @@ class Gaussian(GaussianFamily):
         """Itself."""
         return self
 
+    def reordered(self, order: Tensor) -> Gaussian:
+        """The same distribution with each task's weights in another order, [P] indices."""
+        return Gaussian(self.mean[:, order], self.precision_matrix[:, order][..., order])
+
     def rsample(
         self,
         sample_shape: Shape = (),

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head, OnePredictor
-from bayesagg_pyro.heads._laws import BernoulliPredictive, CategoricalPredictive
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
+from bayesagg_pyro.predictive._laws import BernoulliPredictive, CategoricalPredictive
 
 __all__ = [
     "from_log_probabilities",

@@ -10,7 +10,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head, Network
-from bayesagg_pyro.heads._laws import TakesTargets
+from bayesagg_pyro.predictive._laws import TakesTargets
 
 __all__ = ["PredictiveDistribution", "beside", "log_likelihood", "seeded"]
 

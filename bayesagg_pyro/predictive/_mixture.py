@@ -1,8 +1,10 @@
-"""Mixtures of a head's likelihood at drawn outputs, and of normals for Student's t."""
+"""Mixtures: of likelihoods at draws of the weights, and of normals for Student's t."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +15,67 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
 
-__all__ = ["NormalMixture", "SampledPredictive"]
+__all__ = ["EqualMixture", "MixtureOfDraws", "NormalMixture", "SampledPredictive", "standard_error"]
 
 
-class SampledPredictive(PredictiveDistribution):
-    """The likelihood at S drawn outputs, each with weight 1/S.
+class EqualMixture(PredictiveDistribution):
+    """(1/S) Σ_s p(y | h, w_s) over S draws of the weights.
+
+    Subclasses give `means`, `variances` and `log_probs` of the components, and `draw`.
+
+    Args:
+        batch_shape: [B, tasks].
+        head: whose targets are scored.
+        dtype: of densities.
+    """
+
+    def __init__(self, batch_shape: torch.Size, head: Head, dtype: torch.dtype) -> None:
+        super().__init__(batch_shape, head)
+        self._dtype = dtype
+
+    @property
+    @abstractmethod
+    def means(self) -> Tensor:
+        """Of the components, [S, B, tasks]."""
+
+    @property
+    @abstractmethod
+    def variances(self) -> Tensor:
+        """Of the components, [S, B, tasks]."""
+
+    @abstractmethod
+    def log_probs(self, value: Tensor) -> Tensor:
+        """Of targets [..., B, tasks] under each component, [S, ..., B, tasks]."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Average of the components' means."""
+        return self.means.mean(0)
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        """Variance of the components' means."""
+        return self.means.var(0, correction=0)
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        """Average of the components' variances."""
+        return self.variances.mean(0)
+
+    @property
+    def standard_error(self) -> Tensor:
+        """Sampling error of `mean`, [B, tasks]; right for independent draws, not for chains."""
+        return standard_error(self.means)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log of the average density, [..., B, tasks]."""
+        value = self.taken(value, self._dtype)
+        each = self.log_probs(value.expand(torch.broadcast_shapes(value.shape, self.batch_shape)))
+        return each.logsumexp(0) - math.log(len(each))
+
+
+class SampledPredictive(EqualMixture):
+    """The likelihood at S drawn outputs.
 
     Args:
         head: whose likelihood.
@@ -26,7 +84,7 @@ class SampledPredictive(PredictiveDistribution):
 
     def __init__(self, head: Head, outputs: Tensor) -> None:
         self._event = outputs.shape[3:]
-        super().__init__(outputs.shape[1:3], head)
+        super().__init__(outputs.shape[1:3], head, outputs.dtype)
         self._head = head
         self.outputs = outputs
 
@@ -42,37 +100,23 @@ class SampledPredictive(PredictiveDistribution):
         return self.components.support
 
     @property
-    def mean(self) -> Tensor:
-        """Average of the components' means."""
-        mean: Tensor = self.components.mean.mean(0)
-        return mean
+    def means(self) -> Tensor:
+        """Of the likelihoods, [S, B, tasks]."""
+        means: Tensor = self.components.mean
+        return means
 
     @property
-    def epistemic_variance(self) -> Tensor:
-        """Variance of the components' means."""
-        variance: Tensor = self.components.mean.var(0, correction=0)
-        return variance
+    def variances(self) -> Tensor:
+        """Of the likelihoods, [S, B, tasks]."""
+        variances: Tensor = self.components.variance
+        return variances
 
-    @property
-    def standard_error(self) -> Tensor:
-        """Sampling error of `mean`, [B, tasks]; right for independent draws, not for chains."""
-        degrees = len(self.outputs) - 1
-        return (self.epistemic_variance / degrees).sqrt() if degrees else self.mean + torch.inf
-
-    @property
-    def aleatoric_variance(self) -> Tensor:
-        """Average of the components' variances."""
-        variance: Tensor = self.components.variance.mean(0)
-        return variance
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log of the average density, [..., B, tasks]."""
-        value, count = self.taken(value, self.outputs.dtype), len(self.outputs)
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-        outputs = beside(self.outputs, value).expand(count, *shape, *self._event)
+    def log_probs(self, value: Tensor) -> Tensor:
+        """By the head's own formula, [S, ..., B, tasks]."""
+        shape = (len(self.outputs), *value.shape)
+        outputs = beside(self.outputs, value).expand(*shape, *self._event)
         with following(outputs):
-            each = log_likelihood(self._head, outputs, value.expand(count, *shape))
-        return each.logsumexp(0) - math.log(count)
+            return log_likelihood(self._head, outputs, value.expand(shape))
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ y), [..., B, tasks], where the likelihood's distribution has one."""
@@ -88,6 +132,46 @@ class SampledPredictive(PredictiveDistribution):
         outputs = self.outputs[pick, rows[:, None], columns]
         drawn: Tensor = self._head.likelihood(outputs).sample()
         return drawn
+
+
+class MixtureOfDraws(EqualMixture):
+    """Any likelihoods of one batch shape, each made at a draw of its own.
+
+    Args:
+        head: whose targets are scored.
+        components: S distributions of batch shape [B, tasks].
+    """
+
+    support = torch.distributions.constraints.real
+
+    def __init__(self, head: Head, components: Sequence[Any]) -> None:
+        super().__init__(components[0].batch_shape, head, components[0].mean.dtype)
+        self.components = tuple(components)
+
+    @property
+    def means(self) -> Tensor:
+        """Of the likelihoods, [S, B, tasks]."""
+        return torch.stack([c.mean for c in self.components])
+
+    @property
+    def variances(self) -> Tensor:
+        """Of the likelihoods, [S, B, tasks]."""
+        return torch.stack([c.variance for c in self.components])
+
+    def log_probs(self, value: Tensor) -> Tensor:
+        """Of the likelihoods, [S, ..., B, tasks]."""
+        return torch.stack([c.log_prob(value) for c in self.components])
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """A target from each component, of which one is kept."""
+        drawn = torch.stack([c.sample(shape[:-2]) for c in self.components])
+        pick = torch.randint(len(self.components), shape, device=drawn.device)
+        return drawn.gather(0, pick[None])[0]
+
+
+def standard_error(draws: Tensor) -> Tensor:
+    """Of an average over the first axis; infinite for one draw."""
+    return draws.std(0) / math.sqrt(len(draws)) if len(draws) > 1 else draws[0] + torch.inf
 
 
 class NormalMixture(PredictiveDistribution):

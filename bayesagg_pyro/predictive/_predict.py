@@ -18,6 +18,7 @@ from bayesagg_pyro.heads import (
     OnePredictor,
     StudentT,
 )
+from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 from bayesagg_pyro.predictive import _classes as classes
 from bayesagg_pyro.predictive._compound import NormalCompound, PredictorCompound
@@ -29,10 +30,10 @@ from bayesagg_pyro.predictive._outputs import (
 )
 from bayesagg_pyro.predictive._student_t import student_t
 
-__all__ = ["Method", "predictive"]
+__all__ = ["Method", "draws_until", "general", "predictive"]
 
-#: Draws at most, where a tolerance asks for more.
-_LIMIT = 2**17
+#: Draws where none are asked for, and at most, where a tolerance asks for more.
+_SAMPLES, _LIMIT = 512, 2**17
 
 Method: TypeAlias = Literal["auto", "quadrature", "probit", "samples"]
 
@@ -43,16 +44,16 @@ def predictive(
     posterior: Posterior,
     *,
     method: Method = "auto",
-    samples: int = 512,
+    samples: int | None = None,
     tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Any:
     """p(y | h) = ∫ p(y | w, h) dposterior(w); what `head.predictive` returns.
 
-    With a Gaussian posterior: heads of one linear predictor, `Heteroscedastic` and two-class
-    `Categorical` by quadrature over the predictors; `Gaussian` in closed form (in the head itself).
-    Everything else, and heads whose outputs are no longer linear in the weights, by draws of these:
-    all stored ones of an `Empirical` posterior, else `samples` new ones.
+    With a Gaussian posterior: `Gaussian` heads in closed form; other heads of one linear predictor,
+    `Heteroscedastic` and two-class `Categorical` by quadrature over the predictors. Everything
+    else, and heads whose outputs are no longer linear in the weights, by draws of these: all stored
+    ones of an `Empirical` posterior, else `samples` new ones.
 
     Args:
         head: the head.
@@ -60,12 +61,13 @@ def predictive(
         posterior: over its weights.
         method: "auto" as above; "quadrature" or an error; "probit", MacKay's approximation, for
             Bernoulli heads; "samples", a mixture over draws, for all.
-        samples: draws of the weights. What is made of draws has an attribute `standard_error`, of
-            the probabilities (that of 1, [B, tasks], or of all classes, [B, tasks, C]) or of the
-            mean, [B, tasks]: below sqrt(p (1 − p) / samples) for a probability p.
+        samples: draws of the weights; None for 512, or 128 of a Pyro model. What is made of draws
+            has an attribute `standard_error`, of the probabilities (that of 1, [B, tasks], or of
+            all classes, [B, tasks, C]) or of the mean, [B, tasks]: below sqrt(p (1 − p) / samples)
+            for a probability p.
         tolerance: largest standard error allowed, of a probability, or of a mean in predictive
-            standard deviations: draws are doubled until it is met, up to 131,072 and then with a
-            warning. Stored draws are as many as they are.
+            standard deviations: draws are doubled until it is met, up to 131,072 (8,192 of a Pyro
+            model) and then with a warning. Stored draws are as many as they are.
         generator: a fresh one with a fixed seed if None, so that calls agree.
 
     Returns:
@@ -77,6 +79,30 @@ def predictive(
         SettingError: for a method that this head or posterior does not have.
         ShapeError: for a posterior over the weights of another head.
     """
+    return predictive_of(
+        head,
+        features,
+        posterior,
+        method=method,
+        samples=samples,
+        tolerance=tolerance,
+        generator=generator,
+    )
+
+
+@predictive_of.register
+def general(
+    head: Head,
+    features: Tensor,
+    posterior: Posterior,
+    *,
+    method: Method = "auto",
+    samples: int | None = None,
+    tolerance: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Any:
+    """By quadrature where there is a rule for the head's type, else by draws."""
+    samples = _SAMPLES if samples is None else samples
     if method not in ("auto", "quadrature", "probit", "samples"):
         raise SettingError(
             f'method must be "auto", "quadrature", "probit" or "samples", not {method!r}'

@@ -1,8 +1,8 @@
 """Priors over head weights: functions make distributions, classes make policies over time."""
 
+from bayesagg_pyro.posteriors import isotropic
 from bayesagg_pyro.priors._constant import Constant
 from bayesagg_pyro.priors._data import DataPolicy
-from bayesagg_pyro.priors._distributions import isotropic
 from bayesagg_pyro.priors._evidence import Evidence
 from bayesagg_pyro.priors._fresh import Fresh
 from bayesagg_pyro.priors._full_data import FullData

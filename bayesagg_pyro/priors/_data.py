@@ -21,8 +21,7 @@ from bayesagg_pyro.inference import (
     learns_noise,
     scaled,
 )
-from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior
-from bayesagg_pyro.priors._distributions import isotropic
+from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior, isotropic
 from bayesagg_pyro.priors._packed import not_packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy, Tracker
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy

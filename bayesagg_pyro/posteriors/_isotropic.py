@@ -1,21 +1,45 @@
-"""Priors as distributions."""
+"""N(0, variance · I), the prior that nothing is known for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import DiagonalGaussian
+from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian
 
-__all__ = ["isotropic"]
+__all__ = ["HasWeights", "isotropic"]
 
 
-def isotropic(head: Head, variance: float | Sequence[float] | Tensor) -> DiagonalGaussian:
+class HasWeights(Protocol):
+    """What a distribution over weights has to know of a head."""
+
+    @property
+    def site(self) -> str:
+        """Its name in messages."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The point estimate, on the head's device."""
+
+    @property
+    def blocks(self) -> int:
+        """Independent groups of weights."""
+
+    @property
+    def weight_size(self) -> int:
+        """P, the number of weights of one block."""
+
+    @property
+    def outputs_per_task(self) -> int:
+        """Outputs that the weights of one task belong to."""
+
+
+def isotropic(head: HasWeights, variance: float | Sequence[float] | Tensor) -> DiagonalGaussian:
     """N(0, variance · I) over all weights of each task, bias included.
 
     Args:

@@ -1,0 +1,42 @@
+"""Gaussian heads in closed form: N(hᵀm, hᵀSh + τ²), or Student's t where τ is integrated out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.heads._predictive import predictive_of
+from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
+from bayesagg_pyro.predictive._laws import NormalPredictive, StudentTPredictive
+from bayesagg_pyro.predictive._predict import general
+
+__all__ = ["of_gaussian"]
+
+
+@predictive_of.register
+def of_gaussian(head: Gaussian, features: Tensor, posterior: Any, **options: Any) -> Any:
+    """Exact where the head's model is still its own; else as of other heads.
+
+    Raises:
+        SettingError: for a posterior with integrated noise and a head of another model.
+    """
+    still = head.is_still(Gaussian, "outputs", "likelihood")
+    closed = options.get("method", "auto") == "auto" and still
+    if isinstance(posterior, NormalInverseGamma) and not still:
+        raise SettingError(
+            f"head {head.site!r}: {head.changed(Gaussian, 'outputs', 'likelihood')}, in whose "
+            "model alone the noise is integrated out; use a posterior of another scheme"
+        )
+    if isinstance(posterior, NormalInverseGamma) and closed:
+        mean, spread = head.predictor_moments(features, posterior.unit)  # for τ² = 1
+        a, b = posterior.shape_parameter, posterior.rate
+        scale = (b / a * (1 + spread)).sqrt()
+        return StudentTPredictive(2 * a, mean, scale).of(f"head {head.site!r}")
+    if not isinstance(posterior, GaussianFamily) or not closed:
+        return general(head, features, posterior, **options)
+    mean, epistemic = head.predictor_moments(features, posterior)
+    scale = (epistemic + head.noise_scale.to(mean.dtype).square()).sqrt()
+    return NormalPredictive(mean, scale).of(f"head {head.site!r}")

@@ -1,0 +1,158 @@
+"""The package is read in one direction: each stage imports those before it, and none after."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import bayesagg_pyro
+
+PACKAGE = Path(bayesagg_pyro.__file__).parent
+#: Stages in the order in which they are read; those in one row do not know each other.
+ORDER = [
+    ["errors", "_modes", "quadrature"],
+    ["_state", "targets", "linalg"],
+    ["posteriors"],
+    ["heads"],
+    ["predictive", "inference", "gradients"],
+    ["priors", "aggregation"],
+    ["engine"],
+    ["diagnostics"],
+]
+LEVEL = {stage: level for level, row in enumerate(ORDER) for stage in row}
+#: Optional packages, each imported by one module and there when it is needed.
+OPTIONAL = {"arviz", "gpytorch", "laplace", "matplotlib", "scipy", "torchjd"}
+
+
+class Import(NamedTuple):
+    """One import statement's name.
+
+    Attributes:
+        by: module that imports.
+        of: module of this package, or the name of another package.
+        typing: whether only type checkers see it.
+        local: whether it is inside a function.
+    """
+
+    by: str
+    of: str
+    typing: bool
+    local: bool
+
+
+def modules(root: Path) -> dict[str, ast.Module]:
+    """Every module of the package by its dotted name, without the package's own name."""
+    found = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts).removesuffix("__init__").removesuffix(".")
+        found[name] = ast.parse(path.read_text())
+    return found
+
+
+def imports(trees: dict[str, ast.Module]) -> Iterator[Import]:
+    """All imports of the package, wherever they stand."""
+    for name, tree in trees.items():
+        yield from _within(name, tree, trees, typing=False, local=False)
+
+
+def _within(
+    name: str, node: ast.AST, trees: dict[str, ast.Module], *, typing: bool, local: bool
+) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            for of in _names(name, child, trees):
+                yield Import(name, of, typing, local)
+            continue
+        function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+        yield from _within(name, child, trees, typing=typing or checking, local=local or function)
+
+
+def _names(
+    name: str, statement: ast.Import | ast.ImportFrom, trees: dict[str, ast.Module]
+) -> list[str]:
+    if isinstance(statement, ast.ImportFrom):
+        assert statement.level == 0, f"{name}: imports are absolute"
+        whole = [f"{statement.module}.{alias.name}" for alias in statement.names]
+    else:
+        whole = [alias.name for alias in statement.names]
+    found = []
+    for one in whole:
+        inside = one.removeprefix("bayesagg_pyro").removeprefix(".")
+        if inside == one:  # another package
+            found.append(one.partition(".")[0])
+        else:
+            found.append(inside if inside in trees else inside.rpartition(".")[0])
+    return found
+
+
+def stage(module: str) -> str:
+    """What a module belongs to; all at the top that is no stage of its own is the engine's."""
+    first = module.partition(".")[0]
+    return first if first in LEVEL else "engine"
+
+
+def faults(trees: dict[str, ast.Module]) -> list[str]:
+    """Everything that is against the order, as sentences."""
+    found, places = [], {}
+    before: dict[str, set[str]] = {name: set() for name in trees}
+    for by, of, typing, local in imports(trees):
+        if of not in trees:
+            if local and of not in OPTIONAL:
+                found.append(f"{by} imports {of} inside a function")
+            if of in OPTIONAL and not typing:
+                places.setdefault(of, set()).add(by)
+            continue
+        if local:
+            found.append(f"{by} imports {of} inside a function")
+        mine, theirs = stage(by), stage(of)
+        if mine != theirs and LEVEL[theirs] >= LEVEL[mine] and by:
+            found.append(f"{by} imports {of}, which comes after it")
+        if by and of and not (typing and mine == theirs):
+            before[by].add(of)
+    found += [
+        f"{package} is imported by {sorted(by)}: one will do"
+        for package, by in places.items()
+        if len(by) > 1
+    ]
+    try:
+        list(TopologicalSorter(before).static_order())
+    except CycleError as error:
+        found.append(f"a circle of imports: {' -> '.join(error.args[1])}")
+    return found
+
+
+TREES = modules(PACKAGE)
+
+
+def test_every_stage_imports_those_before_it_alone() -> None:
+    assert {stage(name) for name in TREES if name} == set(LEVEL)
+    assert not faults(TREES)
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "fault"),
+    [
+        ("heads._head", "from bayesagg_pyro.priors import Policy", "comes after it"),
+        ("heads._head", "from bayesagg_pyro import predictive", "comes after it"),
+        ("predictive._predict", "from bayesagg_pyro.inference import Laplace", "comes after it"),
+        (
+            "posteriors._family",
+            "if TYPE_CHECKING:\n    from bayesagg_pyro.heads import Head",
+            "comes after it",
+        ),
+        ("heads._head", "def f():\n    from bayesagg_pyro import errors", "inside a function"),
+        ("heads._head", "def f():\n    import json", "inside a function"),
+        ("heads._head", "def f():\n    import gpytorch", "one will do"),
+        ("heads._linear", "from bayesagg_pyro.heads._head import Head", "a circle"),
+    ],
+)
+def test_a_wrong_import_is_found(module: str, line: str, fault: str) -> None:
+    changed = ast.Module([*TREES[module].body, *ast.parse(line).body], [])
+    assert any(fault in found for found in faults({**TREES, module: changed}))
