@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from bayesagg_pyro._state import count, named, number, part
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Gaussian, Head
-from bayesagg_pyro.inference import Iterative, Keep, Scheme, Statistics
+from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior, where
 from bayesagg_pyro.targets import RawTargets, Targets
 
@@ -50,6 +49,11 @@ class Refresher:
         self.generator = generator
         self.held: Held | None = None
         self.due = True  # whether there is a new prior since the last step
+
+    @property
+    def start(self) -> Posterior | None:
+        """The posterior held, which schemes that iterate start from."""
+        return None if self.held is None else self.held.posterior
 
     @property
     def learns(self) -> bool:
@@ -91,8 +95,10 @@ class Refresher:
         return Held(self.infer(features, targets, prior))
 
     def infer(self, features: Tensor, targets: RawTargets, prior: Posterior) -> Posterior:
-        """By the scheme; one that iterates starts from the posterior held."""
-        return self.scheme.infer(self.head, features, targets, prior, **self._extras())
+        """By the scheme, from the posterior held where it iterates."""
+        return self.scheme.infer(
+            self.head, features, targets, prior, start=self.start, generator=self.generator
+        )
 
     def accept(self, held: Held, prior: Posterior, valid: Tensor | None = None) -> None:
         """Hold this step's posterior.
@@ -103,21 +109,11 @@ class Refresher:
             valid: the flag of deferred validation; where it is not set, and later steps would use
                 the posterior, the one held before stays, or the prior if there was none.
         """
-        lasting = isinstance(self.scheme, Iterative) or self.scheme.refresh not in ("step", "epoch")
+        lasting = self.scheme.warm_starts or self.scheme.refresh not in ("step", "epoch")
         if valid is not None and lasting and held.fresh:
             before = prior if self.held is None else self.held.posterior
             held = replace(held, posterior=where(valid, held.posterior, before))
         self.held, self.due = held, False
-
-    def bound(self) -> Scheme:
-        """The scheme as the head's prior sees it: with this head's randomness and start."""
-        return _Bound(self) if isinstance(self.scheme, Iterative) else self.scheme
-
-    def _extras(self) -> dict[str, Any]:
-        if not isinstance(self.scheme, Iterative):
-            return {}
-        start = None if self.held is None else self.held.posterior
-        return {"start": start, "generator": self.generator}
 
     def to(self, device: torch.device) -> None:
         """Move the posterior held."""
@@ -146,35 +142,6 @@ class Refresher:
             self.head.check_weights(posterior, "saved posterior")
             held = Held(posterior, count(state, "age"), False)
         self.held, self.due = held, bool(count(state, "due", most=1))
-
-
-class _Bound(Scheme):
-    """An iterative scheme that takes start and randomness from a head's refresher."""
-
-    def __init__(self, refresher: Refresher) -> None:
-        self._refresher = refresher
-        self.refresh = refresher.scheme.refresh
-        own = refresher.scheme
-        self.gives, self.takes, self.tempers = own.gives, own.takes, own.tempers
-
-    def check(self, head: Head, prior: Posterior) -> None:
-        self._refresher.scheme.check(head, prior)
-
-    def infer(
-        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
-    ) -> Posterior:
-        own = self._refresher
-        return own.scheme.infer(head, features, targets, prior, **own._extras())
-
-    def statistics(self, head: Head, keep: Keep) -> Statistics:
-        return self._refresher.scheme.statistics(head, keep)
-
-    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> Posterior:
-        own = self._refresher  # the head may be a view of it with another noise
-        return own.scheme.infer_from(head, statistics, prior, **own._extras())
-
-    def __repr__(self) -> str:
-        return repr(self._refresher.scheme)
 
 
 def streams(

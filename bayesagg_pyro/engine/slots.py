@@ -87,9 +87,11 @@ class Slots:
             for name, head in self.heads.items()
         }
         trackers = {
-            name: self._policies[name].start(own.head, own.bound())
-            for name, own in refreshers.items()
+            name: self._policies[name].start(head, self.schemes[name])
+            for name, head in self.heads.items()
         }
+        for name, tracker in trackers.items():
+            tracker.generator = self.streams[name]
         return refreshers, trackers
 
     @torch.no_grad()
@@ -111,7 +113,10 @@ class Slots:
                 f"nothing has been collected for {empty} since the last update_prior(); "
                 "only backward() in train mode (mtl.train()) collects"
             )
-        found = {name: tracker.propose() for name, tracker in self.trackers.items()}
+        found = {
+            name: tracker.propose(self.refreshers[name].start)
+            for name, tracker in self.trackers.items()
+        }
         check_posteriors(found)
         for name, tracker in self.trackers.items():
             tracker.accept(found[name])
@@ -122,7 +127,7 @@ class Slots:
         """Other streams of randomness."""
         self.streams = streams
         for name, refresher in self.refreshers.items():
-            refresher.generator = streams[name]
+            refresher.generator = self.trackers[name].generator = streams[name]
 
     # -- weights that follow posteriors ----------------------------------------------------------
 

@@ -9,7 +9,7 @@ from bayesagg_pyro.inference._evidence import (
     log_evidence,
     scaled,
 )
-from bayesagg_pyro.inference._examples import Examples, Keep
+from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
@@ -19,7 +19,7 @@ from bayesagg_pyro.inference._log_joint import log_joint, log_likelihood
 from bayesagg_pyro.inference._mcmc import HMC, NUTS
 from bayesagg_pyro.inference._newton import SecondOrder
 from bayesagg_pyro.inference._scheme import Refresh, Scheme
-from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics
+from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
 from bayesagg_pyro.inference._taylor import TaylorGGN
 from bayesagg_pyro.inference._variational import Variational
 

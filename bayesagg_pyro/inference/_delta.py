@@ -11,9 +11,8 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._examples import Keep
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.inference._statistics import Keep, Statistics
 from bayesagg_pyro.posteriors import Point, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
@@ -33,17 +32,22 @@ class Delta(Scheme):
     gives = Point
     tempers = False  # no width to temper
 
-    def infer(self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior) -> Point:
+    def infer(
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Point:
         """The head's own weights, whatever the rest."""
         return _point(head)
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """Nothing is kept but whether there was a batch."""
-        return _Seen()
-
-    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> Point:
-        """The head's own weights."""
-        return _point(head)
+        return _Seen(head)
 
     def __repr__(self) -> str:
         return "Delta()"
@@ -56,8 +60,18 @@ def _point(head: Head) -> Point:
 
 
 class _Seen(Statistics):
-    def __init__(self) -> None:
+    def __init__(self, head: Head) -> None:
+        super().__init__(head)
         self._any = False
+
+    def posterior(
+        self,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Point:
+        return _point(self._head)
 
     def __bool__(self) -> bool:
         return self._any

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, NumericalError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
-from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
+from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics, gaussian
 from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
-from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._log_joint import log_likelihood
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._search import maximise
-from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, gaussian
+from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Info, Posterior
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
@@ -77,7 +76,7 @@ class EvidenceMaximised(Scheme):
     For other heads it is the approximation `log_evidence` with the posterior of the scheme inside,
     best with Laplace; about 30 inferences, so it belongs into updates of a prior.
 
-    `infer_from`, which makes priors of training data, always chooses. `infer` does where the prior
+    `maximise`, which makes priors of training data, always chooses. `infer` does where the prior
     is diagonal around 0; the step of a training run, whose prior is a posterior of data already,
     is the inner scheme's.
 
@@ -101,11 +100,6 @@ class EvidenceMaximised(Scheme):
         if not isinstance(scheme, Scheme) or isinstance(scheme, EvidenceMaximised):
             raise DtypeError(
                 f"EvidenceMaximised takes a scheme such as Conjugate(), not {scheme!r}"
-            )
-        if isinstance(scheme, Iterative):
-            raise DtypeError(
-                f"{type(scheme).__name__} starts from the last posterior and draws, which the "
-                "engine sees to; use prior=priors.Evidence() in place of EvidenceMaximised"
             )
         if isinstance(scheme, IntegratedNoise):
             raise DtypeError(
@@ -137,16 +131,25 @@ class EvidenceMaximised(Scheme):
 
     @torch.no_grad()
     def infer(
-        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
     ) -> Posterior:
         """The posterior; its prior is rescaled first where it is diagonal around 0."""
         if not isinstance(prior, DiagonalGaussian) or bool((prior.mean != 0).any()):
-            return self.scheme.infer(head, features, targets, prior)
+            return self.scheme.infer(
+                head, features, targets, prior, start=start, generator=generator
+            )
         if not isinstance(targets, Parsed):
             head.check_features(features)
         statistics = self.statistics(head, Keep())
         statistics.add(features.detach(), head.parse_targets(targets, len(features)))
-        return self.infer_from(head, statistics, prior)
+        return self.maximise(head, statistics, prior, start=start, generator=generator)
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """Those of the scheme inside.
@@ -166,13 +169,15 @@ class EvidenceMaximised(Scheme):
         return statistics
 
     @torch.no_grad()
-    def infer_from(
+    def maximise(
         self,
         head: Head,
         statistics: Statistics,
         prior: Posterior,
         *,
         temperature: float = 1.0,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
     ) -> Posterior:
         """Choose γ and τ from all examples, then infer with the data tempered.
 
@@ -188,21 +193,22 @@ class EvidenceMaximised(Scheme):
         tempered = statistics if temperature == 1.0 else statistics.scaled(1 / temperature)
         if isinstance(head, Gaussian):
             head = gaussian(head, "the evidence")
-            return self._infer_gaussian(head, statistics, tempered, prior)
-        assert isinstance(statistics, Examples)
+            return self._infer_gaussian(
+                head, statistics, tempered, prior, start=start, generator=generator
+            )
         if self.variance is None:
-            return self.scheme.infer_from(head, tempered, prior)
+            return tempered.posterior(prior, start=start, generator=generator)
 
         def evidence(log_variance: Tensor) -> Tensor:
             values = []
             for point in log_variance:
                 rescaled = scaled(prior, point.exp())
                 try:
-                    found = self.scheme.infer_from(head, statistics, rescaled)
+                    found = statistics.posterior(rescaled, start=start, generator=generator)
                 except NumericalError:  # a prior too vague to compute with is not the best one
                     values.append(torch.full_like(point, -torch.inf))
                     continue
-                value = log_evidence(head, statistics.chunks(), rescaled, found)
+                value = log_evidence(head, _examples(statistics), rescaled, found)
                 values.append(torch.where(value.isfinite(), value, -torch.inf))
             return torch.stack(values)
 
@@ -216,11 +222,18 @@ class EvidenceMaximised(Scheme):
         found = maximise(objective, low, high, points=_POINTS, steps=_STEPS)
         found = found.expand(prior.tasks)
         chosen = scaled(prior, found.exp())
-        posterior = self.scheme.infer_from(head, tempered, chosen)
+        posterior = tempered.posterior(chosen, start=start, generator=generator)
         return _reported(posterior, chosen, found.exp(), evidence(found[None])[0], None)
 
     def _infer_gaussian(
-        self, head: Gaussian, statistics: Statistics, tempered: Statistics, prior: GaussianFamily
+        self,
+        head: Gaussian,
+        statistics: Statistics,
+        tempered: Statistics,
+        prior: GaussianFamily,
+        *,
+        start: Posterior | None,
+        generator: torch.Generator | None,
     ) -> Posterior:
         evidence = GaussianEvidence.of(_sums(head, statistics), prior)
         zero = torch.zeros_like(evidence.total)
@@ -241,7 +254,7 @@ class EvidenceMaximised(Scheme):
         chosen = prior if self.variance is None else scaled(prior, gamma.exp())
         noise = (-0.5 * beta).exp()
         view = head.with_noise_scale(noise) if learned else head
-        posterior = self.scheme.infer_from(view, tempered, chosen)
+        posterior = tempered.for_head(view).posterior(chosen, start=start, generator=generator)
         value = evidence.log_evidence(gamma, beta)
         return _reported(posterior, chosen, gamma.exp(), value, noise if learned else None)
 
@@ -266,11 +279,19 @@ def _sums(head: Gaussian, statistics: Statistics) -> GaussianStatistics:
     """Sums over the data, of whatever kind they are kept as."""
     if isinstance(statistics, GaussianStatistics):
         return statistics
-    assert isinstance(statistics, Examples)
     sums = GaussianStatistics(head)
-    for features, targets in statistics.chunks():
+    for features, targets in _examples(statistics):
         sums.add(features, targets)
     return sums
+
+
+def _examples(statistics: Statistics) -> Iterable[tuple[Tensor, Targets]]:
+    if isinstance(statistics, Examples):
+        return statistics.chunks()
+    raise SettingError(
+        f"the evidence needs the examples, which {type(statistics).__name__} does not keep; use "
+        "another scheme, Keep(streaming=False), a policy other than Running"
+    )
 
 
 def scaled(prior: GaussianFamily, factor: Tensor) -> GaussianFamily:

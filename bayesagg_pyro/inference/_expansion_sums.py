@@ -16,8 +16,9 @@ from bayesagg_pyro.errors import NonFiniteError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._curvature import Dense, Diagonal, Kronecker, Summable, formed
 from bayesagg_pyro.inference._expansion import chunk_of
+from bayesagg_pyro.inference._scheme import gaussian_prior
 from bayesagg_pyro.inference._statistics import Statistics
-from bayesagg_pyro.posteriors import GaussianFamily
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class ExpansionSums(Statistics):
     fades = True
 
     def __init__(self, head: Head, scheme: SecondOrder) -> None:
-        self._head = head
+        super().__init__(head)
         self._scheme = scheme
         self._curvature: Summable | None = None
         self._shift: Tensor | None = None
@@ -92,14 +93,22 @@ class ExpansionSums(Statistics):
             self._curvature = self._curvature.scaled(number)
             self._shift = self._shift * number
 
-    def posterior(self, prior: GaussianFamily) -> GaussianFamily:
+    @torch.no_grad()
+    def posterior(
+        self,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> GaussianFamily:
         """The Gaussian of the summed quadratics and the prior."""
         if self._curvature is None or self._shift is None or self._origin is None:
             raise StateError(f"head {self._head.site!r}: no batch has been added")
-        prior = prior.to(self._shift.device, self._shift.dtype)
-        posterior = self._curvature.onto(prior, f"head {self._head.site!r}")
-        innovation = self._shift - self._curvature.times(prior.mean - self._origin)
-        posterior = posterior.with_mean(prior.mean + posterior.solve(innovation))
+        known = gaussian_prior(self._head, prior, "a second-order scheme")
+        known = known.to(self._shift.device, self._shift.dtype)
+        posterior = self._curvature.onto(known, f"head {self._head.site!r}")
+        innovation = self._shift - self._curvature.times(known.mean - self._origin)
+        posterior = posterior.with_mean(known.mean + posterior.solve(innovation))
         return posterior.for_outputs(self._head.outputs_per_task)
 
     def to(self, device: object) -> None:

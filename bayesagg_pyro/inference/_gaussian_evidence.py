@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.inference._search import maximise
-from bayesagg_pyro.inference._statistics import GaussianStatistics
 from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["GaussianEvidence"]

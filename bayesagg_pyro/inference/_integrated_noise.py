@@ -11,9 +11,9 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
-from bayesagg_pyro.inference._examples import Keep
+from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics, gaussian
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import GaussianStatistics, Statistics, gaussian
+from bayesagg_pyro.inference._statistics import Keep
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
@@ -53,7 +53,14 @@ class IntegratedNoise(Scheme):
         self.shape = shape
 
     def infer(
-        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
     ) -> NormalInverseGamma:
         """The exact posterior of weights and noise variance.
 
@@ -65,7 +72,7 @@ class IntegratedNoise(Scheme):
         """
         if not isinstance(targets, Parsed):
             head.check_features(features)
-        head, known = self._known(head, prior)
+        head, known = self.known(head, prior)
         observed = head.parse_targets(targets, len(features))
         design = head.exact(features)
         known = known.to(design.device, design.dtype)
@@ -80,23 +87,7 @@ class IntegratedNoise(Scheme):
 
     def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
         """Empty sums; examples need not be kept."""
-        return GaussianStatistics(_gaussian(head))
-
-    def infer_from(
-        self, head: Head, statistics: Statistics, prior: Posterior
-    ) -> NormalInverseGamma:
-        """The posterior of all examples in `statistics`."""
-        assert isinstance(statistics, GaussianStatistics)
-        head, known = self._known(head, prior)
-        known = known.to(statistics.moment.device, statistics.moment.dtype)
-        total = known.unit.precision_matrix + statistics.gram
-        innovation = statistics.moment - _times(statistics.gram, known.mean)
-        mean, factors = _solved(head, known, total, innovation)
-        # |y − H m|² from sums: the one place where large numbers may cancel, in float64.
-        misfit = statistics.square - (
-            (2 * statistics.moment - _times(statistics.gram, mean)) * mean
-        ).sum(-1)
-        return _updated(known, mean, total, factors, statistics.total, misfit.clamp(min=0))
+        return _Sums(_gaussian(head), self)
 
     def leave_out(
         self,
@@ -112,18 +103,18 @@ class IntegratedNoise(Scheme):
 
         See `Scheme.leave_out`; of the rate b, too, at least half of the base's must be left.
         """
-        head, known = self._known(head, prior)
+        head, known = self.known(head, prior)
         observed = head.parse_targets(targets, len(features))
         design = head.exact(features)
         known = known.to(design.device, design.dtype)
-        start = self._known(head, base)[1].to(design.device, design.dtype)
+        first = self.known(head, base)[1].to(design.device, design.dtype)
         values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)
         share = weight * (torch.ones_like(values) if factor is None else factor)
         left = known.unit.precision_matrix - linalg.gram(
             design, weight * design.new_ones(len(design), 1) if factor is None else share
         )
         tril, failed = torch.linalg.cholesky_ex(left)
-        floor = torch.linalg.cholesky_ex(left - 0.5 * start.unit.precision_matrix).info
+        floor = torch.linalg.cholesky_ex(left - 0.5 * first.unit.precision_matrix).info
         usable = (failed == 0) & (floor == 0)
         tril = torch.where(usable[:, None, None], tril, known.unit.precision_tril)
         residual = values - design @ known.mean.mT
@@ -133,7 +124,7 @@ class IntegratedNoise(Scheme):
         rate = known.rate - 0.5 * (
             (residual.square() * share).sum(0) + (_times(left, move) * move).sum(-1)
         )
-        found = usable & (rate >= 0.5 * start.rate) & (shape >= 0.5 * (2 + start.shape_parameter))
+        found = usable & (rate >= 0.5 * first.rate) & (shape >= 0.5 * (2 + first.shape_parameter))
         keep = found[:, None, None]
         cavity = NormalInverseGamma(
             torch.where(found[:, None], mean, known.mean),
@@ -146,7 +137,8 @@ class IntegratedNoise(Scheme):
         cavity.info = replace(cavity.info, left_out=found)
         return cavity
 
-    def _known(self, head: Head, prior: Posterior) -> tuple[Gaussian, NormalInverseGamma]:
+    def known(self, head: Head, prior: Posterior) -> tuple[Gaussian, NormalInverseGamma]:
+        """The head and its prior, as this scheme takes them."""
         head = _gaussian(head)
         head.check_weights(prior, "prior")
         if isinstance(prior, NormalInverseGamma):
@@ -164,6 +156,30 @@ class IntegratedNoise(Scheme):
 
     def __repr__(self) -> str:
         return f"IntegratedNoise(shape={self.shape})"
+
+
+class _Sums(GaussianStatistics):
+    """The same sums, whose posterior has the noise integrated out."""
+
+    def __init__(self, head: Gaussian, scheme: IntegratedNoise) -> None:
+        super().__init__(head)
+        self._scheme = scheme
+
+    def posterior(
+        self,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> NormalInverseGamma:
+        head, known = self._scheme.known(self._head, prior)
+        known = known.to(self.moment.device, self.moment.dtype)
+        total = known.unit.precision_matrix + self.gram
+        innovation = self.moment - _times(self.gram, known.mean)
+        mean, factors = _solved(head, known, total, innovation)
+        # |y − H m|² from sums: the one place where large numbers may cancel, in float64.
+        misfit = self.square - ((2 * self.moment - _times(self.gram, mean)) * mean).sum(-1)
+        return _updated(known, mean, total, factors, self.total, misfit.clamp(min=0))
 
 
 def _gaussian(head: Head) -> Gaussian:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import pyro
 import torch
@@ -13,10 +14,8 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._examples import Examples
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
-from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
 
@@ -35,6 +34,8 @@ class Iterative(Scheme):
     Raises:
         SettingError: for another refresh.
     """
+
+    warm_starts: ClassVar[bool] = True
 
     def __init__(
         self, *, refresh: Refresh = "step", generator: torch.Generator | None = None
@@ -80,20 +81,6 @@ class Iterative(Scheme):
         with torch.enable_grad(), pyro.validation_enabled(False), _constant(head):
             posterior = self.fit(joint, start, self.generator or generator)
         return posterior.for_outputs(head.outputs_per_task)
-
-    def infer_from(
-        self,
-        head: Head,
-        statistics: Statistics,
-        prior: Posterior,
-        *,
-        start: Posterior | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Posterior:
-        """The posterior given all examples in `statistics`; arguments as for `infer`."""
-        assert isinstance(statistics, Examples)
-        features, targets = statistics.all()
-        return self.infer(head, features, targets, prior, start=start, generator=generator)
 
     @abstractmethod
     def fit(

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, MissingPackageError, SettingError
 from bayesagg_pyro.heads import Categorical, Gaussian, Head
-from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._iterative import default_dtype
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
-from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
@@ -69,10 +68,17 @@ class LaplaceTorch(Scheme):
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """Examples, none of them weighted."""
-        return _Unweighted(head, keep)
+        return _Unweighted(head, keep, self)
 
     def infer(
-        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
     ) -> GaussianFamily:
         """A dense Gaussian, or a diagonal one for structure="diag"; in float64.
 
@@ -81,6 +87,8 @@ class LaplaceTorch(Scheme):
             features: [N, d].
             targets: [N, tasks], or (values, mask); each task is fitted to its observed examples.
             prior: a diagonal Gaussian, as `priors.isotropic` gives; isotropic for "kron".
+            start: not used.
+            generator: not used.
 
         Raises:
             MissingPackageError: if laplace-torch is not installed.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._cavity import without
 from bayesagg_pyro.inference._curvature import (
@@ -17,7 +17,6 @@ from bayesagg_pyro.inference._curvature import (
     check_prior,
     formed,
 )
-from bayesagg_pyro.inference._examples import Examples, Keep
 from bayesagg_pyro.inference._expansion import (
     check_structure,
     check_tasks,
@@ -27,8 +26,8 @@ from bayesagg_pyro.inference._expansion import (
 )
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
 from bayesagg_pyro.inference._ggn import Chunk, Expansion
-from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.inference._scheme import Scheme, gaussian_prior
+from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     GaussianFamily,
@@ -107,7 +106,14 @@ class SecondOrder(Scheme):
 
     @torch.no_grad()  # parameters of a likelihood (learned cut-points) are constants here
     def infer(
-        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
     ) -> GaussianFamily:
         """A Gaussian posterior; its `info` tells how far the expansion can be trusted.
 
@@ -117,6 +123,8 @@ class SecondOrder(Scheme):
             features: [N, d].
             targets: [N, tasks], or (values, mask).
             prior: a Gaussian of a structure that this one can be added to.
+            start: not used: it starts from the head's weights.
+            generator: not used.
 
         Raises:
             SettingError: if head, prior and structure do not fit.
@@ -127,12 +135,16 @@ class SecondOrder(Scheme):
             head.check_features(features)
             check_tasks(head)
         chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
-        return self._infer(head, lambda: [chunk], prior)
+        return self.infer_chunks(head, lambda: [chunk], prior)
 
     def check(self, head: Head, prior: Posterior) -> None:
         """Refuse a structure of the prior that the curvature's cannot be added to."""
         check_structure(head, self.structure)
-        check_prior(self.structure, _gaussian(head, prior), f"head {head.site!r}")
+        check_prior(
+            self.structure,
+            gaussian_prior(head, prior, "a second-order scheme"),
+            f"head {head.site!r}",
+        )
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
         """Examples, or sums of expansions when streaming.
@@ -142,19 +154,7 @@ class SecondOrder(Scheme):
         """
         check_structure(head, self.structure)
         check_tasks(head)
-        return ExpansionSums(head, self) if keep.streaming else Examples(head, keep)
-
-    @torch.no_grad()
-    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> GaussianFamily:
-        """Posterior given all collected examples, at the weights of this moment (or streamed)."""
-        if isinstance(statistics, ExpansionSums):
-            return statistics.posterior(_gaussian(head, prior))
-        assert isinstance(statistics, Examples)
-
-        def source() -> Iterable[Chunk]:
-            return (chunk_of(head, h, targets) for h, targets in statistics.chunks())
-
-        return self._infer(head, source, prior)
+        return ExpansionSums(head, self) if keep.streaming else _Chunked(head, keep, self)
 
     @torch.no_grad()
     def leave_out(
@@ -171,7 +171,7 @@ class SecondOrder(Scheme):
 
         See `Scheme.leave_out`.
         """
-        prior = _gaussian(head, prior)
+        prior = gaussian_prior(head, prior, "a second-order scheme")
         chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
         prior = prior.to(chunk.design.device, chunk.design.dtype)
         point = head.point().detach().to(chunk.design.dtype)
@@ -181,11 +181,14 @@ class SecondOrder(Scheme):
         shift = curvature.times(point - prior.mean) - weight * at.gradient
         return without(curvature, shift, prior, base)
 
-    def _infer(self, head: Head, source: Source, prior: Posterior) -> GaussianFamily:
+    def infer_chunks(self, head: Head, source: Source, prior: Posterior) -> GaussianFamily:
+        """As `infer`, of examples that come in chunks, at the weights of this moment."""
         check_structure(head, self.structure)
         point = head.point().detach()
         first = next(iter(source()))
-        prior = _gaussian(head, prior).to(first.design.device, first.design.dtype)
+        prior = gaussian_prior(head, prior, "a second-order scheme").to(
+            first.design.device, first.design.dtype
+        )
         posterior = self.fit(head, source, prior, point.to(first.design.dtype))
         return posterior.for_outputs(head.outputs_per_task)
 
@@ -200,19 +203,28 @@ class SecondOrder(Scheme):
         return expand(head, chunks, point, self.structure, separate_bias=self.separate_bias)
 
 
+class _Chunked(Examples):
+    """Examples that never are on the head's device all at once."""
+
+    _scheme: SecondOrder
+
+    @torch.no_grad()
+    def posterior(
+        self,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> GaussianFamily:
+        def source() -> Iterable[Chunk]:
+            return (chunk_of(self._head, h, targets) for h, targets in self.chunks())
+
+        return self._scheme.infer_chunks(self._head, source, prior)
+
+
 def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:
     """Record how the posterior came about."""
     info: Info | None = posterior.info
     assert info is not None
     posterior.info = replace(info, **changes)
     return posterior
-
-
-def _gaussian(head: Head, prior: Posterior) -> GaussianFamily:
-    if not isinstance(prior, GaussianFamily):
-        raise DtypeError(
-            f"head {head.site!r}: a second-order scheme needs a Gaussian prior, "
-            f"not {type(prior).__name__}"
-        )
-    head.check_weights(prior, "prior")
-    return prior

@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._examples import Examples, Keep
-from bayesagg_pyro.inference._statistics import Statistics
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Refresh", "Scheme", "check_refresh"]
+__all__ = ["Refresh", "Scheme", "check_refresh", "gaussian_prior"]
 
 #: When a posterior is inferred anew: every step, every so many steps, or once per epoch.
 Refresh: TypeAlias = Literal["step", "epoch"] | int
@@ -25,12 +25,15 @@ class Scheme(ABC):
 
     A scheme holds settings only; calling it changes nothing. Subclasses need `infer` alone: a
     full-data posterior is then inferred from all examples kept. A scheme whose likelihood has
-    sufficient statistics overrides `statistics` and `infer_from` and keeps sums instead.
+    sufficient statistics overrides `statistics` and keeps sums instead.
     """
 
     #: Whether the scheme expands around the head's learned point estimate, which must then be
     #: trained by the gradient of its loss.
     needs_point: ClassVar[bool] = False
+
+    #: Whether `infer` goes on from `start`: what it is given must then always be sound.
+    warm_starts: ClassVar[bool] = False
 
     #: What its posteriors are; None where a class of your own does not say. A policy or estimator
     #: that needs others is refused when an engine is made, not in the middle of training.
@@ -42,12 +45,19 @@ class Scheme(ABC):
 
     #: How often the engine infers anew. "step": from every batch. n: from every n-th batch, whose
     #: posterior is held in between. "epoch": never from a batch; every step takes the posterior of
-    #: the last epoch's full data, which `infer_from` has made for `update_prior`.
+    #: the last epoch's full data, made by `update_prior`.
     refresh: Refresh = "step"
 
     @abstractmethod
     def infer(
-        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+        self,
+        head: Head,
+        features: Tensor,
+        targets: RawTargets,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
     ) -> Posterior:
         """Posterior over the weights of `head`.
 
@@ -56,6 +66,8 @@ class Scheme(ABC):
             features: [N, d]; no gradient flows into them.
             targets: [N, tasks], or (values, mask).
             prior: batch shape [tasks]; any posterior serves.
+            start: an earlier posterior, for schemes that iterate to start from.
+            generator: randomness for schemes that draw; torch's global one if None.
         """
 
     def __repr__(self) -> str:
@@ -70,19 +82,13 @@ class Scheme(ABC):
         return
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
-        """An empty collection of training batches, from which `infer_from` makes a posterior.
+        """An empty collection of training batches, of which it makes a posterior.
 
         Args:
             head: the head.
             keep: how to keep examples, for schemes that need them.
         """
-        return Examples(head, keep)
-
-    def infer_from(self, head: Head, statistics: Statistics, prior: Posterior) -> Posterior:
-        """Posterior over the weights of `head` given all examples in `statistics`."""
-        assert isinstance(statistics, Examples)
-        features, targets = statistics.all()
-        return self.infer(head, features, targets, prior)
+        return Examples(head, keep, self)
 
     def leave_out(
         self,
@@ -115,7 +121,7 @@ class Scheme(ABC):
 
 
 def check_refresh(refresh: Refresh) -> Refresh:
-    """Refuse what is no refresh.
+    """Refuse any other value than a `Refresh`.
 
     Raises:
         SettingError: naming what is allowed.
@@ -126,3 +132,24 @@ def check_refresh(refresh: Refresh) -> Refresh:
             f'refresh must be "step", "epoch" or a number of steps of at least 1, not {refresh!r}'
         )
     return refresh
+
+
+def gaussian_prior(head: Head, prior: Posterior, who: str) -> GaussianFamily:
+    """The prior, if it is a Gaussian over the head's weights.
+
+    Args:
+        head: the head.
+        prior: any.
+        who: asks for that, for the message.
+
+    Raises:
+        DtypeError: if it is not Gaussian.
+        ShapeError: if it is over the weights of another head.
+    """
+    if not isinstance(prior, GaussianFamily):
+        raise DtypeError(
+            f"head {head.site!r}: {who} needs a Gaussian prior, not {type(prior).__name__}; choose "
+            "another scheme from bayesagg_pyro.inference"
+        )
+    head.check_weights(prior, "prior")
+    return prior

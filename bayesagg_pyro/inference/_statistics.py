@@ -1,28 +1,29 @@
-"""Sufficient statistics of a Gaussian head: sums, so they add over batches and over processes."""
+"""What a scheme keeps of the training data: an interface, and the examples as they are."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._state import finite, saved
-from bayesagg_pyro.errors import DtypeError, NonFiniteError, StateError, UnsupportedError
-from bayesagg_pyro.heads import Gaussian, Head
-from bayesagg_pyro.heads._contract import Aspect
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro._state import saved
+from bayesagg_pyro.errors import NonFiniteError, SettingError, StateError, UnsupportedError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import Parsed, Targets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["GaussianStatistics", "Statistics", "data_terms", "gaussian"]
+    from bayesagg_pyro.inference._scheme import Scheme
 
-#: What the sums of hᵀh and h y stand for, whatever the design is.
-_GAUSSIAN: tuple[Aspect, ...] = ("outputs", "likelihood", "weight")
+__all__ = ["Examples", "Keep", "Statistics"]
 
 
 class Statistics(ABC):
@@ -30,10 +31,26 @@ class Statistics(ABC):
 
     `copy.copy` of one must be a snapshot that a later `add` or `scale_` leaves alone: a call that
     fails puts it back.
+
+    Args:
+        head: whose batches they are.
     """
 
     #: Whether what was collected can be faded (`scale_`), as sums can.
     fades: ClassVar[bool] = False
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    @abstractmethod
+    def posterior(
+        self,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Posterior:
+        """The posterior over the head's weights given all batches; arguments as `Scheme.infer`."""
 
     @abstractmethod
     def __bool__(self) -> bool:
@@ -48,6 +65,13 @@ class Statistics(ABC):
             targets: [B, tasks].
             valid: boolean scalar on the device; where False, the batch adds nothing.
         """
+
+    def for_head(self, head: Head) -> Self:
+        """The same collection, shared, for a view of its head that has another noise."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._head = head
+        return other
 
     def scaled(self, factor: float) -> Self:
         """The same collection, every example's log-likelihood times `factor`; a copy.
@@ -83,167 +107,201 @@ class Statistics(ABC):
         """
 
 
-class GaussianStatistics(Statistics):
-    """Sums of h hᵀ, h y and y² over all examples seen, O(T D²) memory at most.
-
-    They hold no noise: `terms` takes the τ of the moment, so a τ that is learned, or integrated
-    out, needs no new pass. All sums are updated in place, with static shapes once the first batch
-    with missing targets has come.
+@dataclass(frozen=True)
+class Keep:
+    """How to keep what an epoch shows.
 
     Attributes:
-        gram: Σ ω h hᵀ, [1, D, D] while all tasks share their examples, else [tasks, D, D]; float64.
-        moment: Σ ω h y, [tasks, D].
-        square: Σ ω y², [tasks].
-        total: Σ ω, [tasks]: observed examples, weighted.
-        count: [tasks], observed examples.
-        rows: [], examples, observed or not.
+        streaming: keep no examples but the sum of the batches' quadratic expansions, each at the
+            weights of its own moment: O(T D²) memory, and a prior that mixes old weights.
+        dtype: of kept features; None for theirs. torch.float16 halves the memory; its rounding is
+            5e-4 of a feature, and features beyond 65,504 overflow in it.
+        device: of kept examples; None for theirs, "cpu" for host memory.
+        capacity: examples to allocate room for at once; grown by doubling where it does not do.
     """
 
-    fades = True
-    _SUMS = ("gram", "moment", "square", "total", "count", "rows")
+    streaming: bool = False
+    dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+    capacity: int = 0
 
-    def __init__(self, head: Gaussian) -> None:
-        self._head = head
-        device = head.weight.device
-        size, dtype = head.weight_size, linalg.head_dtype(device)
-        self.gram = torch.zeros(1, size, size, dtype=dtype, device=device)
-        self.moment = torch.zeros(head.tasks, size, dtype=dtype, device=device)
-        self.square = torch.zeros(head.tasks, dtype=dtype, device=device)
-        self.total = torch.zeros(head.tasks, dtype=dtype, device=device)
-        self.count = torch.zeros(head.tasks, dtype=dtype, device=device)
-        self.rows = torch.zeros((), dtype=dtype, device=device)
+    def __post_init__(self) -> None:
+        if self.capacity < 0:
+            raise SettingError(f"capacity must not be negative, but is {self.capacity}")
+        if self.dtype is not None and not self.dtype.is_floating_point:
+            raise SettingError(f"features are kept in a floating dtype, not {self.dtype}")
+
+
+class Examples(Statistics):
+    """Features and targets of all batches of an epoch, in growing arrays.
+
+    Args:
+        head: whose batches they are.
+        keep: how to keep them.
+        scheme: infers the posterior of all examples at once.
+    """
+
+    def __init__(self, head: Head, keep: Keep, scheme: Scheme) -> None:
+        super().__init__(head)
+        self._keep = keep
+        self._scheme = scheme
+        self._rows = 0
+        self._factor = 1.0
+        self._arrays: dict[str, Tensor] = {}
+
+    def posterior(
+        self,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Posterior:
+        """By the scheme, of all examples at once."""
+        features, targets = self.all()
+        return self._scheme.infer(
+            self._head, features, targets, prior, start=start, generator=generator
+        )
 
     def __bool__(self) -> bool:
-        return bool(self.rows > 0)
+        return self._rows > 0
+
+    def __len__(self) -> int:
+        return self._rows
 
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        """Add a batch's terms to the sums."""
-        design = self._head.exact(features)
-        values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
-        weighted = values if factor is None else values * factor
-        count = targets.counts().to(design.dtype)
-        terms = {
-            "gram": linalg.gram(design, factor),
-            "moment": weighted.mT @ design,
-            "square": (weighted * values).sum(0),
-            "total": count if factor is None else factor.sum(0),
-            "count": count,
-            "rows": design.new_full((), len(design)),
-        }
-        if len(terms["gram"]) > len(self.gram):  # the first batch with missing targets
-            self.gram = self.gram.expand_as(terms["gram"]).clone()
-        for name, term in terms.items():
-            sums: Tensor = getattr(self, name)
-            sums += term if valid is None else torch.where(valid, term, 0.0)
-        if valid is None:
-            self._check()
+        """Append a batch; a batch that is not valid gets weight 0."""
+        values, mask, weight = targets
+        if valid is not None:
+            features = torch.where(valid, features, 0.0)
+            values = torch.where(valid, values, torch.full_like(values, self._head.filler))
+            one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
+            weight = torch.where(valid, one if weight is None else weight, 0.0)
+        batch: dict[str, Tensor | None] = {"features": self._narrow(features, valid)}
+        batch |= {"values": values, "mask": mask, "weight": weight}
+        count = len(features)
+        for name, rows in batch.items():
+            if rows is None and name in self._arrays:
+                kept = self._arrays[name]
+                rows = kept.new_ones((count, *kept.shape[1:]))
+            if rows is not None:
+                self._room(name, rows, count)[self._rows : self._rows + count] = rows
+        self._rows += count
 
-    def _check(self) -> None:
-        """Refuse sums that overflow, of which no posterior could be made any more.
+    def _narrow(self, features: Tensor, valid: Tensor | None) -> Tensor:
+        """Features in the dtype to keep them in.
 
         Raises:
-            NonFiniteError: naming the head.
+            NonFiniteError: if they overflow it, unless validation is deferred.
         """
-        if not all(linalg.all_finite(s) for s in (self.gram, self.moment, self.square)):
+        narrow = features.to(self._keep.dtype or features.dtype)
+        if narrow.dtype != features.dtype and valid is None and not linalg.all_finite(narrow):
             raise NonFiniteError(
-                f"head {self._head.site!r}: squares of these features or targets overflow "
-                f"{self.moment.dtype}; standardise them, or look for a backbone that diverges"
+                f"head {self._head.site!r}: features of up to {features.abs().max():.3g} overflow "
+                f"{narrow.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"
             )
+        return narrow
 
-    def terms(self, noise_precision: Tensor) -> tuple[Tensor, Tensor]:
-        """As `data_terms`, over all examples: τ⁻² Σ h hᵀ and τ⁻² Σ h y."""
-        noise_precision = noise_precision.reshape(-1, 1)
-        return self.gram * noise_precision[..., None], self.moment * noise_precision
+    def _room(self, name: str, rows: Tensor, count: int) -> Tensor:
+        """The array of that name with room for `count` more rows."""
+        array = self._arrays.get(name)
+        needed = self._rows + count
+        if array is not None and len(array) >= needed:
+            return array
+        length = max(needed, self._keep.capacity, 0 if array is None else 2 * len(array))
+        dtype = self._keep.dtype if name == "features" else None
+        # Rows before the first mask or weight of an epoch had none: all observed, weight 1.
+        grown = torch.ones(
+            (length, *rows.shape[1:]),
+            dtype=dtype or rows.dtype,
+            device=self._keep.device or rows.device,
+        )
+        if array is not None:
+            grown[: self._rows] = array[: self._rows]
+        self._arrays = {**self._arrays, name: grown}  # a snapshot keeps its own mapping
+        return grown
+
+    def chunks(self, size: int = 4096) -> Iterator[tuple[Tensor, Targets]]:
+        """Features [n, d] and targets on the head's device, at most `size` rows at a time."""
+        device = self._head.weight.device
+        for start in range(0, self._rows, size):
+            rows = slice(start, min(start + size, self._rows))
+            part = {name: array[rows].to(device) for name, array in self._arrays.items()}
+            weight = part.get("weight")
+            if self._factor != 1.0:
+                if weight is None:
+                    weight = torch.ones_like(part["values"], dtype=part["features"].dtype)
+                weight = weight * self._factor
+            yield part["features"], Parsed(part["values"], part.get("mask"), weight)
+
+    def part(self, head: Head, rows: slice) -> Self:
+        """The same features with the targets of some tasks, for a head of those; nothing copied."""
+        own = type(self)(head, self._keep, self._scheme)
+        own._rows = self._rows
+        own._arrays = {
+            name: array if name == "features" else array[:, rows]
+            for name, array in self._arrays.items()
+        }
+        return own
+
+    def all(self) -> tuple[Tensor, Targets]:
+        """All features [N, d] and targets at once."""
+        return next(self.chunks(self._rows))
 
     def scaled(self, factor: float) -> Self:
-        """A copy whose sums are all multiplied by `factor`."""
-        other = type(self)(self._head)
-        for name in self._SUMS:
-            setattr(other, name, getattr(self, name) * factor)
+        """The same examples, not copied, with all weights times `factor`."""
+        other = copy(self)
+        other._factor = self._factor * factor
         return other
-
-    def scale_(self, factor: float | Tensor) -> None:
-        """Multiply all sums."""
-        for name in self._SUMS:
-            getattr(self, name).mul_(factor)
 
     def to(self, device: torch.device) -> None:
-        """Move the sums."""
-        for name in self._SUMS:
-            setattr(self, name, getattr(self, name).to(device))
-
-    def __copy__(self) -> Self:
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        for name in self._SUMS:  # they are updated in place
-            setattr(other, name, getattr(self, name).clone())
-        return other
+        """Move the examples, unless a device for them was chosen."""
+        if self._keep.device is None:
+            self._arrays = {name: array.to(device) for name, array in self._arrays.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of the sums, which later batches leave alone."""
-        return {name: saved(getattr(self, name)) for name in self._SUMS}
+        """The examples."""
+        return {name: saved(array[: self._rows]) for name, array in self._arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over saved sums.
+        """Take over saved examples.
 
         Raises:
-            StateError: if they are those of another head, or no such sums.
-            NonFiniteError: if one is not finite.
+            StateError: if they are those of another head or way to keep them.
+            NonFiniteError: if features or targets are not finite.
         """
-        owner = f"head {self._head.site!r}"
-        found = dict(zip(self._SUMS, finite(owner, state, list(self._SUMS)), strict=True))
-        tasks, size = self.moment.shape
-        grams = [(1, size, size), (tasks, size, size)]
-        wanted = {name: getattr(self, name).shape for name in self._SUMS if name != "gram"}
-        fits = all(found[name].shape == shape for name, shape in wanted.items())
-        if not fits or tuple(found["gram"].shape) not in grams:
+        rows = self._checked(state) if state else {}
+        self._arrays, self._rows = {}, 0
+        for name, array in rows.items():
+            self._room(name, array, len(array))[: len(array)] = array
+        self._rows = len(rows["features"]) if rows else 0
+
+    def _of_kind(self, values: Tensor) -> bool:
+        return values.is_floating_point() == (self._head.target_kind == "real")
+
+    def _checked(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        head, optional = self._head, {"mask", "weight"}
+        width = {"features": head.in_features}
+        count = len(state["features"]) if "features" in state else 0
+        wanted = {
+            name: (count, width.get(name, head.tasks)) for name in {"features", "values"} | optional
+        }
+        if not (
+            {"features", "values"} <= state.keys() <= wanted.keys()
+            and all(array.shape == wanted[name] for name, array in state.items())
+            and state["features"].is_floating_point()
+            and (head.target_kind in ("binary", "count") or self._of_kind(state["values"]))
+            and head.valid(Targets(state["values"], state.get("mask")))
+            and ("mask" not in state or state["mask"].dtype == torch.bool)
+        ):
             raise StateError(
-                f"{owner} has weights of shape {[tasks, size]}, the saved sums are for "
-                f"{list(found['moment'].shape)}; make the heads as saved"
+                f"head {head.site!r} has {head.in_features} features and {head.tasks} tasks; "
+                f"the saved statistics ({ {k: list(v.shape) for k, v in state.items()} }) are of "
+                "another head or another way to keep examples; make the engine as saved"
             )
-        weights = ("square", "total", "count", "rows")
-        if any(bool((found[name] < 0).any()) for name in weights):
-            raise StateError(f"{owner}: the saved sums of squares or weights are negative")
-        for name, value in found.items():
-            setattr(self, name, value.to(self.moment).clone())
-
-
-def gaussian(head: Head, what: str) -> Gaussian:
-    """The head, if y = hᵀ w + ε with ε ~ N(0, τ²) is its model.
-
-    Args:
-        head: any.
-        what: who asks for that, for the message.
-
-    Raises:
-        DtypeError: naming what the head is, or has changed, and the remedy.
-    """
-    if isinstance(head, Gaussian):
-        if head.is_still(Gaussian, *_GAUSSIAN):
-            return head
-        reason = f"and {head.changed(Gaussian, *_GAUSSIAN)}"
-    else:
-        reason = f"not {type(head).__name__}"
-    raise DtypeError(
-        f"head {head.site!r}: {what} is exact for Gaussian heads only, {reason}; choose another "
-        "scheme from bayesagg_pyro.inference, such as Laplace or TaylorGGN"
-    )
-
-
-def data_terms(design: Tensor, targets: Targets, noise_precision: Tensor) -> tuple[Tensor, Tensor]:
-    """What a batch adds to the precision and to precision × mean of a Gaussian head.
-
-    Args:
-        design: [B, D].
-        targets: [B, tasks]; may be residuals.
-        noise_precision: τ⁻², [] or [tasks].
-
-    Returns:
-        τ⁻² HᵀH, [1 or tasks, D, D], and τ⁻² Hᵀy, [tasks, D], over the observed examples.
-    """
-    values = targets.values.to(design.dtype)
-    factor = targets.factor(design.dtype)
-    precision = linalg.gram(design, factor)
-    shift = (values if factor is None else values * factor).mT @ design
-    noise_precision = noise_precision.reshape(-1, 1)
-    return precision * noise_precision[..., None], shift * noise_precision
+        for name, array in state.items():
+            if not array.isfinite().all():
+                raise NonFiniteError(
+                    f"head {head.site!r}: the saved {name} of examples are not finite; load an "
+                    "earlier state"
+                )
+        return {name: array.to(head.weight.device) for name, array in state.items()}

@@ -141,9 +141,9 @@ class DataTracker(Tracker):
 
     def _updating_scheme(self) -> EvidenceMaximised | None:
         """What chooses hyperparameters at an update; None where nothing is to choose."""
-        if isinstance(self._scheme, EvidenceMaximised) or not learns_noise(self._head):
-            return None
-        return EvidenceMaximised(self._scheme, variance=None)
+        if isinstance(self._scheme, EvidenceMaximised):
+            return self._scheme
+        return EvidenceMaximised(self._scheme, variance=None) if learns_noise(self._head) else None
 
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch to the statistics."""
@@ -154,7 +154,7 @@ class DataTracker(Tracker):
         """Whether any batch was added since the last update."""
         return bool(self._statistics)
 
-    def propose(self) -> Posterior:
+    def propose(self, start: Posterior | None = None) -> Posterior:
         """The posterior of all that was collected, tempered, on the base prior."""
         if not self._statistics:
             raise StateError(
@@ -166,21 +166,31 @@ class DataTracker(Tracker):
                 f"head {self._head.site!r}: learn_noise() came after the engine was made, whose "
                 "statistics do not serve it; call it before"
             )
-        return self._posterior_of(self._statistics)
+        return self._posterior_of(self._statistics, start)
 
-    def _posterior_of(self, statistics: Statistics) -> Posterior:
+    def _posterior_of(self, statistics: Statistics, start: Posterior | None) -> Posterior:
         temperature = self._policy.temperature
         if self._updating is not None:
-            return self._updating.infer_from(
-                self._head, statistics, self._base, temperature=temperature
+            return self._updating.maximise(
+                self._head,
+                statistics,
+                self._base,
+                temperature=temperature,
+                start=start,
+                generator=self.generator,
             )
         if temperature != 1.0:
             statistics = statistics.scaled(1 / temperature)
         if self._policy.dtype is not None:
             return packed_posterior(
-                self._scheme, self._head, statistics, self._base, self._policy.dtype
+                self._head,
+                statistics,
+                self._base,
+                self._policy.dtype,
+                start=start,
+                generator=self.generator,
             )
-        return self._scheme.infer_from(self._head, statistics, self._base)
+        return statistics.posterior(self._base, start=start, generator=self.generator)
 
     def accept(self, prior: Posterior) -> None:
         """Put it in force and begin to collect anew."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._part import divisible, part
-from bayesagg_pyro.inference import Examples, Scheme, Statistics
+from bayesagg_pyro.inference import Examples, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, PackedGaussian, Posterior
 
 __all__ = ["not_packed", "packed_posterior"]
@@ -19,9 +21,9 @@ _MEMORY = 2**28
 
 
 def packed_posterior(
-    scheme: Scheme, head: Head, statistics: Statistics, base: GaussianFamily, dtype: torch.dtype
+    head: Head, statistics: Statistics, base: GaussianFamily, dtype: torch.dtype, **how: Any
 ) -> Posterior:
-    """`scheme.infer_from` with dense precisions packed into `dtype`; diagonal ones as they are.
+    """`statistics.posterior(base, **how)`, its precision packed into `dtype` if it is dense.
 
     Raises:
         SettingError: if the scheme's posterior is no Gaussian.
@@ -29,15 +31,15 @@ def packed_posterior(
     each = 5 * torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8 * head.weight_size**2
     size = max(1, _MEMORY // each)
     if head.tasks <= size or not (divisible(head) and isinstance(statistics, Examples)):
-        return _packed(head, scheme.infer_from(head, statistics, base), dtype)
+        return _packed(head, statistics.posterior(base, **how), dtype)
     parts: list[dict[str, Tensor]] = []
     for start in range(0, head.tasks, size):
         rows = slice(start, start + size)
         own = part(head, rows)
-        made = scheme.infer_from(own, statistics.part(own, rows), base.part(rows))
+        made = statistics.part(own, rows).posterior(base.part(rows), **how)
         made = _packed(head, made, dtype)
         if not isinstance(made, PackedGaussian):  # no large matrices: all at once
-            return scheme.infer_from(head, statistics, base)
+            return statistics.posterior(base, **how)
         parts.append(made.tensors())
     whole = {name: torch.cat([own[name] for own in parts]) for name in parts[0]}
     return PackedGaussian(**whole).for_outputs(head.outputs_per_task)

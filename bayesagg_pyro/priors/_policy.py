@@ -31,6 +31,8 @@ class Tracker(ABC):
 
     #: The prior in force, None before the first `accept`.
     prior: Posterior | None = None
+    #: Randomness for schemes that draw; the engine sets it.
+    generator: torch.Generator | None = None
     #: Whether `update_prior` must be given batches, which `show` takes.
     takes_batches: ClassVar[bool] = False
 
@@ -81,8 +83,11 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def propose(self) -> Posterior:
+    def propose(self, start: Posterior | None = None) -> Posterior:
         """End of an epoch: the next prior, from what was collected; changes nothing.
+
+        Args:
+            start: an earlier posterior, for schemes that iterate to start from.
 
         Raises:
             StateError: if nothing was collected.

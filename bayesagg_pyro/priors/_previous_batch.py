@@ -107,7 +107,9 @@ class _PreviousBatchTracker(Tracker):
         if valid is not None:
             features = features.where(valid, 0.0)
             targets = targets.where(valid, self._head.filler)
-        found = self._scheme.infer(self._head, features, targets, self.prior)
+        found = self._scheme.infer(
+            self._head, features, targets, self.prior, start=self._last, generator=self.generator
+        )
         if not isinstance(found, GaussianFamily):
             raise DtypeError(_not_gaussian(self._head, self._scheme))
         new = self._forget(found)
@@ -149,7 +151,7 @@ class _PreviousBatchTracker(Tracker):
     def collected(self) -> bool:
         return self._last is not None
 
-    def propose(self) -> Posterior:
+    def propose(self, start: Posterior | None = None) -> Posterior:
         """The prior in force: it is renewed at every batch."""
         if self._last is None or self.prior is None:
             raise StateError(

@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import EvidenceMaximised, Keep, Scheme, Statistics, scaled
+from bayesagg_pyro.inference import Keep, Scheme, Statistics, scaled
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
 from bayesagg_pyro.priors._policy import Tracker
@@ -137,18 +137,16 @@ class _RunningTracker(DataTracker):
             if self._scale is not None:
                 base = scaled(base, self._scale)
             # Between updates the evidence's choices stand.
-            scheme = self._scheme
-            if isinstance(scheme, EvidenceMaximised):
-                scheme = scheme.scheme
-            self._cached, self._age = scheme.infer_from(self._head, statistics, base), 0
+            self._cached = statistics.posterior(base, start=self._cached, generator=self.generator)
+            self._age = 0
         return self._cached
 
-    def propose(self) -> Posterior:
+    def propose(self, start: Posterior | None = None) -> Posterior:
         if not self._any:
             raise StateError(
                 f"head {self._head.site!r}: no data has been collected yet; {self.remedy}"
             )
-        return self._posterior_of(self._statistics)
+        return self._posterior_of(self._statistics, start)
 
     @property
     def collected(self) -> bool:

@@ -70,7 +70,7 @@ def test_scheme_conditions_sums_on_any_prior(rng) -> None:
         sums.add(c.features[rows], Targets(c.targets[rows]))
     assert sums
     close(sums.count, torch.full((3,), 12.0).double())
-    got = scheme.infer_from(c.head, sums, c.prior)
+    got = sums.posterior(c.prior)
     direct = scheme.infer(c.head, c.features, c.targets, c.prior)
     close(got.mean, direct.mean)
     close(got.covariance_matrix, direct.covariance_matrix)

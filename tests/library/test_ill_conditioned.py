@@ -102,10 +102,10 @@ def test_sums_say_what_they_lost(rng) -> None:
     sums = scheme.statistics(head, inference.Keep())
     sums.add(h, head.parse_targets(y, len(h)))
     with pytest.warns(RuntimeWarning, match="depths.*off by"):
-        p = scheme.infer_from(head, sums, priors.isotropic(head, 1e4))
+        p = sums.posterior(priors.isotropic(head, 1e4))
     _mean, variances = exact(h, y[:, 0], 1e4)
     lost = (p.variance[0] / variances - 1).abs().max()
     assert lost < 300 * p.info.rounding.max()  # a bound but for the slack of the condition's own
     assert p.info.square_root is None
-    good = scheme.infer_from(head, sums, priors.isotropic(head, 1e-3))
+    good = sums.posterior(priors.isotropic(head, 1e-3))
     assert (good.info.rounding < 1e-6).all()

@@ -133,7 +133,7 @@ def test_batches_in_turn_equal_all_at_once_and_sums(rng) -> None:
         step = SCHEME.infer(d.head, *d.rows(part), step)
         sums.add(*d.parsed(part))
     agrees(step, whole)
-    agrees(SCHEME.infer_from(d.head, sums, priors.isotropic(d.head, 0.8)), whole, 1e-9)
+    agrees(sums.posterior(priors.isotropic(d.head, 0.8)), whole, 1e-9)
 
 
 def test_leaving_a_batch_out_and_back_in(rng) -> None:

@@ -152,7 +152,7 @@ def test_running_subtracts_what_is_left_of_the_last_epoch(rng) -> None:
 
 def test_schemes_without_terms_refuse_at_once() -> None:
     class Mine(inference.Scheme):
-        def infer(self, head, features, targets, prior):
+        def infer(self, head, features, targets, prior, *, start=None, generator=None):
             return prior
 
     with pytest.raises(errors.SettingError, match=r"'head': Mine\(\) cannot leave a batch out"):

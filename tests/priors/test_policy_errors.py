@@ -77,7 +77,7 @@ def test_a_deferred_bad_batch_does_not_poison_a_prior(rng) -> None:
 
 def test_running_needs_sums() -> None:
     class Mine(inference.Scheme):
-        def infer(self, head, features, targets, prior):
+        def infer(self, head, features, targets, prior, *, start=None, generator=None):
             return prior
 
         def __repr__(self):

@@ -134,7 +134,7 @@ def test_misfits_are_refused_at_once(name: str) -> None:
 
 def test_a_scheme_that_says_nothing_is_taken() -> None:
     class Mine(inference.Scheme):
-        def infer(self, head, features, targets, prior):
+        def infer(self, head, features, targets, prior, *, start=None, generator=None):
             return inference.Laplace().infer(head, features, targets, prior)
 
     mtl = ba.BayesAgg(

@@ -1,0 +1,261 @@
+"""Sufficient statistics of a Gaussian head: sums, so they add over batches and over processes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro._state import finite, saved
+from bayesagg_pyro.errors import DtypeError, NonFiniteError, StateError
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.heads._contract import Aspect
+from bayesagg_pyro.inference._scheme import gaussian_prior
+from bayesagg_pyro.inference._statistics import Statistics
+from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.targets import Targets
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "GaussianStatistics",
+    "condition",
+    "data_terms",
+    "gaussian",
+    "noise_precision",
+]
+
+#: What the sums of hᵀh and h y stand for, whatever the design is.
+_GAUSSIAN: tuple[Aspect, ...] = ("outputs", "likelihood", "weight")
+
+_WHO = "Conjugate inference"
+
+#: Relative rounding error of a full-data posterior that is warned of.
+_WORTH_TELLING = 1e-6
+
+
+class GaussianStatistics(Statistics):
+    """Sums of h hᵀ, h y and y² over all examples seen, O(T D²) memory at most.
+
+    They hold no noise: a posterior takes the head's τ of the moment, so a τ that is learned, or
+    integrated out, needs no new pass. All sums are updated in place, with static shapes once the
+    first batch with missing targets has come.
+
+    Attributes:
+        gram: Σ ω h hᵀ, [1, D, D] while all tasks share their examples, else [tasks, D, D]; float64.
+        moment: Σ ω h y, [tasks, D].
+        square: Σ ω y², [tasks].
+        total: Σ ω, [tasks]: observed examples, weighted.
+        count: [tasks], observed examples.
+        rows: [], examples, observed or not.
+    """
+
+    fades = True
+    _SUMS = ("gram", "moment", "square", "total", "count", "rows")
+
+    _head: Gaussian
+
+    def __init__(self, head: Gaussian) -> None:
+        super().__init__(head)
+        device = head.weight.device
+        size, dtype = head.weight_size, linalg.head_dtype(device)
+        self.gram = torch.zeros(1, size, size, dtype=dtype, device=device)
+        self.moment = torch.zeros(head.tasks, size, dtype=dtype, device=device)
+        self.square = torch.zeros(head.tasks, dtype=dtype, device=device)
+        self.total = torch.zeros(head.tasks, dtype=dtype, device=device)
+        self.count = torch.zeros(head.tasks, dtype=dtype, device=device)
+        self.rows = torch.zeros((), dtype=dtype, device=device)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows > 0)
+
+    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+        """Add a batch's terms to the sums."""
+        design = self._head.exact(features)
+        values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
+        weighted = values if factor is None else values * factor
+        count = targets.counts().to(design.dtype)
+        terms = {
+            "gram": linalg.gram(design, factor),
+            "moment": weighted.mT @ design,
+            "square": (weighted * values).sum(0),
+            "total": count if factor is None else factor.sum(0),
+            "count": count,
+            "rows": design.new_full((), len(design)),
+        }
+        if len(terms["gram"]) > len(self.gram):  # the first batch with missing targets
+            self.gram = self.gram.expand_as(terms["gram"]).clone()
+        for name, term in terms.items():
+            sums: Tensor = getattr(self, name)
+            sums += term if valid is None else torch.where(valid, term, 0.0)
+        if valid is None:
+            self._check()
+
+    def _check(self) -> None:
+        """Refuse sums that overflow, of which no posterior could be made any more.
+
+        Raises:
+            NonFiniteError: naming the head.
+        """
+        if not all(linalg.all_finite(s) for s in (self.gram, self.moment, self.square)):
+            raise NonFiniteError(
+                f"head {self._head.site!r}: squares of these features or targets overflow "
+                f"{self.moment.dtype}; standardise them, or look for a backbone that diverges"
+            )
+
+    def posterior(
+        self,
+        prior: Posterior,
+        *,
+        start: Posterior | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Posterior:
+        """The exact Gaussian posterior, see `Conjugate`.
+
+        Raises:
+            DtypeError: if the prior is not Gaussian, or the head no longer is.
+            NumericalError: if the precision cannot be factored.
+        """
+        head = gaussian(self._head, _WHO)
+        known = (
+            gaussian_prior(head, prior, _WHO)
+            .to_gaussian()
+            .to(self.moment.device, self.moment.dtype)
+        )
+        noise = noise_precision(head, self.moment).reshape(-1, 1)
+        precision, shift = self.gram * noise[..., None], self.moment * noise
+        # Σ h (y − hᵀm_p) = Σ h y − (Σ h hᵀ) m_p; with the usual zero mean nothing is subtracted.
+        explained = (precision @ known.mean[..., None])[..., 0]
+        made = condition(head, known, known.precision_matrix + precision, shift - explained)
+        if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:
+            warnings.warn(
+                f"head {head.site!r}: the precision is so badly conditioned, at least "
+                f"{made.info.condition.max():.1e}, that the posterior of these sums may be off by "
+                f"{made.info.rounding.max():.0e}, relatively. Strengthen the prior, or standardise "
+                "or decorrelate the features.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return made
+
+    def scaled(self, factor: float) -> Self:
+        """A copy whose sums are all multiplied by `factor`."""
+        other = type(self)(self._head)
+        for name in self._SUMS:
+            setattr(other, name, getattr(self, name) * factor)
+        return other
+
+    def scale_(self, factor: float | Tensor) -> None:
+        """Multiply all sums."""
+        for name in self._SUMS:
+            getattr(self, name).mul_(factor)
+
+    def to(self, device: torch.device) -> None:
+        """Move the sums."""
+        for name in self._SUMS:
+            setattr(self, name, getattr(self, name).to(device))
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        for name in self._SUMS:  # they are updated in place
+            setattr(other, name, getattr(self, name).clone())
+        return other
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of the sums, which later batches leave alone."""
+        return {name: saved(getattr(self, name)) for name in self._SUMS}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over saved sums.
+
+        Raises:
+            StateError: if they are those of another head, or no such sums.
+            NonFiniteError: if one is not finite.
+        """
+        owner = f"head {self._head.site!r}"
+        found = dict(zip(self._SUMS, finite(owner, state, list(self._SUMS)), strict=True))
+        tasks, size = self.moment.shape
+        grams = [(1, size, size), (tasks, size, size)]
+        wanted = {name: getattr(self, name).shape for name in self._SUMS if name != "gram"}
+        fits = all(found[name].shape == shape for name, shape in wanted.items())
+        if not fits or tuple(found["gram"].shape) not in grams:
+            raise StateError(
+                f"{owner} has weights of shape {[tasks, size]}, the saved sums are for "
+                f"{list(found['moment'].shape)}; make the heads as saved"
+            )
+        weights = ("square", "total", "count", "rows")
+        if any(bool((found[name] < 0).any()) for name in weights):
+            raise StateError(f"{owner}: the saved sums of squares or weights are negative")
+        for name, value in found.items():
+            setattr(self, name, value.to(self.moment).clone())
+
+
+def gaussian(head: Head, what: str) -> Gaussian:
+    """The head, if y = hᵀ w + ε with ε ~ N(0, τ²) is its model.
+
+    Args:
+        head: any.
+        what: who asks for that, for the message.
+
+    Raises:
+        DtypeError: naming what the head is, or has changed, and the remedy.
+    """
+    if isinstance(head, Gaussian):
+        if head.is_still(Gaussian, *_GAUSSIAN):
+            return head
+        reason = f"and {head.changed(Gaussian, *_GAUSSIAN)}"
+    else:
+        reason = f"not {type(head).__name__}"
+    raise DtypeError(
+        f"head {head.site!r}: {what} is exact for Gaussian heads only, {reason}; choose another "
+        "scheme from bayesagg_pyro.inference, such as Laplace or TaylorGGN"
+    )
+
+
+def data_terms(design: Tensor, targets: Targets, noise_precision: Tensor) -> tuple[Tensor, Tensor]:
+    """What a batch adds to the precision and to precision × mean of a Gaussian head.
+
+    Args:
+        design: [B, D].
+        targets: [B, tasks]; may be residuals.
+        noise_precision: τ⁻², [] or [tasks].
+
+    Returns:
+        τ⁻² HᵀH, [1 or tasks, D, D], and τ⁻² Hᵀy, [tasks, D], over the observed examples.
+    """
+    values = targets.values.to(design.dtype)
+    factor = targets.factor(design.dtype)
+    precision = linalg.gram(design, factor)
+    shift = (values if factor is None else values * factor).mT @ design
+    noise_precision = noise_precision.reshape(-1, 1)
+    return precision * noise_precision[..., None], shift * noise_precision
+
+
+def noise_precision(head: Gaussian, like: Tensor) -> Tensor:
+    """τ⁻², [] or [tasks]."""
+    return head.noise_scale.to(like.device, like.dtype).square().reciprocal()
+
+
+def condition(
+    head: Head,
+    prior: GaussianPosterior,
+    total: Tensor,
+    innovation: Tensor,
+    factor: linalg.Factor | None = None,
+) -> GaussianPosterior:
+    """N(m_p + Λ⁻¹ innovation, Λ⁻¹) for Λ = `total`, [1 or tasks, P, P].
+
+    Raises:
+        NumericalError: if Λ cannot be factored.
+    """
+    if factor is None:
+        factor = linalg.cholesky(total, what=f"posterior precision of head {head.site!r}")
+    mean = prior.mean + linalg.solve(factor.tril, innovation)
+    return GaussianPosterior(mean, total, precision_tril=factor.tril, jitter=factor.jitter)
