@@ -63,7 +63,7 @@ def test_the_update_of_the_textbook(rng) -> None:
 
 def test_the_prior_noise_has_the_heads_mean(rng) -> None:
     d = data(rng)
-    known = SCHEME._known(d.head, priors.isotropic(d.head, 0.8))[1]
+    known = SCHEME.known(d.head, priors.isotropic(d.head, 0.8))[1]
     close(known.noise_mean, d.head.noise_scale**2)
 
 
