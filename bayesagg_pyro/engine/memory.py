@@ -106,13 +106,14 @@ class ByTasks:
                 scales.append(scale)
             marginals.append((posterior.mean, posterior.variance))
             infos.append(posterior.info)
-        whole = DiagonalGaussian(
-            torch.cat([m for m, _ in marginals]), torch.cat([v for _, v in marginals]).reciprocal()
-        )
         known = [info for info in infos if info is not None]
-        whole.info = Info(
-            torch.cat([info.jitter for info in known]),
-            torch.cat([info.condition for info in known]),
+        whole = DiagonalGaussian(
+            torch.cat([m for m, _ in marginals]),
+            torch.cat([v for _, v in marginals]).reciprocal(),
+            info=Info(
+                torch.cat([info.jitter for info in known]),
+                torch.cat([info.condition for info in known]),
+            ),
         )
         # Masks and weights are a head's: all parts have them, or none has.
         seen = torch.cat(observed) if observed else None

@@ -114,5 +114,4 @@ def of_aggregation(aggregation: Aggregation) -> Undo:
 def _twin(posterior: GaussianFamily) -> GaussianFamily:
     build: Any = type(posterior)
     twin: GaussianFamily = build(**{k: t.clone() for k, t in posterior.tensors().items()})
-    twin.info = posterior.info
-    return twin
+    return twin.replace(info=posterior.info)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
+
+from bayesagg_pyro._torch_distribution import TorchDistribution
 
 __all__ = ["Columns"]
 

@@ -41,6 +41,7 @@ def without(
         The Gaussian; `info.left_out`, [tasks] bool, says for which tasks the batch is out.
     """
     if isinstance(terms, Dense):
+        precision: GaussianFamily
         precision, found = _dense(terms, prior.to_gaussian(), base)
     elif isinstance(terms, Diagonal):
         precision, found = _diagonal(terms, prior, base)
@@ -49,8 +50,10 @@ def without(
     mean = prior.mean - precision.solve(shift)
     result = precision.with_mean(torch.where(found[:, None], mean, prior.mean))
     assert result.info is not None
-    result.info = replace(result.info, left_out=found.expand(prior.tasks))
-    return result.for_outputs(prior.outputs_per_task)
+    return result.replace(
+        outputs_per_task=prior.outputs_per_task,
+        info=replace(result.info, left_out=found.expand(prior.tasks)),
+    )
 
 
 def _dense(terms: Dense, prior: Gaussian, base: Posterior) -> tuple[Gaussian, Tensor]:

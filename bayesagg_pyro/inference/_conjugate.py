@@ -128,5 +128,4 @@ def _by_square_root(
         residual,
     )
     made = GaussianPosterior(prior.mean + step, total, precision_tril=tril)
-    made.info = replace(made.info, square_root=made.info.jitter == 0)
-    return made
+    return made.replace(info=replace(made.info, square_root=made.info.jitter == 0))

@@ -178,6 +178,7 @@ class Kronecker:
                 prior.isotropic,
             )
         check_prior("kron", prior, owner)
+        assert isinstance(prior, DiagonalGaussian)
         isotropic = prior.precision[:, 0]
         return KroneckerGaussian(prior.mean, self.outputs, self.inputs, self.count, isotropic)
 
@@ -197,8 +198,10 @@ def check_prior(structure: Structure, prior: GaussianFamily, owner: str) -> None
             f"{owner}: structure='diag' needs a diagonal prior, not {type(prior).__name__}"
         )
     if structure == "kron" and not isinstance(prior, KroneckerGaussian):
-        isotropic = isinstance(prior, DiagonalGaussian)
-        if not isotropic or not (prior.precision == prior.precision[:, :1]).all():
+        isotropic = isinstance(prior, DiagonalGaussian) and bool(
+            (prior.precision == prior.precision[:, :1]).all()
+        )
+        if not isotropic:
             raise SettingError(
                 f"{owner}: structure='kron' needs an isotropic or Kronecker prior, "
                 f"not {type(prior).__name__}"

@@ -56,7 +56,7 @@ class Delta(Scheme):
 def _point(head: Head) -> Point:
     # A copy: the head's weights move on while a prior or a held posterior stays.
     point = head.point().detach().to(linalg.head_dtype(head.weight.device), copy=True)
-    return Point(point).for_outputs(head.outputs_per_task)
+    return Point(point, outputs_per_task=head.outputs_per_task)
 
 
 class _Seen(Statistics):

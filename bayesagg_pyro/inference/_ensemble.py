@@ -93,12 +93,9 @@ class Ensemble(Iterative):
             tolerance=self.tolerance,
             max_steps=self.max_steps,
         )
-        posterior = Empirical(modes)
         worst = decrement.amax(0)
-        posterior.info = replace(
-            first.info, newton_decrement=worst, converged=worst <= self.tolerance
-        )
-        return posterior
+        info = replace(first.info, newton_decrement=worst, converged=worst <= self.tolerance)
+        return Empirical(modes, info=info)
 
     def _kind(self, head: Head) -> Data:
         gaussian = head.is_still(Gaussian, "likelihood")

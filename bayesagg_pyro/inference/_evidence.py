@@ -297,11 +297,17 @@ def _examples(statistics: Statistics) -> Iterable[tuple[Tensor, Targets]]:
 def scaled(prior: GaussianFamily, factor: Tensor) -> GaussianFamily:
     """The same prior, the covariance of each task times its factor, [tasks]."""
     if isinstance(prior, DiagonalGaussian):
-        diagonal = DiagonalGaussian(prior.mean, prior.precision / factor[:, None])
-        return diagonal.for_outputs(prior.outputs_per_task)
+        return DiagonalGaussian(
+            prior.mean,
+            prior.precision / factor[:, None],
+            outputs_per_task=prior.outputs_per_task,
+        )
     dense = prior.to_gaussian()
-    wider = DenseGaussian(dense.mean, dense.precision_matrix / factor[:, None, None])
-    return wider.for_outputs(prior.outputs_per_task)
+    return DenseGaussian(
+        dense.mean,
+        dense.precision_matrix / factor[:, None, None],
+        outputs_per_task=prior.outputs_per_task,
+    )
 
 
 def _reported(
@@ -315,14 +321,14 @@ def _reported(
     if info is None:
         none = evidence.new_zeros(len(evidence))
         info = Info(none, none + 1)
-    posterior.info = replace(
+    info = replace(
         info,
         log_evidence=evidence,
         prior_variance=prior.variance.mean(-1),
         prior_scale=scale,
         noise_scale=noise,
     )
-    return posterior
+    return posterior.replace(info=info)
 
 
 def _no_density(head: Head, kind: type[Posterior]) -> DtypeError:

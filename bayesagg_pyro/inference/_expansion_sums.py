@@ -109,7 +109,7 @@ class ExpansionSums(Statistics):
         posterior = self._curvature.onto(known, f"head {self._head.site!r}")
         innovation = self._shift - self._curvature.times(known.mean - self._origin)
         posterior = posterior.with_mean(known.mean + posterior.solve(innovation))
-        return posterior.for_outputs(self._head.outputs_per_task)
+        return posterior.replace(outputs_per_task=self._head.outputs_per_task)
 
     def to(self, device: object) -> None:
         """Move the sums."""

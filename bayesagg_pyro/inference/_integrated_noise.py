@@ -133,9 +133,7 @@ class IntegratedNoise(Scheme):
             torch.where(found, rate, known.rate),
             precision_tril=torch.where(keep, tril, known.unit.precision_tril),
         )
-        assert cavity.info is not None
-        cavity.info = replace(cavity.info, left_out=found)
-        return cavity
+        return cavity.replace(info=replace(cavity.info, left_out=found))
 
     def known(self, head: Head, prior: Posterior) -> tuple[Gaussian, NormalInverseGamma]:
         """The head and its prior, as this scheme takes them."""
@@ -151,8 +149,14 @@ class IntegratedNoise(Scheme):
         dense: DenseGaussian = prior.to_gaussian()
         variance = head.noise_scale.to(dense.mean).square().expand(head.tasks)
         shape = torch.full_like(variance, self.shape)
-        tensors = dense.tensors()
-        return head, NormalInverseGamma(**tensors, shape=shape, rate=(self.shape - 1) * variance)
+        return head, NormalInverseGamma(
+            dense.mean,
+            dense.precision_matrix,
+            shape,
+            (self.shape - 1) * variance,
+            precision_tril=dense.precision_tril,
+            jitter=dense.info.jitter,
+        )
 
     def __repr__(self) -> str:
         return f"IntegratedNoise(shape={self.shape})"

@@ -80,7 +80,7 @@ class Iterative(Scheme):
         # Validation looks at every value of every density, thousands of times.
         with torch.enable_grad(), pyro.validation_enabled(False), _constant(head):
             posterior = self.fit(joint, start, self.generator or generator)
-        return posterior.for_outputs(head.outputs_per_task)
+        return posterior.replace(outputs_per_task=head.outputs_per_task)
 
     @abstractmethod
     def fit(

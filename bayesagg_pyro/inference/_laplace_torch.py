@@ -118,7 +118,7 @@ class LaplaceTorch(Scheme):
             if self.structure == "diag"
             else GaussianPosterior(point, matrices)
         )
-        return posterior.for_outputs(head.outputs_per_task)
+        return posterior.replace(outputs_per_task=head.outputs_per_task)
 
     def _task(
         self,

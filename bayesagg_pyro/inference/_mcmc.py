@@ -93,15 +93,14 @@ class _Sampler(Iterative):
                 acceptance.append(float(found["acceptance rate"]["chain 0"]))
         z = torch.stack(chains)  # [chains, draws, tasks, P]
         weight = whitening.weights(z.detach())
-        posterior = Empirical(weight.flatten(0, 1), self.chains)
-        posterior.info = replace(
+        info = replace(
             whitening.centre.info,
             divergences=torch.tensor(divergences, device=z.device),
             acceptance=torch.tensor(acceptance, dtype=z.dtype, device=z.device),
             r_hat=split_gelman_rubin(weight, chain_dim=0, sample_dim=1),
             ess=_effective(weight),
         )
-        return posterior
+        return Empirical(weight.flatten(0, 1), self.chains, info=info)
 
     def __repr__(self) -> str:
         return (

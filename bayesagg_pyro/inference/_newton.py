@@ -190,7 +190,7 @@ class SecondOrder(Scheme):
             first.design.device, first.design.dtype
         )
         posterior = self.fit(head, source, prior, point.to(first.design.dtype))
-        return posterior.for_outputs(head.outputs_per_task)
+        return posterior.replace(outputs_per_task=head.outputs_per_task)
 
     def fit(
         self, head: Head, source: Source, prior: GaussianFamily, point: Tensor
@@ -223,8 +223,7 @@ class _Chunked(Examples):
 
 
 def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:
-    """Record how the posterior came about."""
+    """The same with more told about how it came about."""
     info: Info | None = posterior.info
     assert info is not None
-    posterior.info = replace(info, **changes)
-    return posterior
+    return posterior.replace(info=replace(info, **changes))

@@ -130,8 +130,7 @@ class Variational(Iterative):
         info = posterior.info or whitening.centre.info
         assert info is not None
         settled = _settled(elbo, joint.head.blocks).expand(joint.head.blocks)
-        posterior.info = replace(info, elbo=elbo, converged=settled)
-        return posterior
+        return posterior.replace(info=replace(info, elbo=elbo, converged=settled))
 
     def _whitening(self, joint: Joint, start: Posterior | None) -> Whitening:
         dense = self.guide not in ("low_rank", "diagonal")
@@ -224,7 +223,7 @@ class Variational(Iterative):
 
 def _model(joint: Joint, whitening: Whitening, site: str) -> Callable[[], None]:
     """The head as a Pyro model of its whitened weights."""
-    prior = whitening.prior(joint.prior)
+    prior: Any = whitening.prior(joint.prior)
     name = joint.head.site
 
     def model() -> None:

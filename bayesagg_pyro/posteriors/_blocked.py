@@ -32,6 +32,8 @@ class BlockedGaussian(Gaussian):
         lower: Λ's other rows, [tasks, P - k, P].
         upper_inverse: of L⁻¹ likewise, if the caller has it already; [tasks, k, k] ...
         lower_inverse: ... and [tasks, P - k, P].
+        outputs_per_task: linear outputs of one task.
+        info: how it came about; what the factor tells by itself if None.
 
     Raises:
         NumericalError: if the precision cannot be factored as it is, without jitter.
@@ -46,8 +48,11 @@ class BlockedGaussian(Gaussian):
         lower: Tensor,
         upper_inverse: Tensor | None = None,
         lower_inverse: Tensor | None = None,
+        *,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
     ) -> None:
-        GaussianFamily.__init__(self, *mean.shape)
+        GaussianFamily.__init__(self, *mean.shape, outputs_per_task=outputs_per_task)
         if upper_inverse is None or lower_inverse is None:
             found = linalg.inverse_factor_rows(upper, lower)
             if found is None:
@@ -59,16 +64,20 @@ class BlockedGaussian(Gaussian):
         self._mean = mean
         self.upper, self.lower = upper, lower
         self.upper_inverse, self.lower_inverse = upper_inverse, lower_inverse
-        size = upper.shape[-1]
+        self.info: Info = self._condition() if info is None else info
+
+    def _condition(self) -> Info:
+        """No jitter, and what the diagonal of L⁻¹ tells of the condition."""
+        size = self.upper.shape[-1]
         diagonal = torch.cat(
             [
-                upper_inverse.diagonal(dim1=-2, dim2=-1),
-                lower_inverse[..., size:].diagonal(dim1=-2, dim2=-1),
+                self.upper_inverse.diagonal(dim1=-2, dim2=-1),
+                self.lower_inverse[..., size:].diagonal(dim1=-2, dim2=-1),
             ],
             -1,
         )
         jitter = diagonal.new_zeros(len(diagonal))
-        self.info: Info = Info(jitter, (diagonal.amax(-1) / diagonal.amin(-1)) ** 2)
+        return Info(jitter, (diagonal.amax(-1) / diagonal.amin(-1)) ** 2)
 
     @property
     def rows(self) -> tuple[Tensor, Tensor]:

@@ -19,20 +19,29 @@ class DiagonalGaussian(GaussianFamily):
     Args:
         mean: [tasks, P].
         precision: λ, [tasks or 1, P], positive.
+        outputs_per_task: linear outputs of one task.
+        info: how it came about; what the precisions tell by themselves if None.
 
     Raises:
         ShapeError: if the two do not fit.
         NumericalError: on the CPU, if a precision is not positive.
     """
 
-    def __init__(self, mean: Tensor, precision: Tensor) -> None:
+    def __init__(
+        self,
+        mean: Tensor,
+        precision: Tensor,
+        *,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
+    ) -> None:
         tasks, size = mean.shape
         if precision.shape not in ((1, size), (tasks, size)):
             raise ShapeError(
                 f"a mean of shape {list(mean.shape)} needs precisions of shape "
                 f"[1 or {tasks}, {size}], not {list(precision.shape)}"
             )
-        super().__init__(tasks, size)
+        super().__init__(tasks, size, outputs_per_task=outputs_per_task)
         if precision.device.type == "cpu" and not (precision > 0).all():
             raise NumericalError(
                 f"a diagonal precision must be positive, but its smallest entry is "
@@ -40,8 +49,10 @@ class DiagonalGaussian(GaussianFamily):
             )
         self._mean = mean
         self.precision = precision
-        jitter = precision.new_zeros(precision.shape[0])
-        self.info: Info = Info(jitter, precision.amax(-1) / precision.amin(-1))
+        if info is None:
+            jitter = precision.new_zeros(precision.shape[0])
+            info = Info(jitter, precision.amax(-1) / precision.amin(-1))
+        self.info: Info = info
 
     @property
     def variance(self) -> Tensor:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._state import count, number
+from bayesagg_pyro._state import count
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Posterior, Shape
+from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
 
 __all__ = ["Empirical"]
 
@@ -20,6 +20,8 @@ class Empirical(Posterior):
     Args:
         samples: [S, tasks, P], S of at least 2; chain after chain.
         chains: how many Markov chains of equal length the samples are from.
+        outputs_per_task: linear outputs of one task.
+        info: how they were drawn, if that is known.
 
     Raises:
         ShapeError: if `samples` has other dimensions, or S is no multiple of `chains`.
@@ -27,7 +29,14 @@ class Empirical(Posterior):
 
     has_rsample = False
 
-    def __init__(self, samples: Tensor, chains: int = 1) -> None:
+    def __init__(
+        self,
+        samples: Tensor,
+        chains: int = 1,
+        *,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
+    ) -> None:
         if samples.ndim != 3 or samples.shape[0] < 2:
             raise ShapeError(
                 f"samples must be [S of at least 2, tasks, weights], not {list(samples.shape)}"
@@ -36,7 +45,7 @@ class Empirical(Posterior):
             raise ShapeError(
                 f"{samples.shape[0]} samples cannot come from {chains} chains of equal length"
             )
-        super().__init__(samples.shape[1], samples.shape[2])
+        super().__init__(*samples.shape[1:], outputs_per_task=outputs_per_task, info=info)
         self.samples = samples
         self.chains = chains
 
@@ -106,23 +115,21 @@ class Empirical(Posterior):
 
     def part(self, rows: slice) -> Empirical:
         """The samples of some of the tasks."""
-        made = self._rebuilt({"samples": self.samples[:, rows]})
-        if self._info is not None:
-            made.info = self._info.part(rows, self.tasks)
-        return made
+        info = self._info and self._info.part(rows, self.tasks)
+        return self._rebuilt({"samples": self.samples[:, rows]}, info)
 
     def tensors(self) -> dict[str, Tensor]:
         """The samples."""
         return {"samples": self.samples}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The samples and how many chains they are from."""
-        return {**super().state_dict(), "Empirical.chains": number(self.chains)}
+    def _numbers(self) -> dict[str, int]:
+        return {**super()._numbers(), "chains": self.chains}
 
     @classmethod
     def _from_tensors(cls, tensors: dict[str, Tensor]) -> Empirical:
         return cls(tensors["samples"], count(tensors, "chains"))
 
-    def _rebuilt(self, tensors: dict[str, Tensor]) -> Empirical:
-        made = Empirical(**tensors, chains=self.chains)
-        return made.for_outputs(self.outputs_per_task)
+    def _rebuilt(self, tensors: dict[str, Tensor], info: Info | None) -> Empirical:
+        return type(self)(
+            **tensors, chains=self.chains, outputs_per_task=self.outputs_per_task, info=info
+        )

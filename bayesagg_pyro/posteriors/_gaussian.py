@@ -25,6 +25,8 @@ class Gaussian(GaussianFamily):
         precision_matrix: [tasks or 1, P, P], symmetric positive definite.
         precision_tril: its Cholesky factor, if the caller has it already ...
         jitter: ... and the jitter, [tasks or 1], that it took (none if left out).
+        outputs_per_task: linear outputs of one task.
+        info: how it came about; what the factor tells by itself if None.
 
     Raises:
         ShapeError: if the two do not fit.
@@ -40,6 +42,8 @@ class Gaussian(GaussianFamily):
         *,
         precision_tril: Tensor | None = None,
         jitter: Tensor | None = None,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
     ) -> None:
         tasks, size = mean.shape
         if precision_matrix.shape not in ((1, size, size), (tasks, size, size)):
@@ -47,7 +51,7 @@ class Gaussian(GaussianFamily):
                 f"a mean of shape {list(mean.shape)} needs a precision of shape "
                 f"[1 or {tasks}, {size}, {size}], not {list(precision_matrix.shape)}"
             )
-        super().__init__(tasks, size)
+        super().__init__(tasks, size, outputs_per_task=outputs_per_task)
         if precision_tril is None:
             precision_tril, jitter = linalg.cholesky(precision_matrix)
         elif jitter is None:
@@ -64,8 +68,10 @@ class Gaussian(GaussianFamily):
         self._mean = mean
         self._precision_matrix = precision_matrix
         self.precision_tril = precision_tril
-        diagonal = precision_tril.diagonal(dim1=-2, dim2=-1)
-        self.info: Info = Info(jitter, (diagonal.amax(-1) / diagonal.amin(-1)) ** 2)
+        if info is None:
+            diagonal = precision_tril.diagonal(dim1=-2, dim2=-1)
+            info = Info(jitter, (diagonal.amax(-1) / diagonal.amin(-1)) ** 2)
+        self.info: Info = info
 
     @property
     def precision_matrix(self) -> Tensor:

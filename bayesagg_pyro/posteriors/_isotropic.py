@@ -63,4 +63,4 @@ def isotropic(head: HasWeights, variance: float | Sequence[float] | Tensor) -> D
         )
     mean = value.new_zeros(head.blocks, head.weight_size)
     precision = value.reciprocal().reshape(-1, 1).expand(-1, head.weight_size)
-    return DiagonalGaussian(mean, precision).for_outputs(head.outputs_per_task)
+    return DiagonalGaussian(mean, precision, outputs_per_task=head.outputs_per_task)

@@ -35,15 +35,25 @@ class KroneckerGaussian(GaussianFamily):
         inputs: A, [tasks or 1, D, D].
         count: n, [tasks].
         isotropic: δ, [tasks or 1], positive.
+        outputs_per_task: linear outputs of one task.
+        info: how it came about; what the eigenvalues tell by themselves if None.
 
     Raises:
         ShapeError: if they do not fit.
     """
 
     def __init__(
-        self, mean: Tensor, outputs: Tensor, inputs: Tensor, count: Tensor, isotropic: Tensor
+        self,
+        mean: Tensor,
+        outputs: Tensor,
+        inputs: Tensor,
+        count: Tensor,
+        isotropic: Tensor,
+        *,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
     ) -> None:
-        super().__init__(*mean.shape)
+        super().__init__(*mean.shape, outputs_per_task=outputs_per_task, info=info)
         (tasks, size), c, d = mean.shape, outputs.shape[-1], inputs.shape[-1]
         if not (
             c * d == size

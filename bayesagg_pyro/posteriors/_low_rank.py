@@ -22,19 +22,29 @@ class LowRankGaussian(GaussianFamily):
         mean: [tasks, P].
         factor: F, [tasks, P, R].
         diagonal: δ, [tasks, P], positive.
+        outputs_per_task: linear outputs of one task.
+        info: how it came about; what the variances tell by themselves if None.
 
     Raises:
         ShapeError: if the three do not fit.
         NumericalError: on the CPU, if an entry of δ is not positive.
     """
 
-    def __init__(self, mean: Tensor, factor: Tensor, diagonal: Tensor) -> None:
+    def __init__(
+        self,
+        mean: Tensor,
+        factor: Tensor,
+        diagonal: Tensor,
+        *,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
+    ) -> None:
         if factor.ndim != 3 or factor.shape[:2] != mean.shape or diagonal.shape != mean.shape:
             raise ShapeError(
                 f"a mean of shape {list(mean.shape)} needs a diagonal of that shape and a factor "
                 f"{[*mean.shape, 'rank']}, not {list(diagonal.shape)} and {list(factor.shape)}"
             )
-        super().__init__(*mean.shape)
+        super().__init__(*mean.shape, outputs_per_task=outputs_per_task)
         if diagonal.device.type == "cpu" and not (diagonal > 0).all():
             raise NumericalError(
                 f"a diagonal of variances must be positive, but its smallest entry is "
@@ -43,11 +53,11 @@ class LowRankGaussian(GaussianFamily):
         self._mean = mean
         self.factor = factor
         self.diagonal = diagonal
-        variance = self.variance
-        # The diagonal of a symmetric matrix lies within the range of its eigenvalues.
-        self.info: Info = Info(
-            variance.new_zeros(len(variance)), variance.amax(-1) / variance.amin(-1)
-        )
+        if info is None:
+            variance = self.variance
+            # The diagonal of a symmetric matrix lies within the range of its eigenvalues.
+            info = Info(variance.new_zeros(len(variance)), variance.amax(-1) / variance.amin(-1))
+        self.info: Info = info
 
     @property
     def variance(self) -> Tensor:

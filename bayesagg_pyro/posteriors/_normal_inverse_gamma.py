@@ -29,6 +29,8 @@ class NormalInverseGamma(Posterior):
         rate: b, [tasks], positive, in squared units of the targets.
         precision_tril: the Cholesky factor of Λ, if the caller has it already ...
         jitter: ... and the jitter that it took.
+        outputs_per_task: linear outputs of one task.
+        info: how it came about; what the factor tells by itself if None.
 
     Raises:
         ShapeError: if the shapes do not fit.
@@ -47,8 +49,10 @@ class NormalInverseGamma(Posterior):
         *,
         precision_tril: Tensor | None = None,
         jitter: Tensor | None = None,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
     ) -> None:
-        super().__init__(*mean.shape)
+        super().__init__(*mean.shape, outputs_per_task=outputs_per_task)
         if shape.shape != mean.shape[:1] or rate.shape != mean.shape[:1]:
             raise ShapeError(
                 f"shape and rate must be [{len(mean)}] (tasks), not {list(shape.shape)} and "
@@ -64,7 +68,7 @@ class NormalInverseGamma(Posterior):
         self.unit = Gaussian(mean, precision_matrix, precision_tril=precision_tril, jitter=jitter)
         self.shape_parameter = shape
         self.rate = rate
-        self.info: Info | None = self.unit.info
+        self.info: Info = self.unit.info if info is None else info
 
     @property
     def mean(self) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Shape
+from bayesagg_pyro.posteriors._posterior import Info, Shape
 
 __all__ = ["PackedGaussian"]
 
@@ -25,12 +25,22 @@ class PackedGaussian(GaussianFamily):
         mean: [tasks, P].
         lower: [tasks or 1, P (P + 1) / 2], rows of the lower triangle one after the other.
         scale: c, [tasks or 1, P], where `lower` is of Λ / c cᵀ; None for 1.
+        outputs_per_task: linear outputs of one task.
+        info: how it came about, if that is known.
 
     Raises:
         ShapeError: if the two do not fit.
     """
 
-    def __init__(self, mean: Tensor, lower: Tensor, scale: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        mean: Tensor,
+        lower: Tensor,
+        scale: Tensor | None = None,
+        *,
+        outputs_per_task: int = 1,
+        info: Info | None = None,
+    ) -> None:
         tasks, size = mean.shape
         length = size * (size + 1) // 2
         if lower.shape not in ((1, length), (tasks, length)):
@@ -43,7 +53,7 @@ class PackedGaussian(GaussianFamily):
                 f"a packed precision of shape {list(lower.shape)} has a scale of shape "
                 f"[{len(lower)}, {size}], not {list(scale.shape)}"
             )
-        super().__init__(tasks, size)
+        super().__init__(tasks, size, outputs_per_task=outputs_per_task, info=info)
         self._mean = mean
         self.lower = lower
         self.scale = scale
@@ -59,14 +69,19 @@ class PackedGaussian(GaussianFamily):
         row, column = _triangle(matrix.shape[-1], matrix.device)
         scale = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
         unit = matrix[:, row, column] / scale[:, row] / scale[:, column]
-        packed = cls(posterior.mean, unit.to(dtype), scale)
+        packed = cls(
+            posterior.mean,
+            unit.to(dtype),
+            scale,
+            outputs_per_task=posterior.outputs_per_task,
+            info=posterior.info,
+        )
         if matrix.device.type == "cpu" and dtype != matrix.dtype and not packed.sound():
             raise NumericalError(
                 f"a precision rounded to {dtype} is no longer positive definite; keep the prior in "
                 "a wider dtype, strengthen it, or standardise or decorrelate the features"
             )
-        packed.info = posterior.info
-        return packed.for_outputs(posterior.outputs_per_task)
+        return packed
 
     @property
     def precision_matrix(self) -> Tensor:
@@ -132,15 +147,11 @@ class PackedGaussian(GaussianFamily):
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> PackedGaussian:
         """Elsewhere; `dtype` is what it unpacks to, the packed numbers stay as they are."""
-        moved = self._rebuilt(
-            {
-                name: tensor.to(device=device, dtype=None if name == "lower" else dtype)
-                for name, tensor in self.tensors().items()
-            }
-        )
-        if self._info is not None:
-            moved.info = self._info.to(device, dtype)
-        return moved
+        moved = {
+            name: tensor.to(device=device, dtype=None if name == "lower" else dtype)
+            for name, tensor in self.tensors().items()
+        }
+        return self._rebuilt(moved, self._info and self._info.to(device, dtype))
 
 
 def _triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor]:

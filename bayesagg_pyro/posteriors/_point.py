@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.posteriors._posterior import Posterior, Shape
+from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
 
 __all__ = ["Point"]
 
@@ -15,12 +15,16 @@ class Point(Posterior):
 
     Args:
         value: [tasks, P].
+        outputs_per_task: linear outputs of one task.
+        info: how it was found, if that is known.
     """
 
     has_rsample = False
 
-    def __init__(self, value: Tensor) -> None:
-        super().__init__(*value.shape)
+    def __init__(
+        self, value: Tensor, *, outputs_per_task: int = 1, info: Info | None = None
+    ) -> None:
+        super().__init__(*value.shape, outputs_per_task=outputs_per_task, info=info)
         self.value = value
 
     @property

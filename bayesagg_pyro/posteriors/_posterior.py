@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.errors import UnsupportedError
 from bayesagg_pyro.posteriors._info import Info
 from bayesagg_pyro.posteriors._saved import rebuilt, state_of
@@ -30,15 +31,21 @@ class Posterior(TorchDistribution):
     """A distribution over the weights of a head's tasks: batch shape [tasks], event shape [P].
 
     The tasks are independent given the features, so nothing couples them. Subclasses give `mean`
-    and `variance` ([tasks, P]), `sample` and, where it exists, `log_prob`.
+    and `variance` ([tasks, P]), `sample` and, where it exists, `log_prob`; `tensors` too, if they
+    are to be moved, cut or saved.
+
+    Args:
+        tasks: number of tasks.
+        size: P.
+        outputs_per_task: linear outputs of one task (classes of a Categorical head), D weights
+            each: P = outputs_per_task · D.
+        info: how it came about, if that is known.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
+    arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real_vector
     has_rsample = True
     info: Info | None = None
-    #: Linear outputs of one task (classes of a Categorical head): P = outputs_per_task · D.
-    outputs_per_task: int = 1
     _kinds: ClassVar[dict[str, type[Posterior]]] = {}
     #: Arguments of the constructor that it can make of the others, such as factors.
     derived: ClassVar[tuple[str, ...]] = ()
@@ -47,8 +54,13 @@ class Posterior(TorchDistribution):
         super().__init_subclass__(**kwargs)
         Posterior._kinds[_kind(cls)] = cls
 
-    def __init__(self, tasks: int, size: int) -> None:
+    def __init__(
+        self, tasks: int, size: int, *, outputs_per_task: int = 1, info: Info | None = None
+    ) -> None:
         super().__init__(torch.Size([tasks]), torch.Size([size]), validate_args=False)
+        self.outputs_per_task = outputs_per_task
+        if info is not None:
+            self.info = info
 
     @property
     def tasks(self) -> int:
@@ -60,10 +72,14 @@ class Posterior(TorchDistribution):
         """Mean as a weight matrix, one row per output, [tasks · outputs_per_task, D]."""
         return self.mean.reshape(self.tasks * self.outputs_per_task, -1)
 
-    def for_outputs(self, outputs_per_task: int) -> Self:
-        """Say how many outputs the weights of one task belong to; returns itself."""
-        self.outputs_per_task = outputs_per_task
-        return self
+    def replace(self, *, outputs_per_task: int | None = None, info: Info | None = None) -> Self:
+        """The same distribution with another meaning of its weights, or more known about it."""
+        made = copy(self)  # with all that was derived from its tensors
+        if outputs_per_task is not None:
+            made.outputs_per_task = outputs_per_task
+        if info is not None:
+            made.info = info
+        return made
 
     def part(self, rows: slice) -> Self:
         """The distribution of some of the tasks."""
@@ -71,10 +87,7 @@ class Posterior(TorchDistribution):
             name: tensor[rows] if len(tensor) == self.tasks else tensor
             for name, tensor in self.tensors().items()
         }
-        made = self._rebuilt(own)
-        if self._info is not None:
-            made.info = self._info.part(rows, self.tasks)
-        return made
+        return self._rebuilt(own, self._info and self._info.part(rows, self.tasks))
 
     def sample(
         self,
@@ -103,10 +116,7 @@ class Posterior(TorchDistribution):
         moved = {name: tensor.to(device=device, dtype=dtype) for name, tensor in own.items()}
         if all(moved[name] is tensor for name, tensor in own.items()):
             return self
-        made = self._rebuilt(moved)
-        if self._info is not None:
-            made.info = self._info.to(device, dtype)
-        return made
+        return self._rebuilt(moved, self._info and self._info.to(device, dtype))
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> Any:
         """Itself for its own batch shape, as Pyro's plates ask for.
@@ -122,23 +132,28 @@ class Posterior(TorchDistribution):
         """The tensors that the constructor takes, by argument name."""
         raise NotImplementedError
 
+    def _numbers(self) -> dict[str, int]:
+        """What else is saved, whole numbers by name."""
+        return {"outputs_per_task": self.outputs_per_task}
+
     @property
     def _info(self) -> Info | None:
         """`info` where it is known already; nothing is computed."""
         return vars(self).get("info")
 
-    def _rebuilt(self, tensors: dict[str, Tensor]) -> Self:
-        """One like this of other tensors, with all that it carries beside them but `info`."""
+    def _rebuilt(self, tensors: dict[str, Tensor], info: Info | None) -> Self:
+        """One like this of other tensors, with all that it carries beside them."""
         build: Any = type(self)
         made: Self = build(**tensors)
-        return made.for_outputs(self.outputs_per_task)
+        return made.replace(outputs_per_task=self.outputs_per_task, info=info)
 
     def _as_dense(self, dense: Gaussian) -> Gaussian:
         """This distribution as a Gaussian, with what is known about it."""
-        if self._info is not None:
-            own = dense.info
-            dense.info = replace(self._info, jitter=own.jitter, condition=own.condition)
-        return dense.for_outputs(self.outputs_per_task)
+        own = dense.info
+        info = self._info and dataclasses.replace(
+            self._info, jitter=own.jitter, condition=own.condition
+        )
+        return dense.replace(outputs_per_task=self.outputs_per_task, info=info)
 
     def sound(self) -> bool:
         """Whether this is a distribution: finite and, of a kind that has a precision, definite."""
@@ -148,7 +163,8 @@ class Posterior(TorchDistribution):
         """Tensors under plain names, which `from_state_dict` rebuilds to the bit.
 
         They are `<kind>.<argument of the constructor>`, `<kind>.outputs_per_task` and
-        `<kind>.info.<field>`.
+        `<kind>.info.<field>`; a kind is a class with its module, of this package
+        `bayesagg_pyro.<class>`.
         """
         return state_of(_kind(type(self)), self)
 
@@ -175,6 +191,6 @@ class Posterior(TorchDistribution):
 
 
 def _kind(cls: type[Posterior]) -> str:
-    """What a class is called in saved states: classes of users with their module."""
+    """What a class is called in saved states."""
     inside = cls.__module__.startswith("bayesagg_pyro.")
-    return cls.__name__ if inside else f"{cls.__module__}.{cls.__qualname__}"
+    return f"bayesagg_pyro.{cls.__name__}" if inside else f"{cls.__module__}.{cls.__qualname__}"

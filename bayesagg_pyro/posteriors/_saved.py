@@ -26,7 +26,7 @@ _COLUMNS = "_by_columns"
 def state_of(kind: str, posterior: Posterior) -> dict[str, Tensor]:
     """The tensors of a posterior, behind the name of its kind."""
     state = dict(_laid_out(name, tensor) for name, tensor in posterior.tensors().items())
-    state["outputs_per_task"] = number(posterior.outputs_per_task)
+    state |= {name: number(value) for name, value in posterior._numbers().items()}
     if posterior.info is not None:
         state |= named("info", {name: saved(v) for name, v in posterior.info.known().items()})
     return named(kind, state)
@@ -36,14 +36,7 @@ def rebuilt(
     kinds: Mapping[str, type[Posterior]], state: Mapping[str, Tensor], device: torch.device | None
 ) -> Posterior:
     """The posterior of one of the kinds, checked; see `Posterior.from_state_dict`."""
-    found = [kind for kind in kinds if part(state, kind)]
-    if len(found) != 1:
-        raise StateError(
-            f"a saved posterior must be of one class that is defined here, but holds "
-            f"{sorted(state)}; import the module that defines it first"
-        )
-    (kind,) = found
-    cls, own = kinds[kind], part(state, kind)
+    kind, cls, own = _class_of(kinds, state)
     told = {name: value.to(device, copy=True) for name, value in part(own, "info").items()}
     outputs = count(own, "outputs_per_task")
     given = {k: v for k, v in own.items() if k != "outputs_per_task" and "." not in k}
@@ -71,8 +64,29 @@ def rebuilt(
     if "jitter" in given and made.info is not None:
         _check_info(kind, made, made.info)
     if told:
-        made.info = _info(kind, made, told)
-    return made.for_outputs(outputs)
+        made = made.replace(info=_info(kind, made, told))
+    return made.replace(outputs_per_task=outputs)
+
+
+def _class_of(
+    kinds: Mapping[str, type[Posterior]], state: Mapping[str, Tensor]
+) -> tuple[str, type[Posterior], dict[str, Tensor]]:
+    """The one class that all of a state is of, by its short name and with what was saved of it.
+
+    Earlier states have this package's classes without its name.
+
+    Raises:
+        StateError: if there is none.
+    """
+    short = {kind.removeprefix("bayesagg_pyro."): cls for kind, cls in kinds.items()}
+    for kind, cls in sorted({**short, **kinds}.items(), key=lambda item: -len(item[0])):
+        own = part(state, kind)
+        if own and len(own) == len(state):
+            return kind.removeprefix("bayesagg_pyro."), cls, own
+    raise StateError(
+        f"a saved posterior must be of one class that is defined here, but holds "
+        f"{sorted(state)}; import the module that defines it first"
+    )
 
 
 def _info(kind: str, posterior: Posterior, told: dict[str, Tensor]) -> Info:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -32,11 +30,7 @@ def where(flag: Tensor, new: Posterior, old: Posterior) -> Posterior:
         tensors = {name: torch.where(flag, t, before[name]) for name, t in after.items()}
     except RuntimeError:  # other numbers of samples, or another rank
         return new
-    build: Any = type(new)
-    made: Posterior = build(**tensors).for_outputs(new.outputs_per_task)
-    if "info" in vars(new):
-        made.info = new.info
-    return made
+    return new._rebuilt(tensors, new._info)
 
 
 def _alike(new: Posterior, old: Posterior) -> tuple[Posterior, Posterior]:

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.heads import Head, Network
 from bayesagg_pyro.predictive._laws import TakesTargets
 

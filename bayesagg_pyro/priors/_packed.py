@@ -42,7 +42,12 @@ def packed_posterior(
             return statistics.posterior(base, **how)
         parts.append(made.tensors())
     whole = {name: torch.cat([own[name] for own in parts]) for name in parts[0]}
-    return PackedGaussian(**whole).for_outputs(head.outputs_per_task)
+    return PackedGaussian(
+        whole["mean"],
+        whole["lower"],
+        whole.get("scale"),
+        outputs_per_task=head.outputs_per_task,
+    )
 
 
 def not_packed(head: Head, kind: type[Posterior]) -> SettingError:

@@ -145,7 +145,8 @@ class _PreviousBatchTracker(Tracker):
                 found.mean, keep * found.precision_matrix + lose * base.precision_matrix
             )
         pull = mixed.solve(base.precision_times(found.mean - base.mean))
-        return mixed.with_mean(found.mean - lose * pull).for_outputs(found.outputs_per_task)
+        mixed = mixed.with_mean(found.mean - lose * pull)
+        return mixed.replace(outputs_per_task=found.outputs_per_task)
 
     @property
     def collected(self) -> bool:

@@ -102,14 +102,15 @@ def dense(head: Head, covariance: Tensor, *, mean: Numbers = 0.0) -> Gaussian:
             f"eigenvalue {torch.linalg.eigvalsh(matrix).amin():.3g})"
         )
     precision = torch.cholesky_inverse(tril)
-    return Gaussian(_mean(head, mean), precision).for_outputs(head.outputs_per_task)
+    return Gaussian(_mean(head, mean), precision, outputs_per_task=head.outputs_per_task)
 
 
 def _independent(head: Head, variance: Tensor, mean: Tensor | None = None) -> DiagonalGaussian:
-    prior = DiagonalGaussian(
-        torch.zeros_like(variance) if mean is None else mean, variance.reciprocal()
+    return DiagonalGaussian(
+        torch.zeros_like(variance) if mean is None else mean,
+        variance.reciprocal(),
+        outputs_per_task=head.outputs_per_task,
     )
-    return prior.for_outputs(head.outputs_per_task)
 
 
 def _mean(head: Head, mean: Numbers) -> Tensor:

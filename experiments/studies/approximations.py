@@ -148,8 +148,9 @@ def _chain(chains: Mapping[str, Posterior], number: int) -> dict[str, Posterior]
     halves: dict[str, Posterior] = {}
     for name, posterior in chains.items():
         assert isinstance(posterior, Empirical)
-        half = Empirical(posterior.by_chain[number])
-        halves[name] = half.for_outputs(posterior.outputs_per_task)
+        halves[name] = Empirical(
+            posterior.by_chain[number], outputs_per_task=posterior.outputs_per_task
+        )
     return halves
 
 

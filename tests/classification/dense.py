@@ -156,12 +156,12 @@ def prior(rng: torch.Generator, head: heads.Head) -> posteriors.Gaussian:
     root = normal(rng, head.tasks, size, size)
     precision = root @ root.mT / size + 0.5 * torch.eye(size, dtype=F64)
     mean = 0.5 * normal(rng, head.tasks, size)
-    return posteriors.Gaussian(mean, precision).for_outputs(head.outputs_per_task)
+    return posteriors.Gaussian(mean, precision).replace(outputs_per_task=head.outputs_per_task)
 
 
 def gaussian(mean: Tensor, covariance: Tensor, outputs: int = 1) -> posteriors.Gaussian:
     """A posterior from mean [T, P] and covariance [T, P, P]."""
-    return posteriors.Gaussian(mean, torch.linalg.inv(covariance)).for_outputs(outputs)
+    return posteriors.Gaussian(mean, torch.linalg.inv(covariance)).replace(outputs_per_task=outputs)
 
 
 KINDS = ("binary", "class")

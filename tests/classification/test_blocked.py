@@ -60,7 +60,7 @@ def test_units_do_not_matter(size, exponent, seed) -> None:
 
 def test_it_is_kept_moved_and_cut_like_any_posterior(rng) -> None:
     blocked, dense = pair(rng, 7)
-    blocked.for_outputs(1)
+    blocked.replace(outputs_per_task=1)
     again = Posterior.from_state_dict(blocked.state_dict())
     assert isinstance(again, BlockedGaussian)
     assert torch.equal(again.variance, blocked.variance)

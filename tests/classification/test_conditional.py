@@ -60,7 +60,7 @@ def test_tasks_do_not_mix(rng, structure) -> None:
     tensors = w.posterior.tensors()
     for t in range(3):
         part = {k: v if v.shape[0] == 1 else v[t : t + 1] for k, v in tensors.items()}
-        p = type(w.posterior)(**part).for_outputs(3)
+        p = type(w.posterior)(**part).replace(outputs_per_task=3)
         one = World(heads.Categorical(4, 3).double(), p, w.features, w.targets[:, t : t + 1])
         for a, b in zip(estimates(one, gradients.Conditional(256), 1), whole, strict=True):
             close(a[:, 0], b[:, t])
@@ -117,11 +117,13 @@ def test_without_uncertainty_it_is_the_plain_gradient(rng, structure) -> None:
     if structure == "full":
         p = gaussian(mean, 1e-20 * torch.eye(15).expand(2, 15, 15).double(), 3)
     elif structure == "diag":
-        p = posteriors.DiagonalGaussian(mean, torch.full((2, 15), 1e20).double()).for_outputs(3)
+        p = posteriors.DiagonalGaussian(mean, torch.full((2, 15), 1e20).double()).replace(
+            outputs_per_task=3
+        )
     else:
         zero = torch.zeros(2, 3, 3).double(), torch.zeros(1, 5, 5).double()
         p = posteriors.KroneckerGaussian(mean, *zero, torch.ones(2), torch.full((2,), 1e20))
-        p = p.to(dtype=torch.float64).for_outputs(3)
+        p = p.to(dtype=torch.float64).replace(outputs_per_task=3)
     h, y = normal(rng, 6, 4), torch.randint(0, 3, (6, 2), generator=rng)
     found = gradients.distribution(head, p, h, y, estimator=gradients.Conditional(64))
     for t in range(2):

@@ -218,7 +218,7 @@ def test_a_tiny_prior_variance_leaves_the_prior(rng, kind) -> None:
     head, h, y = binary(rng) if kind == "binary" else multi(rng)
     mean = normal(rng, *head.point().shape)
     prior = posteriors.DiagonalGaussian(mean, torch.full_like(mean, 1e14))
-    prior = prior.for_outputs(head.outputs_per_task)
+    prior = prior.replace(outputs_per_task=head.outputs_per_task)
     for scheme in SCHEMES:
         p = scheme().infer(head, h, y, prior)
         close(p.mean, mean, 1e-9)

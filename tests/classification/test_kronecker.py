@@ -28,7 +28,7 @@ def kronecker(rng: torch.Generator, tasks: int = 2, shared: bool = False, classe
         torch.kron(outputs[t], inputs[0 if shared else t]) / n[t] + isotropic[t] * eye
         for t in range(tasks)
     ]
-    return found.for_outputs(classes), torch.stack(dense)
+    return found.replace(outputs_per_task=classes), torch.stack(dense)
 
 
 @pytest.mark.parametrize("shared", [False, True])

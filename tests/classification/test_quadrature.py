@@ -164,7 +164,7 @@ def test_two_classes_with_structured_posteriors(rng, structure) -> None:
         inputs = (h.T @ h)[None]
         one = torch.ones(1).double()
         p = posteriors.KroneckerGaussian(normal(rng, 1, 8), outputs, inputs, 6 * one, one)
-    p = p.for_outputs(2)
+    p = p.replace(outputs_per_task=2)
     found = gradients.distribution(head, p, h, y)
     expected = gradients.distribution(head, p.to_gaussian(), h, y)
     close(found.mean, expected.mean)

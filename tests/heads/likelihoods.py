@@ -74,4 +74,4 @@ def gaussian(
     s = scale**2 * (root @ root.mT / size + 0.1 * torch.eye(size, dtype=F64))
     mean = shift * normal(rng, head.tasks, size)
     dense = posteriors.Gaussian(mean, torch.linalg.inv(s))
-    return dense.for_outputs(head.outputs_per_task)
+    return dense.replace(outputs_per_task=head.outputs_per_task)

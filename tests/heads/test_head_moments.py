@@ -74,7 +74,7 @@ def test_heteroscedastic_against_a_grid_of_weights(std, level) -> None:
     head = heads.Heteroscedastic(1, bias=False).double()
     mean = torch.tensor([0.7, level], dtype=F64)
     s = std**2 * torch.tensor([[1.0, 0.6], [0.6, 1.0]], dtype=F64)
-    p = posteriors.Gaussian(mean[None], torch.linalg.inv(s)[None]).for_outputs(2)
+    p = posteriors.Gaussian(mean[None], torch.linalg.inv(s)[None]).replace(outputs_per_task=2)
     axis = torch.linspace(-13, 13, 1301, dtype=F64)
     z = torch.cartesian_prod(axis, axis)
     w = mean + z @ torch.linalg.cholesky(s).T

@@ -62,7 +62,7 @@ def _posterior(head: heads.Head) -> posteriors.Gaussian:
     root = torch.randn(blocks, size, size, generator=seed(3), dtype=F64)
     precision = root @ root.mT + 20 * torch.eye(size, dtype=F64)
     mean = 0.5 * torch.randn(blocks, size, generator=seed(4), dtype=F64)
-    return posteriors.Gaussian(mean, precision).for_outputs(head.outputs_per_task)
+    return posteriors.Gaussian(mean, precision).replace(outputs_per_task=head.outputs_per_task)
 
 
 @pytest.mark.parametrize(("name", "change", "where"), CASES)

@@ -62,7 +62,7 @@ def test_binary_and_two_class_densities_far_out(mean, std) -> None:
     pair = posteriors.Gaussian(
         torch.tensor([[0.0, mean]], dtype=F64),
         torch.diag(torch.tensor([1e14, std**-2]))[None].double(),
-    ).for_outputs(2)
+    ).replace(outputs_per_task=2)
     h = torch.ones(1, 1).double()
     for y in (0, 1):
         sign = 2 * y - 1
@@ -139,7 +139,7 @@ def test_heteroscedastic_predictive(rng) -> None:
     head = heads.Heteroscedastic(1, bias=False).double()
     s = torch.tensor([[0.5, 0.3], [0.3, 0.8]], dtype=F64)
     m = torch.tensor([0.7, -0.5], dtype=F64)
-    p = posteriors.Gaussian(m[None], torch.linalg.inv(s)[None]).for_outputs(2)
+    p = posteriors.Gaussian(m[None], torch.linalg.inv(s)[None]).replace(outputs_per_task=2)
     found = head.predictive(torch.ones(1, 1).double(), p)
     axis = torch.linspace(-12, 12, 1601, dtype=F64)
     z = torch.cartesian_prod(axis, axis)
@@ -172,8 +172,8 @@ def test_an_empirical_posterior_is_the_average_over_its_draws(rng, name) -> None
         "bernoulli": lambda: torch.randint(0, 2, (4, 2), generator=rng),
         "categorical": lambda: torch.randint(0, 4, (4, 2), generator=rng),
     }.get(name, lambda: targets_of(rng, name, 4))()
-    draws = posteriors.Empirical(p.sample((3000,), generator=rng)).for_outputs(
-        head.outputs_per_task
+    draws = posteriors.Empirical(p.sample((3000,), generator=rng)).replace(
+        outputs_per_task=head.outputs_per_task
     )
     found = head.predictive(h, draws)
     assert found.batch_shape == (4, 2)
@@ -203,7 +203,7 @@ def test_samples_follow_the_distribution(rng, name) -> None:
     if name == "student":
         head = heads.StudentT(3, 2, df=8.0, bias=True).double()
     for posterior in (p, posteriors.Empirical(p.sample((50,), generator=rng))):
-        posterior = posterior.for_outputs(head.outputs_per_task)
+        posterior = posterior.replace(outputs_per_task=head.outputs_per_task)
         found = head.predictive(h, posterior)
         if not isinstance(found, PredictiveDistribution):
             continue  # a Categorical of Pyro

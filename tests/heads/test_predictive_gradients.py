@@ -76,7 +76,9 @@ def posterior_of(head: heads.Head, rng: torch.Generator) -> posteriors.Gaussian:
     root = normal(rng, head.blocks, size, size)
     s = 0.2 * (root @ root.mT / size + 0.1 * torch.eye(size, dtype=F64))
     mean = 0.5 * normal(rng, head.blocks, size)
-    return posteriors.Gaussian(mean, torch.linalg.inv(s)).for_outputs(head.outputs_per_task)
+    return posteriors.Gaussian(mean, torch.linalg.inv(s)).replace(
+        outputs_per_task=head.outputs_per_task
+    )
 
 
 def targets_of(name: str, rng: torch.Generator, head: heads.Head) -> Tensor:
@@ -103,7 +105,7 @@ def kinds(dense: posteriors.Gaussian) -> dict[str, Any]:
         "samples": posteriors.Empirical(samples),
         "point": posteriors.Point(mean),
     }
-    return {name: p.for_outputs(outputs) for name, p in made.items()}
+    return {name: p.replace(outputs_per_task=outputs) for name, p in made.items()}
 
 
 def agree(function: Callable[[Tensor], list[Tensor]], h: Tensor, rng: torch.Generator) -> None:
@@ -197,7 +199,7 @@ def test_kronecker_posteriors(rng) -> None:
         a @ a.mT,
         torch.full((T,), 4.0, dtype=F64),
         torch.ones(1, dtype=F64),
-    ).for_outputs(2)
+    ).replace(outputs_per_task=2)
     y = targets_of("heteroscedastic", rng, head)
     agree(lambda h: smooth(head.predictive(h, p), y), normal(rng, B, D), rng)
 

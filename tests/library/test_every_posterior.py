@@ -59,7 +59,7 @@ def make(kind: str, rng: torch.Generator) -> tuple[posteriors.Posterior, Tensor]
         shape, rate = torch.tensor([4.0, 6.0, 9.0], dtype=F64), diagonal[:, 0]
         found = posteriors.NormalInverseGamma(mean, precision, shape, rate)
         covariance = precision.inverse() * (rate / (shape - 1))[:, None, None]
-    return found.for_outputs(C), covariance.expand(TASKS, P, P)
+    return found.replace(outputs_per_task=C), covariance.expand(TASKS, P, P)
 
 
 GAUSSIANS = ["Gaussian", "shared", "Blocked", "Packed", "Diagonal", "LowRank", "Kronecker"]

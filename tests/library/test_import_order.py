@@ -15,7 +15,7 @@ import bayesagg_pyro
 PACKAGE = Path(bayesagg_pyro.__file__).parent
 #: Stages in the order in which they are read; those in one row do not know each other.
 ORDER = [
-    ["errors", "_modes", "quadrature"],
+    ["errors", "_modes", "_torch_distribution", "quadrature"],
     ["_state", "targets", "linalg"],
     ["posteriors"],
     ["heads"],

@@ -67,7 +67,7 @@ METHODS: dict[str, Callable[[Posterior], Posterior]] = {
     "to the same place": lambda p: p.to("cpu", F64),
     "part": lambda p: p.part(slice(1, 3)),
     "expand": lambda p: p.expand(torch.Size([TASKS])),
-    "for_outputs": lambda p: p.for_outputs(OUTPUTS),
+    "replace": lambda p: p.replace(outputs_per_task=OUTPUTS),
     "with_mean": lambda p: p.with_mean(p.mean + 1),
     "to_gaussian": lambda p: p.to_gaussian(),
     "pack": lambda p: posteriors.PackedGaussian.pack(p, torch.float32),
@@ -85,10 +85,10 @@ CASES = [
 
 def carrying(name: str, rng: torch.Generator) -> Posterior:
     """A posterior of two outputs per task with an entry of its own in every field of `info`."""
-    posterior = MAKE[name](rng).for_outputs(OUTPUTS)
+    posterior = MAKE[name](rng).replace(outputs_per_task=OUTPUTS)
     known = posterior.info
     rows = torch.zeros(TASKS, dtype=F64)
-    posterior.info = Info(
+    info = Info(
         jitter=rows if known is None else known.jitter,
         condition=rows + 7 if known is None else known.condition,
         newton_decrement=rows + torch.arange(TASKS),
@@ -106,7 +106,7 @@ def carrying(name: str, rng: torch.Generator) -> Posterior:
         noise_scale=rows + 4,
         left_out=torch.tensor([False, True, True]),
     )
-    return posterior
+    return posterior.replace(info=info)
 
 
 @pytest.mark.parametrize(("name", "method"), CASES)

@@ -44,25 +44,25 @@ def test_rounding_that_costs_definiteness_is_refused() -> None:
 @pytest.mark.parametrize("entry", ["info.jitter", "info.condition", "jitter"])
 def test_info_of_another_posterior_is_refused(entry: str) -> None:
     state = _gaussian(1.0).state_dict()
-    state[f"Gaussian.{entry}"] = torch.zeros(5)
+    state[f"bayesagg_pyro.Gaussian.{entry}"] = torch.zeros(5)
     with pytest.raises((errors.StateError, errors.ShapeError), match="jitter"):
         posteriors.Posterior.from_state_dict(state)
 
 
 def test_info_that_is_not_whole_is_refused() -> None:
     state = _gaussian(1.0).state_dict()
-    del state["Gaussian.info.jitter"]
+    del state["bayesagg_pyro.Gaussian.info.jitter"]
     with pytest.raises(errors.StateError, match="info"):
         posteriors.Posterior.from_state_dict(state)
 
 
 def test_chains_have_each_their_number() -> None:
-    posterior = posteriors.Empirical(torch.randn(8, 2, 3), chains=2)
     zero = torch.zeros(2)
-    posterior.info = posteriors.Info(zero, zero, divergences=torch.zeros(2))
+    info = posteriors.Info(zero, zero, divergences=torch.zeros(2))
+    posterior = posteriors.Empirical(torch.randn(8, 2, 3), chains=2, info=info)
     state = posterior.state_dict()
     posteriors.Posterior.from_state_dict(state)
-    state["Empirical.info.divergences"] = torch.zeros(3)
+    state["bayesagg_pyro.Empirical.info.divergences"] = torch.zeros(3)
     with pytest.raises(errors.StateError, match="info"):
         posteriors.Posterior.from_state_dict(state)
 

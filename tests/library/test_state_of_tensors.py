@@ -157,7 +157,7 @@ def test_indefinite_precisions_are_refused() -> None:
     mtl = trained("full data")
     for name in ("y", "b"):
         state = mtl.state_dict()
-        key = f"state.priors.{name}.FullData.prior.Gaussian.precision_matrix"
+        key = f"state.priors.{name}.FullData.prior.bayesagg_pyro.Gaussian.precision_matrix"
         state[key] = state[key] - 2 * state[key].diagonal(dim1=-2, dim2=-1).amax() * torch.eye(
             state[key].shape[-1], dtype=state[key].dtype
         )
@@ -235,7 +235,7 @@ def test_inside_another_module() -> None:
     two.load_state_dict(one.state_dict())
     assert same(one.state_dict(), two.state_dict())
     spoilt = one.state_dict()
-    spoilt["mtl.state.priors.y.FullData.prior.Gaussian.mean"] *= torch.nan
+    spoilt["mtl.state.priors.y.FullData.prior.bayesagg_pyro.Gaussian.mean"] *= torch.nan
     other = Net(4)
     before = other.mtl.state_dict()
     with pytest.raises(errors.NonFiniteError):

@@ -29,7 +29,7 @@ def dense_posterior(rng: torch.Generator, head: heads.Head) -> posteriors.Gaussi
     root = torch.randn(head.tasks, size, size, generator=rng, dtype=torch.float64)
     precision = root @ root.mT / size + 2 * torch.eye(size, dtype=torch.float64)
     mean = torch.randn(head.tasks, size, generator=rng, dtype=torch.float64)
-    return posteriors.Gaussian(mean, precision).for_outputs(head.outputs_per_task)
+    return posteriors.Gaussian(mean, precision).replace(outputs_per_task=head.outputs_per_task)
 
 
 def gradients_by_autograd(head: heads.Head, weight: Tensor, h: Tensor, y: Tensor) -> Tensor:

@@ -159,7 +159,10 @@ def test_a_step_that_fails_leaves_the_posterior_held() -> None:
         w.mtl.backward(w.backbone(w.x[:6]) * 1e200, y)
     after = held_state(w.mtl, "size")
     assert after["age"] == held["age"]
-    assert torch.equal(after["posterior.Empirical.samples"], held["posterior.Empirical.samples"])
+    assert torch.equal(
+        after["posterior.bayesagg_pyro.Empirical.samples"],
+        held["posterior.bayesagg_pyro.Empirical.samples"],
+    )
 
 
 def held_state(mtl: ba.BayesAgg, name: str) -> dict[str, torch.Tensor]:
@@ -174,7 +177,9 @@ def test_a_state_of_other_heads_changes_nothing() -> None:
     other = World(inference.Ensemble(4, refresh=2), number=1).bayes()
     other.step(0)
     state = w.mtl.state_dict()
-    state["state.held.sick.posterior.Empirical.samples"] = torch.zeros(4, 1, 9, dtype=F64)
+    state["state.held.sick.posterior.bayesagg_pyro.Empirical.samples"] = torch.zeros(
+        4, 1, 9, dtype=F64
+    )
     before = other.mtl.state_dict()
     with pytest.raises(errors.ShapeError, match="saved posterior"):
         other.mtl.load_state_dict(state)
