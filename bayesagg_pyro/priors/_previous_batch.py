@@ -130,6 +130,7 @@ class _PreviousBatchTracker(Tracker):
         keep, lose = 1 - self._policy.forgetting, self._policy.forgetting
         base = self._base.to(found.mean.device, found.mean.dtype)
         if isinstance(found, KroneckerGaussian):
+            assert isinstance(base, DiagonalGaussian)  # else the scheme has refused it
             isotropic = base.precision[:, 0]
             mixed: GaussianFamily = KroneckerGaussian(
                 found.mean,
@@ -138,7 +139,7 @@ class _PreviousBatchTracker(Tracker):
                 keep * found.count,
                 keep * found.isotropic + lose * isotropic,
             )
-        elif isinstance(found, DiagonalGaussian):
+        elif isinstance(found, DiagonalGaussian) and isinstance(base, DiagonalGaussian):
             mixed = DiagonalGaussian(found.mean, keep * found.precision + lose * base.precision)
         else:
             mixed = Gaussian(

@@ -10,6 +10,7 @@ import torch
 from oracles import close, spd
 
 from bayesagg_pyro import linalg, posteriors
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.posteriors import Info, Posterior
 
 TASKS, OUTPUTS, SIZE = 3, 2, 6
@@ -169,3 +170,42 @@ def test_who_says_so_has_draws_that_can_be_differentiated(name, rng) -> None:
         assert not found.has_rsample
     else:
         assert found.has_rsample
+
+
+def test_replacing_leaves_the_original_alone(rng) -> None:
+    p = MAKE["Gaussian"](rng)
+    q = p.replace(outputs_per_task=OUTPUTS, info=Info(torch.zeros(TASKS), torch.ones(TASKS)))
+    assert (p.outputs_per_task, q.outputs_per_task) == (1, OUTPUTS)
+    assert p.info is not q.info
+    assert q.precision_tril is p.precision_tril
+
+
+class Gaussian(posteriors.Gaussian):
+    """A user's own, of the same name."""
+
+
+class Chained(posteriors.Empirical):
+    """A user's own, that saves a number beside its tensors."""
+
+
+def test_classes_of_the_same_name_are_saved_apart(rng) -> None:
+    own = Gaussian(_normal(rng, TASKS, SIZE), spd(rng, TASKS, SIZE))
+    chained = Chained(_normal(rng, 40, TASKS, SIZE), chains=4, outputs_per_task=OUTPUTS)
+    for p in (own, MAKE["Gaussian"](rng), chained):
+        found = Posterior.from_state_dict(p.state_dict())
+        assert type(found) is type(p)
+        assert found.outputs_per_task == p.outputs_per_task
+        assert torch.equal(found.mean, p.mean)
+
+
+def test_states_from_before_kinds_had_a_module_are_read(rng) -> None:
+    p = MAKE["Gaussian"](rng)
+    state = {k.removeprefix("bayesagg_pyro."): v for k, v in p.state_dict().items()}
+    assert "Gaussian.mean" in state
+    assert type(Posterior.from_state_dict(state)) is posteriors.Gaussian
+
+
+def test_a_class_that_is_not_defined_is_refused_by_name(rng) -> None:
+    state = {f"theirs.{k}": v for k, v in MAKE["Gaussian"](rng).state_dict().items()}
+    with pytest.raises(StateError, match=r"theirs\.bayesagg_pyro\.Gaussian.*import the module"):
+        Posterior.from_state_dict(state)
