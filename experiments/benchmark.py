@@ -124,6 +124,9 @@ class Benchmark(ABC):
         method_options: The paper's options of methods for this benchmark, where they differ from
             the methods' own defaults: ``{method: {option: value}}``.
         grid: The values that the paper searched, ``{option of bayesagg: values}``.
+        places: Options that only say where data lie or how they are handed over.
+        later: Options that came after others had left records: at their defaults they decide
+            nothing that those records do not know.
     """
 
     name: ClassVar[str]
@@ -135,6 +138,8 @@ class Benchmark(ABC):
     smallest_batch: ClassVar[int] = 1
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    places: ClassVar[frozenset[str]] = frozenset()
+    later: ClassVar[frozenset[str]] = frozenset()
 
     @property
     @abstractmethod
@@ -210,5 +215,10 @@ class Benchmark(ABC):
         return dataclasses.replace(self, data=data)  # type: ignore[call-arg]
 
     def identity(self) -> dict[str, Any]:
-        """The options that decide the numbers; a subclass leaves out those that only say where."""
-        return self.options()
+        """The options that decide the numbers."""
+        usual = {item.name: item.default for item in dataclasses.fields(self)}
+        return {
+            name: value
+            for name, value in self.options().items()
+            if name not in self.places and not (name in self.later and value == usual[name])
+        }

@@ -32,10 +32,9 @@ from experiments.images.targets import log_odds
 from experiments.scores import AreaUnderCurve, mixed
 from experiments.settings import Settings, require, require_seed
 
-__all__ = ["HEAD", "SINGLE_TASK", "SIZE", "ChestXray14"]
+__all__ = ["HEAD", "SINGLE_TASK", "ChestXray14"]
 
 HEAD: Final = "findings"
-SIZE: Final = 224
 JITTER: Final = 0.4
 ERASE: Final = 0.25
 
@@ -54,7 +53,7 @@ class ChestXray14(Benchmark):
     drawn by patient from the other list. A finding that does not occur in a part (or is all there
     is) has no area under the curve there: it is reported as unknown and left out of Δm.
 
-    Images are resized to 224×224 and kept in grey, as they are. Training images have their
+    Images are resized to ``size`` and kept in grey, as they are. Training images have their
     brightness and contrast changed by up to 40 % (on grey images, this is all that a jitter of
     colours does), and a quarter of them a rectangle of noise.
 
@@ -65,6 +64,8 @@ class ChestXray14(Benchmark):
             training images.
         depth: Of the residual network, 18 or 34.
         weights: What it starts from: ``"imagenet"``, a file with a state dict, or None (random).
+        size: Height and width of the images.
+        width: Features of the network.
     """
 
     name: ClassVar[str] = "chestxray14"
@@ -82,14 +83,21 @@ class ChestXray14(Benchmark):
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"power": (5e-2, 5e-3, 5e-4), "pretrain": (1, 3)}
 
+    places: ClassVar[frozenset[str]] = frozenset({"data"})
+    later: ClassVar[frozenset[str]] = frozenset({"size", "width"})
+
     data: str = "ChestX-ray14"
     split_seed: int = 0
     overlap: Overlap = "error"
     depth: int = 34
     weights: str | None = "imagenet"
+    size: int = 224
+    width: int = 256
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)
+        require(self.size >= 16, "size", self.size, "give at least 16 pixels")
+        require(self.width >= 1, "width", self.width, "give at least 1")
         require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
         require(self.overlap in get_args(Overlap), "overlap", self.overlap, "give error or drop")
 
@@ -105,7 +113,7 @@ class ChestXray14(Benchmark):
         """Read table and lists, decode the images (the first time), and split them."""
         release = read(Path(self.data), self.overlap)
         rows = parts(release, self.split_seed)
-        pixels = decoded("chestxray14", release.files, Form(SIZE, grey=True), default_folder())
+        pixels = decoded("chestxray14", release.files, Form(self.size, grey=True), default_folder())
         make = partial(
             ImageSplit, Images(pixels, device), {HEAD: release.findings}, transform=prepare
         )
@@ -134,18 +142,12 @@ class ChestXray14(Benchmark):
         )
 
     def backbone(self) -> nn.Module:
-        """A residual network with 256 features."""
-        return residual_network(self.depth, self.weights)
+        """A residual network."""
+        return residual_network(self.depth, self.weights, self.width)
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One Bernoulli head with fourteen tasks."""
-        return {HEAD: heads.Bernoulli(256, len(FINDINGS), bias=bias)}
-
-    def identity(self) -> dict[str, Any]:
-        """All but where the release is."""
-        options = self.options()
-        del options["data"]
-        return options
+        return {HEAD: heads.Bernoulli(self.width, len(FINDINGS), bias=bias)}
 
 
 def prepare(images: Tensor, generator: torch.Generator | None) -> Tensor:

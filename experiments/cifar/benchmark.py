@@ -61,6 +61,7 @@ class Cifar(Benchmark):
             the training images where there are fewer than 50,000.
         split_seed: Which images are in which part.
         width: Channels of the network.
+        size: Height and width that a folder's images are resized to; CIFAR's own are 32×32.
     """
 
     name: ClassVar[str] = "cifar-mtl"
@@ -83,12 +84,16 @@ class Cifar(Benchmark):
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"power": (5e-2, 5e-3, 5e-4), "pretrain": (1, 3)}
 
+    places: ClassVar[frozenset[str]] = frozenset({"data"})
+    later: ClassVar[frozenset[str]] = frozenset({"size"})
+
     source: Source = "cifar100"
     data: str | None = None
     training: int | None = None
     validation: int | None = None
     split_seed: int = 0
     width: int = 160
+    size: int = 32
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)
@@ -105,6 +110,13 @@ class Cifar(Benchmark):
             "the source folder needs one with train/<class>/*.jpg and test/<class>/*.jpg",
         )
         require(self.width >= 1, "width", self.width, "give at least 1")
+        require(self.size >= 27, "size", self.size, "three poolings by 3 need at least 27 pixels")
+        require(
+            self.source == "folder" or self.size == SIZE,
+            "size",
+            self.size,
+            f"the images of {self.source} are {SIZE}×{SIZE}; a folder's take any size",
+        )
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -128,7 +140,8 @@ class Cifar(Benchmark):
     def load(self, device: torch.device) -> Data:
         """Read the set (downloaded or decoded the first time) and split it."""
         cache = default_folder()
-        found = load(self.source, None if self.data is None else Path(self.data), cache)
+        place = None if self.data is None else Path(self.data)
+        found = load(self.source, place, cache, size=self.size)
         if found.classes != self.classes:
             raise DataError(
                 f"{self.source} has the classes {some(found.classes)}, not the known ones "
@@ -163,12 +176,13 @@ class Cifar(Benchmark):
 
     def backbone(self) -> nn.Module:
         """The paper's three convolutions."""
-        return CifarNetwork(self.width, image_size=SIZE)
+        return CifarNetwork(self.width, image_size=self.size)
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One Bernoulli head with a task per class."""
-        # Three poolings leave one position of 32×32 pixels, so there are as many features.
-        return {HEAD: heads.Bernoulli(self.width, len(self.classes), bias=bias)}
+        # Three poolings by 3 leave one position of 32×32 pixels, with ``width`` features.
+        features = self.width * (self.size // 27) ** 2
+        return {HEAD: heads.Bernoulli(features, len(self.classes), bias=bias)}
 
     def score(self, values: Values, figures: Figures) -> float:
         """Per cent of images whose largest logit is wrong: lower is better."""
@@ -182,8 +196,7 @@ class Cifar(Benchmark):
 
     def identity(self) -> dict[str, Any]:
         """All but where the images are; of a folder also which images it holds."""
-        options = self.options()
-        del options["data"]
+        options = super().identity()
         if self.source == "folder":
             options["images"] = self._digest
         return options

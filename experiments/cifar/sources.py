@@ -31,7 +31,7 @@ class LabelledImages:
     """Images, one class for each, official training images first.
 
     Attributes:
-        pixels: [N, 3, 32, 32] uint8.
+        pixels: [N, 3, size, size] uint8.
         labels: [N] int64.
         classes: Names of the classes, in the order of the labels.
         training: How many of the images, from the first, are official training images.
@@ -46,7 +46,7 @@ class LabelledImages:
 
 
 def load(
-    source: Source, data: Path | None, cache: Path, *, progress: bool = True
+    source: Source, data: Path | None, cache: Path, *, size: int = SIZE, progress: bool = True
 ) -> LabelledImages:
     """Read a set.
 
@@ -55,6 +55,7 @@ def load(
             once; ``"folder"`` is ``data`` with ``train/<class>/`` and ``test/<class>/``.
         data: The folder; for torchvision the one in which it keeps its data sets.
         cache: Where torchvision's data sets (without ``data``) and decoded images are kept.
+        size: Height and width that a folder's images are resized to.
         progress: Whether to show a bar while decoding.
 
     Raises:
@@ -67,7 +68,7 @@ def load(
                 "the source folder needs to know which: give --data DIR, with train/<class>/*.jpg "
                 "and test/<class>/*.jpg in it"
             )
-        return _folder(data, cache, progress)
+        return _folder(data, cache, size, progress)
     return _torchvision(source, cache if data is None else data)
 
 
@@ -133,7 +134,7 @@ def _super_classes(
     return labels, classes
 
 
-def _folder(data: Path, cache: Path, progress: bool) -> LabelledImages:
+def _folder(data: Path, cache: Path, size: int, progress: bool) -> LabelledImages:
     require_folder(data, "train/<class>/*.jpg and test/<class>/*.jpg")
     parts = {name: _classes(data / name) for name in ("train", "test")}
     others = sum(images_in(entry)[1] for name in parts for entry in _folders(data / name))
@@ -149,7 +150,7 @@ def _folder(data: Path, cache: Path, progress: bool) -> LabelledImages:
         for label, of_class in enumerate(part.values()):
             files += of_class
             labels += [label] * len(of_class)
-    pixels = decoded("folder", files, Form(SIZE), cache, progress=progress)
+    pixels = decoded("folder", files, Form(size), cache, progress=progress)
     return LabelledImages(pixels, torch.tensor(labels), classes, training, others)
 
 

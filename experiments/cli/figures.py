@@ -9,24 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments import figures as drawing
-from experiments import results, tables
-from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.errors import DataError
-from experiments.files import prepare_folder
-from experiments.images.files import some
-from experiments.training import RESULTS
 
-__all__ = ["EPILOG", "figures"]
+__all__ = ["figures"]
 
 Record = Mapping[str, Any]
-
-EPILOG = """
-Example:
-
-python -m experiments figures results/qm9-ls-seed0 results/qm9-bayesagg-seed0 --out results/both
-"""
 
 
 def figures(
@@ -36,9 +23,15 @@ def figures(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the figures; made if missing.")
     ] = Path("results/figures"),
-    debug: o.Debug = False,
+    debug: Annotated[bool, typer.Option(help="Show the full traceback of an error.")] = False,
 ) -> None:
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
+    from experiments import figures as drawing
+    from experiments import results, tables
+    from experiments.errors import DataError
+    from experiments.files import prepare_folder
+    from experiments.output import RESULTS
+
     with friendly(debug) as console:
         folders = list(dict.fromkeys(runs))
         records = [results.load_whole(folder / RESULTS) for folder in folders]
@@ -54,6 +47,9 @@ def figures(
 
 
 def _require_same_tasks(folders: Sequence[Path], records: Sequence[Record]) -> None:
+    from experiments.errors import DataError
+    from experiments.images.files import some
+
     first, *others = [{task["name"] for task in record["tasks"]} for record in records]
     for folder, names in zip(folders[1:], others, strict=True):
         if names != first:

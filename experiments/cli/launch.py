@@ -1,37 +1,32 @@
-"""From options to a finished run, with errors as one line."""
+"""What every command has: refusals as one line, exit statuses, lists of values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperCommand
 
-from bayesagg_pyro.errors import BayesAggError
-from experiments import figures, tables
-from experiments.errors import (
-    ExperimentError,
-    OutOfTime,
-    OutputError,
-    RunInterrupted,
-    SettingsError,
-)
-from experiments.escaping import PlainConsole, visible
-from experiments.files import prepare_folder, remove_if_empty
-from experiments.run import Run
-from experiments.runner.store import Place
-from experiments.terminal import reporter
-from experiments.training import RECORD, RESULTS, Trainer
-
-__all__ = ["Command", "friendly", "launch"]
+__all__ = ["Command", "friendly"]
 
 
 class Command(TyperCommand):
-    """Refuses empty arguments: an empty path would mean the folder that one is in."""
+    """Takes ``--seeds 0 1 2``, shows its help to the letter, and refuses empty arguments.
+
+    An empty path would mean the folder that one is in.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        shown: list[Any] = [self, *self.params]
+        for item in shown:
+            if getattr(item, "help", None):
+                item.help = escape(item.help)
+        self.epilog = escape(self.epilog) if self.epilog else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As any command does."""
@@ -40,8 +35,26 @@ class Command(TyperCommand):
             if not word.strip() or (sign and name.startswith("--") and not value.strip()):
                 told = name if sign else before if before.startswith("-") else "an argument"
                 with friendly(debug=False):
+                    from experiments.errors import SettingsError
+
                     raise SettingsError(f"{told} = {value!r} cannot work: give it a value")
-        return super().parse_args(ctx, args)
+        several = {
+            flag for item in self.params if getattr(item, "multiple", False) for flag in item.opts
+        }
+        return super().parse_args(ctx, list(_repeated(args, several)))
+
+
+def _repeated(args: list[str], several: set[str]) -> Iterator[str]:
+    """``--seeds 0 1`` as ``--seeds 0 --seeds 1``, for options that take several values."""
+    flag, count = "", 0
+    for word in args:
+        if word.startswith("--"):
+            flag, count = word, 0
+        elif flag in several:
+            count += 1
+            if count > 1:
+                yield flag
+        yield word
 
 
 @contextmanager
@@ -53,6 +66,10 @@ def friendly(debug: bool) -> Iterator[Console]:
     Args:
         debug: Let the exception through, with its traceback.
     """
+    from bayesagg_pyro.errors import BayesAggError
+    from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
+    from experiments.escaping import PlainConsole, visible
+
     console = PlainConsole()
     errors = PlainConsole(stderr=True)
     try:
@@ -71,64 +88,3 @@ def friendly(debug: bool) -> Iterator[Console]:
     except KeyboardInterrupt:
         errors.print("interrupted", style="yellow")
         raise typer.Exit(130) from None
-
-
-def launch(
-    run: Run,
-    out: Path | None,
-    *,
-    resume: bool,
-    overwrite: bool,
-    draw: bool,
-    console: Console,
-    record: int | None = None,
-    minutes: float | None = None,
-) -> Mapping[str, Any]:
-    """Train, print the test errors, draw the figures; a run that never began leaves no folder.
-
-    Returns:
-        The results.
-
-    Raises:
-        OutputError: Another process is at work in the folder.
-        ExperimentError: Anything that cannot work; see :class:`experiments.training.Trainer`.
-    """
-    folder = out or Path("results") / (f"{run.benchmark.name}-{run.method}-seed{run.settings.seed}")
-    with _claimed(folder):
-        found = Trainer(
-            run,
-            folder,
-            resume=resume,
-            overwrite=overwrite,
-            reporter=reporter(console),
-            record=record,
-            minutes=minutes,
-        ).train()
-    console.print(tables.single(found))
-    console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)
-    if record is not None:
-        console.print(f"record: {folder / RECORD}", soft_wrap=True, highlight=False)
-    if draw:
-        for path in figures.draw([found], folder / "figures"):
-            console.print(f"figure: {path}", soft_wrap=True, highlight=False)
-    return found
-
-
-@contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which is removed again if an error leaves it empty."""
-    new = prepare_folder(folder)
-    try:
-        with Place(folder).locked() as mine:
-            if not mine:
-                raise OutputError(
-                    f"another process is at work in {folder}: wait until it has finished, or "
-                    "choose another --out"
-                )
-            yield
-    except BaseException:
-        if new and all(file.suffix == ".lock" for file in folder.iterdir()):
-            for file in folder.iterdir():
-                file.unlink()
-            remove_if_empty(folder)
-        raise

@@ -1,234 +1,325 @@
-"""Command-line options that every benchmark has in common, in groups of their own in the help."""
+"""Options of commands: those that a class's fields become, and the few that are no field."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from experiments.methods import METHODS
+from experiments.cli.fields import Field, Source
 
-__all__ = [
-    "BatchSize",
-    "Bias",
-    "Covariance",
-    "Debug",
-    "Device",
-    "Epochs",
-    "Figures",
-    "LearningRate",
-    "Level",
-    "Mean",
-    "MethodName",
-    "MethodOption",
-    "Noise",
-    "Out",
-    "Overwrite",
-    "Power",
-    "Pretrain",
-    "PriorVariance",
-    "Record",
-    "Resolution",
-    "Resume",
-    "Scale",
-    "Seed",
-    "Threads",
-]
+__all__ = ["COMPARE", "RUNS", "SINGLE", "command", "of_benchmark", "of_queue", "preset"]
 
-_WHAT = "What to train"
-_TRAINING = "Training"
-_BAYES = "Bayesian aggregation (only with --method bayesagg)"
-_OUTPUT = "Output"
+WHAT: Final = "What to train"
+DATA: Final = "Data and network"
+TRAINING: Final = "Training"
+BAYES: Final = "Bayesian aggregation (method bayesagg)"
+WHERE: Final = "Where to run"
+OUTPUT: Final = "Output"
 
-MethodName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="How tasks are combined: ls sums their losses (the usual baseline); bayesagg weighs "
-        "their gradients by how certain they are (the paper's method). All: "
-        f"{', '.join(METHODS)}; and torchjd:NAME, such as torchjd:UPGrad.",
-        rich_help_panel=_WHAT,
-    ),
-]
-Level = Annotated[
-    str | None,
-    typer.Option(
-        metavar="losses|parameters|representation",
-        help="Where a method that compares gradients takes them: at all shared parameters, with "
-        "one backward pass for each task, or at the features.",
-        show_default="the method's own",
-        rich_help_panel=_WHAT,
-    ),
-]
-MethodOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help="Any option of the method, such as c=0.5 for cagrad; docs/methods.md lists them. "
-        "Repeat it for several.",
-        rich_help_panel=_WHAT,
-    ),
-]
-Epochs = Annotated[
-    int, typer.Option(help="Passes over the training examples.", rich_help_panel=_WHAT)
-]
-Seed = Annotated[
-    int,
-    typer.Option(
-        help="Decides initial weights, order of examples and, unless --split-seed is given, which "
-        "molecules are in which part.",
-        rich_help_panel=_WHAT,
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|cpu|cuda|cuda:N",
-        help="Where to compute; auto takes a GPU if there is one.",
-        rich_help_panel=_WHAT,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        help="CPU threads. 1 is best for several runs side by side, and for small networks.",
-        show_default="one per core",
-        rich_help_panel=_TRAINING,
-    ),
-]
-BatchSize = Annotated[int, typer.Option(help="Examples per step.", rich_help_panel=_TRAINING)]
-LearningRate = Annotated[
+#: Flags that are not the field's name.
+_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "learning_rate": ("--lr", "--learning-rate"),
+    "head_bias": ("--bias/--no-bias",),
+    "leave_batch_out": ("--leave-batch-out/--keep-batch",),
+}
+
+
+def _option(
+    name: str, kind: Any, flags: Sequence[str], help_: str, panel: str, **settings: Any
+) -> inspect.Parameter:
+    default = settings.pop("default", None)
+    annotation = kind if default is not None or kind is bool else kind | None
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[
+            annotation, typer.Option(*flags, help=help_, rich_help_panel=panel, **settings)
+        ],
+    )
+
+
+def _of_field(field: Field, panel: str, several: bool) -> inspect.Parameter:
+    dashed = field.name.replace("_", "-")
+    if field.kind is bool:
+        flags = _FLAGS.get(field.name, (f"--{dashed}/--no-{dashed}",))
+        return _option(
+            field.name, bool | None, flags, field.help, panel, show_default=field.default
+        )
+    settings: dict[str, Any] = {"metavar": "|".join(field.choices)} if field.choices else {}
+    return _option(
+        field.name,
+        list[field.kind] if several else field.kind,  # type: ignore[name-defined]
+        _FLAGS.get(field.name, (f"--{dashed}",)),
+        field.help,
+        panel,
+        show_default=field.default,
+        **settings,
+    )
+
+
+def of_benchmark(place: str, *, several: bool) -> list[inspect.Parameter]:
+    """Options of a benchmark, of training and of Bayesian aggregation.
+
+    Args:
+        place: ``module:Class`` of the benchmark.
+        several: Whether an option may be given several values.
+    """
+    kind = Source(place)
+    parts = (
+        (kind.fields(), DATA),
+        (Source("experiments.settings:Settings").fields(_dict(kind, "default_settings")), TRAINING),
+        (
+            Source("experiments.methods.bayesagg_options:BayesAggOptions").fields(
+                _dict(kind, "method_options").get("bayesagg")
+            ),
+            BAYES,
+        ),
+    )
+    found: dict[str, inspect.Parameter] = {}
+    for fields, panel in parts:
+        for field in fields:
+            if field.name != "seed":  # --seeds
+                found.setdefault(field.name, _of_field(field, panel, several))
+    return [*found.values()]
+
+
+def of_queue() -> list[inspect.Parameter]:
+    """Options of a cluster's queue, and any other of its parameters as ``NAME=VALUE``."""
+    fields = Source("experiments.runner.engines:Queue").fields()
+    return [_of_field(field, WHERE, False) for field in fields if field.name != "more"] + [
+        _option(
+            "queue",
+            list[str],
+            ["--queue"],
+            "Any other parameter of submitit, such as slurm_qos=high; may be repeated.",
+            WHERE,
+            metavar="NAME=VALUE",
+        )
+    ]
+
+
+def _dict(kind: Source, name: str) -> dict[str, Any]:
+    found = kind.literal(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _method(several: bool) -> inspect.Parameter:
+    return _option(
+        "method",
+        list[str] if several else str,
+        ["--method", "--methods"],
+        "How tasks are combined: ls sums their losses (the usual baseline); bayesagg weighs their "
+        "gradients by how certain they are (the paper's method). docs/methods.md lists all; "
+        "torchjd:NAME takes one of TorchJD's, NAME@LEVEL one that works at several levels."
+        + (" all, paper and ensembles stand for many." if several else ""),
+        WHAT,
+        metavar="all|paper|ensembles|NAME" if several else "NAME",
+        show_default="all (sweep: bayesagg)" if several else "bayesagg",
+    )
+
+
+def preset(about: str = "", **settings: Any) -> inspect.Parameter:
+    """What other options start from; a benchmark tells about its own."""
+    return _option(
+        "preset", str, ["--preset"], f"What other options start from.{about}", WHAT, **settings
+    )
+
+
+def _common(several: bool) -> list[inspect.Parameter]:
+    return [
+        _method(several),
+        preset(),
+        _seeds(several, "0"),
+        *_changes(several),
+    ]
+
+
+def _seeds(several: bool, default: str) -> inspect.Parameter:
+    return _option(
+        "seeds",
+        list[str] if several else int,
+        ["--seeds", "--seed"],
+        "Decides initial weights, order of examples and, unless --split-seed is given, which "
+        "examples are in which part." + (" A run for each." if several else ""),
+        WHAT,
+        metavar="N..." if several else "N",
+        show_default=default,
+    )
+
+
+def _changes(several: bool) -> list[inspect.Parameter]:
+    more = "; given twice, both values are run" if several else ""
+    return [
+        _option(
+            "level",
+            str,
+            ["--level"],
+            "Where a method that compares gradients takes them: at all shared parameters, with one "
+            "backward pass for each task, or at the features.",
+            WHAT,
+            metavar="losses|parameters|representation",
+            show_default="the method's own",
+        ),
+        _option(
+            "changes",
+            list[str],
+            ["--set", "--option"],
+            f"Any option of the benchmark, of training or of the method, such as c=0.5 for cagrad, "
+            f"or METHOD.OPTION of one method alone; may be repeated{more}.",
+            WHAT,
+            metavar="NAME=VALUE",
+        ),
+    ]
+
+
+_MINUTES: Final = _option(
+    "minutes",
     float,
-    typer.Option(
-        "--lr",
-        help="Adam's learning rate at the start; it is multiplied by 0.7 after 5 epochs without a "
-        "better validation Δm, down to 1e-5.",
-        rich_help_panel=_TRAINING,
+    ["--minutes"],
+    "Stop at the end of the last epoch that fits into so many minutes, with exit status 3.",
+    OUTPUT,
+    metavar="M",
+    show_default="no limit",
+)
+_RECORD: Final = _option(
+    "record",
+    int,
+    ["--record"],
+    "Write diagnostics of one training step in so many (features, posteriors, gradients, "
+    "weights) into record.jsonl beside the results.",
+    OUTPUT,
+    metavar="EVERY",
+    show_default="none",
+)
+_DEBUG: Final = _option(
+    "debug", bool, ["--debug"], "Show the full traceback of an error.", OUTPUT, default=False
+)
+
+
+def _out(help_: str, default: str) -> inspect.Parameter:
+    return _option("out", Path, ["--out"], help_, OUTPUT, metavar="DIR", show_default=default)
+
+
+SINGLE: Final[Sequence[inspect.Parameter]] = (
+    *_common(several=False),
+    _out(
+        "Folder for checkpoint, results and figures; made if missing.",
+        "results/BENCHMARK-METHOD-seedS",
     ),
-]
-Bias = Annotated[
-    bool,
-    typer.Option(
-        "--bias/--no-bias",
-        help="Give heads a bias; the paper's have none.",
-        rich_help_panel=_TRAINING,
+    _option(
+        "resume",
+        bool,
+        ["--resume"],
+        "Go on from the checkpoint in --out. Give the same settings; more --epochs and another "
+        "--device are fine.",
+        OUTPUT,
+        default=False,
     ),
-]
-Pretrain = Annotated[
-    int | None,
-    typer.Option(
-        help="Epochs of ls before the first Bayesian one.",
-        show_default="50",
-        rich_help_panel=_BAYES,
+    _option(
+        "overwrite",
+        bool,
+        ["--overwrite"],
+        "Start anew even if --out holds a run.",
+        OUTPUT,
+        default=False,
     ),
-]
-Power = Annotated[
-    float | None,
-    typer.Option(
-        help="Exponent of the precision in the weights: 0 weighs all tasks alike, 1 fully by "
-        "certainty.",
-        show_default="0.85",
-        rich_help_panel=_BAYES,
+    _MINUTES,
+    _RECORD,
+    _option("figures", bool, ["--figures/--no-figures"], "Draw figures.", OUTPUT, default=True),
+    _DEBUG,
+)
+"""Of one run."""
+
+_SCHEDULED: Final = (
+    _option("jobs", int, ["--jobs"], "Runs side by side.", WHERE, default=1),
+    _option(
+        "engine",
+        str,
+        ["--engine"],
+        "Processes on this machine, or jobs of a Slurm cluster through submitit (submitit-local: "
+        "the same, tried on this machine).",
+        WHERE,
+        metavar="local|slurm|submitit-local",
+        default="local",
     ),
-]
-PriorVariance = Annotated[
-    float | None,
-    typer.Option(
-        help="Variance of the prior over head weights. The default suits the whole data set; a "
-        "few thousand molecules want 1.",
-        show_default="0.001",
-        rich_help_panel=_BAYES,
+    _MINUTES,
+    _RECORD,
+    _option("plan", bool, ["--plan"], "Show what would be run, and stop.", OUTPUT, default=False),
+    _option(
+        "estimate",
+        bool | None,
+        ["--estimate/--no-estimate"],
+        "Try a few steps of each method first, to say what the plan costs; with a queue, as a job "
+        "of it.",
+        OUTPUT,
+        show_default="of runs and sweeps on this machine",
     ),
-]
-Resolution = Annotated[
-    str | None,
-    typer.Option(
-        metavar="example|dimension|task",
-        help="What gets a weight of its own: each example and dimension (the paper), each "
-        "dimension of a task, or each task.",
-        show_default="example",
-        rich_help_panel=_BAYES,
+    _DEBUG,
+)
+
+RUNS: Final[Sequence[inspect.Parameter]] = (
+    *_common(several=True),
+    _out("The results store: a folder for each run; made if missing.", "results/store"),
+    *_SCHEDULED,
+)
+"""Of many runs."""
+
+COMPARE: Final[Sequence[inspect.Parameter]] = (
+    _option(
+        "only",
+        list[str],
+        ["--only"],
+        "Labels of entries; may be repeated.",
+        WHAT,
+        metavar="LABEL...",
+        show_default="all",
     ),
-]
-Covariance = Annotated[
-    str | None,
-    typer.Option(
-        metavar="diagonal|full",
-        help="Treat dimensions one by one, or together, which needs --power 1 and much more time.",
-        show_default="diagonal",
-        rich_help_panel=_BAYES,
+    _seeds(True, "the comparison's"),
+    *_changes(several=False),
+    _out("Folder for all runs.", "results/NAME"),
+    *_SCHEDULED,
+    _option(
+        "table_only",
+        bool,
+        ["--table-only"],
+        "Run nothing; show what is there.",
+        OUTPUT,
+        default=False,
     ),
-]
-Mean = Annotated[
-    str | None,
-    typer.Option(
-        metavar="posterior|plug-in",
-        help="Average each gradient over the posterior (the paper), or take it at the posterior "
-        "mean, where uncertainty decides the weights alone.",
-        show_default="posterior",
-        rich_help_panel=_BAYES,
-    ),
-]
-Noise = Annotated[
-    str | None,
-    typer.Option(
-        metavar="unit|learned|integrated",
-        help="Noise of the regression heads: that of standardised targets (the paper), for each "
-        "task what the training data make most probable, or unknown and integrated over.",
-        show_default="unit",
-        rich_help_panel=_BAYES,
-    ),
-]
-Scale = Annotated[
-    str | None,
-    typer.Option(
-        metavar="mean|sum",
-        help="Size of the update: mean (the paper), or sum, which keeps the size that the "
-        "pre-training had.",
-        show_default="mean",
-        rich_help_panel=_BAYES,
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder for checkpoint, results and figures; made if missing.",
-        show_default="results/BENCHMARK-METHOD-seedS",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Go on from the checkpoint in --out. Give the same settings; more --epochs and "
-        "another --device are fine.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Overwrite = Annotated[
-    bool,
-    typer.Option(
-        "--overwrite", help="Start anew even if --out holds a run.", rich_help_panel=_OUTPUT
-    ),
-]
-Record = Annotated[
-    int | None,
-    typer.Option(
-        metavar="EVERY",
-        help="Write diagnostics of one training step in so many (features, posteriors, gradients, "
-        "weights) into record.jsonl beside the results.",
+    _option(
+        "figure",
+        Path,
+        ["--figure"],
+        "Draw PATH.png and PATH.pdf, and PATH-record of what was recorded.",
+        OUTPUT,
+        metavar="PATH",
         show_default="none",
-        rich_help_panel=_OUTPUT,
     ),
-]
-Figures = Annotated[
-    bool, typer.Option("--figures/--no-figures", help="Draw figures.", rich_help_panel=_OUTPUT)
-]
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", help="Show the full traceback of an error.", rich_help_panel=_OUTPUT),
-]
+    _option(
+        "markdown",
+        bool,
+        ["--markdown"],
+        "Print the table as Markdown.",
+        OUTPUT,
+        default=False,
+    ),
+)
+"""Of a comparison."""
+
+
+def command(
+    parameters: Sequence[inspect.Parameter], body: Callable[[dict[str, Any]], None]
+) -> Callable[..., None]:
+    """A function with these parameters that hands them on by name."""
+
+    def run(**given: Any) -> None:
+        body(given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

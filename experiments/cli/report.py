@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
-from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.errors import SettingsError
-from experiments.escaping import PlainConsole, visible
-from experiments.report import FORMATS, NAMES, markdown, tables, terminal, write
-from experiments.report.figures import draw
-from experiments.report.latex import latex
-from experiments.report.write import Format, SingleTask
-from experiments.runner import records
 
-__all__ = ["EPILOG", "report"]
+__all__ = ["report"]
 
 _WIDE = 220
 """Columns of a table that goes into a file or a pipe."""
-
-EPILOG = """
-Examples:
-
-Everything that a store has, in the terminal:
-python -m experiments report results/store
-
-One table, as LaTeX, and all figures:
-python -m experiments report results/store --table qm9-full --format latex --out results/report
-"""
 
 
 def report(
@@ -40,13 +22,13 @@ def report(
     table: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="|".join(NAMES),
+            metavar="NAME",
             help="Which table of the paper; may be repeated.",
             show_default="all that have something to show",
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")
+        str, typer.Option("--format", metavar="terminal|md|latex", help="How it is written.")
     ] = "terminal",
     out: Annotated[
         Path | None,
@@ -65,13 +47,20 @@ def report(
             "runs in the store.",
         ),
     ] = "published",
-    debug: o.Debug = False,
+    debug: Annotated[bool, typer.Option(help="Show the full traceback of an error.")] = False,
 ) -> None:
     """The paper's tables and figures from finished runs, ours beside the paper's.
 
     What was not run is marked so. Of several configurations of a method the one that is best on
     validation is shown; numbers are those of the test split.
     """
+    from experiments.errors import SettingsError
+    from experiments.escaping import PlainConsole, visible
+    from experiments.report import FORMATS, markdown, tables, terminal, write
+    from experiments.report.figures import draw
+    from experiments.report.latex import latex
+    from experiments.runner import records
+
     with friendly(debug) as console:
         for name, value, known in (
             ("format", form, FORMATS),
@@ -80,7 +69,7 @@ def report(
             if value not in known:
                 raise SettingsError(f"{name} = {value!r} is unknown: give {' or '.join(known)}")
         unreadable: list[str] = []
-        made = tables(store, table, cast(SingleTask, single_task), unreadable.append)
+        made = tables(store, table, single_task, unreadable.append)  # type: ignore[arg-type]
         for line in unreadable:
             PlainConsole(stderr=True).print(
                 visible(f"warning: {line}"), style="yellow", soft_wrap=True, highlight=False
@@ -95,7 +84,7 @@ def report(
                 text = latex(one) if form == "latex" else markdown(one)
                 console.print(text, soft_wrap=True, highlight=False, markup=False)
         else:
-            path = write(made, cast(Format, form), out)
+            path = write(made, form, out)  # type: ignore[arg-type]
             out = path.parent
             console.print(f"tables: {path}", soft_wrap=True, highlight=False)
         if not made:

@@ -7,63 +7,66 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli import image_options as i
-from experiments.cli import options as o
 from experiments.cli.launch import friendly
-from experiments.settings import require
-from experiments.studies import STUDIES, Context, conduct
-from experiments.studies.study import RESULTS
+from experiments.studies import NAMES, find
 
-__all__ = ["EPILOG", "study"]
+__all__ = ["calibration", "study"]
 
-EPILOG = """
-Examples:
-
-python -m experiments study approximations
-
-python -m experiments study missing --out results/study-missing
-"""
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder for results.json, tables.md and figures.",
+        show_default="results/study-NAME",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", "--seeds", help="The first seed.")]
+Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="The smallest setting: shows that it works, not what comes out."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
 
 
 def study(
-    name: Annotated[str, typer.Argument(metavar="|".join(STUDIES), help="Which question.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for results.json and figures.",
-            show_default="results/study-NAME",
-        ),
-    ] = None,
-    seed: i.Seed = 0,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="The smallest setting: shows that it works, not what comes out."
-        ),
-    ] = False,
-    debug: o.Debug = False,
+    name: Annotated[str, typer.Argument(metavar="|".join(NAMES), help="Which question.")],
+    out: Out = None,
+    seed: Seed = 0,
+    quick: Quick = False,
+    debug: Debug = False,
 ) -> None:
     """Answer one question about the method by a few small runs, in minutes.
 
     approximations: how far are inference schemes apart, and does it change the update? priors:
     which prior keeps up with moving features? missing: what happens when labels are missing? heads:
-    what do heads that are not linear bring?
+    what do heads that are not linear bring? calibration: does each scheme put true weights where
+    its posterior says?
     """
     with friendly(debug) as console:
-        require(name in STUDIES, "study", name, f"give one of {', '.join(STUDIES)}")
+        chosen = find(name)
+        from experiments.studies.study import RESULTS, Context, conduct
+
         folder = out or Path("results") / f"study-{name}"
-        chosen = STUDIES[name]
         console.print(chosen.question, style="bold")
 
         def told(line: str) -> None:
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
-        outcome = conduct(chosen, Context(folder, seed, quick, told))
-        for table in outcome.tables.values():
+        found = conduct(chosen, Context(folder, seed, quick, told))
+        for table in found.tables.values():
             console.print(table.grid())
-        for note in outcome.notes:
+        for note in found.notes:
             told(note)
         told(f"results: {folder / RESULTS}")
-        for figure in outcome.figures:
+        for figure in found.figures:
             told(f"figure: {folder / figure}.png")
+
+
+def calibration(
+    out: Out = Path("results/calibration"),
+    seed: Seed = 0,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """The study ``calibration``: does each inference scheme give its model's posterior?"""
+    study("calibration", out, seed, quick, debug)

@@ -1,7 +1,6 @@
-"""Comparisons: several methods or settings, each with several seeds, in one table."""
+"""What finished runs of a comparison show: one table, and figures."""
 
-from experiments.compare.catalogue import COMPARISONS, find
-from experiments.compare.comparison import Comparison, Entry
-from experiments.compare.table import rows, table
+from experiments.compare.figure import draw
+from experiments.compare.table import markdown, rows, table
 
-__all__ = ["COMPARISONS", "Comparison", "Entry", "find", "rows", "table"]
+__all__ = ["draw", "markdown", "rows", "table"]

@@ -15,9 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from bayesagg_pyro import diagnostics
 from experiments import checkpoints, results
-from experiments.compare.comparison import Comparison, Job
 from experiments.errors import CheckpointError
 from experiments.figures import COLOURS, STYLE, log_axis, write_figure
+from experiments.runner import Job, configurations
 from experiments.training import CHECKPOINT, RECORD, RESULTS
 
 __all__ = ["curves", "draw", "recorded"]
@@ -37,7 +37,7 @@ _PANELS: Final[tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...]] 
 )
 
 
-def draw(comparison: Comparison, jobs: Sequence[Job], out: Path, stem: Path) -> list[Path]:
+def draw(jobs: Sequence[Job], stem: Path) -> list[Path]:
     """Draw the scores as ``stem.png`` and ``.pdf``, and records, if any, as ``stem-record``.
 
     Returns:
@@ -46,29 +46,27 @@ def draw(comparison: Comparison, jobs: Sequence[Job], out: Path, stem: Path) -> 
     Raises:
         OutputError: They cannot be written.
     """
-    found = [write_figure(lambda: curves(comparison, jobs, out), stem)]
-    if any((out / job.folder / RECORD).is_file() for job in jobs):
+    found = [write_figure(lambda: curves(jobs), stem)]
+    if any((job.folder / RECORD).is_file() for job in jobs):
         second = stem.with_name(f"{stem.name}-record")
-        found.append(write_figure(lambda: recorded(comparison, jobs, out), second))
+        found.append(write_figure(lambda: recorded(jobs), second))
     return found
 
 
-def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
+def curves(jobs: Sequence[Job]) -> Figure:
     """Score and training loss by epoch: means over seeds, with each seed as a thin line."""
     with matplotlib.rc_context(cast(Any, STYLE)):
         figure = Figure(figsize=(7.0, 3.6), layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2)
-        for index, entry in enumerate(comparison.entries):
-            histories = [
-                found for job in jobs if job.label == entry.label and (found := _history(job, out))
-            ]
+        for index, group in enumerate(configurations(jobs)):
+            histories = [found for job in group if (found := _history(job))]
             if histories:
                 seeds = f"{len(histories)} seed" + ("s" if len(histories) > 1 else "")
-                label = f"{entry.title} ({seeds})"
+                label = f"{group[0].title} ({seeds})"
                 _lines(left, [_column(h, "score") for h in histories], _look(index), label)
                 _lines(right, [_loss(h) for h in histories], _look(index), label)
-        score = comparison.benchmark.score_name
+        score = jobs[0].run.benchmark.score_name
         for axes, name in ((left, f"validation {score} (%)"), (right, "training loss")):
             axes.set(xlabel="epoch", ylabel=name)
             log_axis(axes)
@@ -77,14 +75,14 @@ def curves(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
     return figure
 
 
-def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
+def recorded(jobs: Sequence[Job]) -> Figure:
     """What each entry's first recorded seed shows, averaged over the records of an epoch."""
     with matplotlib.rc_context(cast(Any, STYLE)):
         figure = Figure(figsize=(7.0, 4.6), layout="constrained")
         FigureCanvasAgg(figure)
         panels = figure.subplots(2, 3).flatten()
-        for index, entry in enumerate(comparison.entries):
-            files = [out / job.folder / RECORD for job in jobs if job.label == entry.label]
+        for index, group in enumerate(configurations(jobs)):
+            files = [job.folder / RECORD for job in group]
             file = next((file for file in files if file.is_file()), None)
             if file is not None:
                 rows = diagnostics.read(file)
@@ -96,7 +94,7 @@ def recorded(comparison: Comparison, jobs: Sequence[Job], out: Path) -> Figure:
                     means = [statistics.fmean(values) for values in points.values()]
                     if means:
                         axes.plot(
-                            [*points], means, **_look(index), linewidth=1.0, label=entry.title
+                            [*points], means, **_look(index), linewidth=1.0, label=group[0].title
                         )
         for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
             axes.set(title=title, xlabel="epoch")
@@ -129,8 +127,8 @@ def _lines(axes: Axes, runs: list[list[float]], look: dict[str, Any], label: str
     axes.plot(range(1, shortest + 1), mean, **look, linewidth=1.2, label=label)
 
 
-def _history(job: Job, out: Path) -> History:
-    folder = out / job.folder
+def _history(job: Job) -> History:
+    folder = job.folder
     if (folder / RESULTS).exists():
         history: History = results.load(folder / RESULTS)["history"]
         return history

@@ -5,16 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from experiments.compare.comparison import Comparison, Job
-from experiments.compare.finished import differences, record
-from experiments.compare.work import progress
+from experiments.benchmark import Benchmark
+from experiments.comparisons import Comparison
 from experiments.escaping import markdown as escaped
 from experiments.escaping import terminal
+from experiments.runner import Job, Place, State, configurations
 from experiments.tables import number
 
 __all__ = ["Row", "markdown", "rows", "table"]
@@ -46,23 +45,18 @@ class Row:
     unfinished: list[str]
 
 
-def rows(comparison: Comparison, jobs: Sequence[Job], out: Path) -> list[Row]:
-    """What is there, entry by entry."""
-    found = []
-    for entry in comparison.entries:
-        own = [job for job in jobs if job.label == entry.label]
-        if own:
-            found.append(_row(entry.title, own, out))
-    return found
+def rows(jobs: Sequence[Job]) -> list[Row]:
+    """What is there, configuration by configuration."""
+    return [_row(group) for group in configurations(jobs)]
 
 
-def table(comparison: Comparison, found: Sequence[Row]) -> Table:
+def table(comparison: Comparison, benchmark: Benchmark, found: Sequence[Row]) -> Table:
     """The rows for a terminal: entries as columns, or as lines where there are many."""
     if len(found) > _COLUMNS:
-        return _long(comparison, found)
-    names = [(terminal(task.symbol), terminal(task.unit)) for task in comparison.benchmark.tasks]
-    score = comparison.benchmark.score_name
-    made = _empty(comparison, comparison.benchmark.metric)
+        return _long(comparison, benchmark.score_name, found)
+    names = [(terminal(task.symbol), terminal(task.unit)) for task in benchmark.tasks]
+    score = benchmark.score_name
+    made = _empty(comparison, benchmark.metric)
     made.add_column("task")
     made.add_column("unit")
     for row in found:
@@ -88,9 +82,8 @@ def _empty(comparison: Comparison, what: str) -> Table:
     )
 
 
-def _long(comparison: Comparison, found: Sequence[Row]) -> Table:
+def _long(comparison: Comparison, score: str, found: Sequence[Row]) -> Table:
     """One line for each entry, without the tasks."""
-    score = comparison.benchmark.score_name
     made = _empty(comparison, score)
     made.add_column("setting")
     for name in (f"{score} %", "last epoch", "seeds", "minutes"):
@@ -104,10 +97,10 @@ def _long(comparison: Comparison, found: Sequence[Row]) -> Table:
     return made
 
 
-def markdown(comparison: Comparison, found: Sequence[Row]) -> str:
+def markdown(benchmark: Benchmark, found: Sequence[Row]) -> str:
     """The rows for a page: tasks as columns."""
-    score = comparison.benchmark.score_name
-    symbols = [escaped(task.symbol) for task in comparison.benchmark.tasks]
+    score = benchmark.score_name
+    symbols = [escaped(task.symbol) for task in benchmark.tasks]
     lines = [
         "| " + " | ".join(["", *symbols, f"{score} %", f"{score} %, last epoch", "seeds"]) + " |",
         "| --- " + "| ---: " * (len(symbols) + 3) + "|",
@@ -129,20 +122,20 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):,.1f}"
 
 
-def _row(title: str, jobs: Sequence[Job], out: Path) -> Row:
+def _row(jobs: Sequence[Job]) -> Row:
     records: list[dict[str, Any]] = []
     seeds: list[int] = []
     unfinished = []
     for job in jobs:
-        found = record(job, out)
-        other = [] if found is None else differences(job, found)
+        place, seed = Place(job.folder), job.run.settings.seed
+        other = place.differences(job.run)
         if other:
-            unfinished.append(f"seed {job.seed}: other settings ({'; '.join(other)})")
-        elif found is not None:
-            records.append(found)
-            seeds.append(job.seed)
+            unfinished.append(f"seed {seed}: other settings ({'; '.join(other)})")
+        elif place.state() is State.DONE:
+            records.append(place.load())
+            seeds.append(seed)
         else:
-            unfinished.append(f"seed {job.seed}: {progress(job, out)}/{job.run.settings.epochs}")
+            unfinished.append(f"seed {seed}: {place.epochs()}/{job.run.settings.epochs}")
     tasks: list[float | None] = []
     for task in jobs[0].run.benchmark.tasks:
         values = [found["best"]["test"].get(task.name) for found in records]
@@ -150,7 +143,7 @@ def _row(title: str, jobs: Sequence[Job], out: Path) -> Row:
         tasks.append(statistics.fmean(known) if known else None)
     times = [found["timing"]["seconds"] / 60 for found in records]
     return Row(
-        title=title,
+        title=jobs[0].title,
         seeds=seeds,
         tasks=tasks,
         best=[found["best"]["test_score"] for found in records],

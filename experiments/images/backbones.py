@@ -11,15 +11,15 @@ from models.resnet import ResNetFeatures, WeightsError
 __all__ = ["residual_network"]
 
 
-def residual_network(depth: int, weights: str | None) -> nn.Module:
-    """A residual network with 256 features.
+def residual_network(depth: int, weights: str | None, features: int = 256) -> nn.Module:
+    """A residual network with so many features.
 
     Raises:
         SettingsError: There is no such depth, or torchvision is missing.
         DataError: The weights cannot be had, or do not fit.
     """
     try:
-        return ResNetFeatures(depth, weights=weights)
+        return ResNetFeatures(depth, features, weights=weights)
     except (NetworkError, MissingPackageError) as error:
         raise SettingsError(str(error)) from error
     except WeightsError as error:

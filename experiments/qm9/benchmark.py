@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -102,6 +101,8 @@ class Qm9(Benchmark):
     single_task_source: ClassVar[str] = published.QM9_SOURCE
     default_settings: ClassVar[Settings] = Settings()
 
+    places: ClassVar[frozenset[str]] = frozenset({"data", "groups"})
+
     molecules: int | None = None
     validation: int | None = None
     test: int | None = None
@@ -183,9 +184,3 @@ class Qm9(Benchmark):
     def heads(self, bias: bool) -> dict[str, heads.Head]:
         """One Gaussian head with eleven tasks."""
         return {HEAD: heads.Gaussian(self.width, tasks=len(BENCHMARK), bias=bias)}
-
-    def identity(self) -> dict[str, Any]:
-        """All but where the data file lies and how batches are cut."""
-        options = dataclasses.asdict(self)
-        del options["data"], options["groups"]
-        return options

@@ -5,19 +5,28 @@ A run itself is :class:`experiments.run.Run`, trained by :class:`experiments.tra
 
 from __future__ import annotations
 
-from experiments.runner.benchmarks import BENCHMARKS, PRESETS, Preset
-from experiments.runner.engines import Engine, Handle, Local, Submitit
+from experiments.runner.benchmarks import BENCHMARKS
+from experiments.runner.engines import Engine, Handle, Local, Queue, Submitit
 from experiments.runner.estimate import Cost, estimate
 from experiments.runner.execute import execute
-from experiments.runner.grids import grid, grids
+from experiments.runner.grids import grids
 from experiments.runner.live import Watcher, plan_table, summary
-from experiments.runner.plan import Job, Request, choose, fingerprint, plan
+from experiments.runner.plan import (
+    SPLIT,
+    Job,
+    Request,
+    choose,
+    compared,
+    configurations,
+    fingerprint,
+    plan,
+)
 from experiments.runner.store import Place, State, records
 from experiments.runner.worker import Ending, Outcome, work
 
 __all__ = [
     "BENCHMARKS",
-    "PRESETS",
+    "SPLIT",
     "Cost",
     "Ending",
     "Engine",
@@ -26,16 +35,17 @@ __all__ = [
     "Local",
     "Outcome",
     "Place",
-    "Preset",
+    "Queue",
     "Request",
     "State",
     "Submitit",
     "Watcher",
     "choose",
+    "compared",
+    "configurations",
     "estimate",
     "execute",
     "fingerprint",
-    "grid",
     "grids",
     "plan",
     "plan_table",

@@ -8,18 +8,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from experiments.errors import OutputError, SettingsError
 from experiments.runner.plan import Job
+from experiments.runner.store import Place
 from experiments.runner.worker import Outcome, prepare, work
 from experiments.settings import require
 
-__all__ = ["Engine", "Handle", "Local", "Submitit"]
+__all__ = ["Engine", "Handle", "Local", "MakeEngine", "Queue", "Submitit"]
 
 
 class Handle(Protocol):
@@ -33,15 +35,29 @@ class Handle(Protocol):
 
 
 class Engine(Protocol):
-    """Takes jobs."""
+    """Takes jobs.
 
-    jobs: int
+    Attributes:
+        room: How many it may be given at a time; None where it keeps the rest waiting itself.
+        isolated: Whether a process that dies takes no other job along.
+        threads: CPU threads of each job.
+    """
 
-    def submit(self, job: Job) -> Handle:
-        """Have a job done, when there is room."""
+    threads: int
+    room: int | None
+    isolated: bool
+
+    def submit(self, jobs: Sequence[Job], deadline: float | None) -> list[Handle]:
+        """Have jobs done, when there is room."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function gives that is run where jobs are."""
 
     def close(self, *, stop: bool) -> None:
         """Wait for what is running, or stop it."""
+
+
+MakeEngine = Callable[[int], Engine]
 
 
 class Local:
@@ -52,10 +68,12 @@ class Local:
         threads: CPU threads of each; None shares the cores out.
     """
 
+    room: int | None = None
+    isolated: bool = False
+
     def __init__(self, jobs: int, threads: int | None = None) -> None:
         require(jobs >= 1, "jobs", jobs, "give at least 1")
         require(threads is None or threads >= 1, "threads", threads, "give at least 1")
-        self.jobs = jobs
         self.threads = threads or max(1, (os.cpu_count() or 1) // jobs)
         # Not forked: torch's threads, and CUDA, do not survive a fork.
         context = multiprocessing.get_context("spawn")
@@ -64,10 +82,22 @@ class Local:
             jobs, mp_context=context, initializer=prepare, initargs=(self.threads,)
         )
 
-    def submit(self, job: Job) -> Future[Outcome]:
-        """Have a job done, when there is room."""
+    def submit(self, jobs: Sequence[Job], deadline: float | None) -> list[Handle]:
+        """Have jobs done, when there is room."""
         with _environment(OMP_NUM_THREADS=str(self.threads), MKL_NUM_THREADS=str(self.threads)):
-            return self._pool.submit(work, job, self.threads)
+            return [self._submit(job, deadline) for job in jobs]
+
+    def _submit(self, job: Job, deadline: float | None) -> Handle:
+        try:
+            return self._pool.submit(work, job, self.threads, deadline)
+        except BrokenExecutor as error:  # an earlier job took the pool with it
+            lost: Future[Outcome] = Future()
+            lost.set_exception(error)
+            return lost
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """On this machine, and so in this process."""
+        return function(*arguments)
 
     def close(self, *, stop: bool) -> None:
         """Wait for what is running, or stop it; finished epochs are on the disk either way."""
@@ -79,32 +109,63 @@ class Local:
         self._pool.shutdown(wait=True)
 
 
+@dataclass(frozen=True)
+class Queue:
+    """What every job asks a cluster's queue for.
+
+    Attributes:
+        partition: Of the cluster.
+        account: Who pays.
+        time_limit: Minutes of each job; one that meets it is queued again and goes on, as long as
+            it finished an epoch.
+        gpus: Of each job.
+        memory: Of each job, in GB.
+        more: Any other parameter of submitit, ``{"slurm_qos": "high"}``.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    time_limit: int = 1440
+    gpus: int = 0
+    memory: float | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, Any]:
+        """As submitit wants them; None stands for "not set"."""
+        return {
+            "timeout_min": self.time_limit,
+            "gpus_per_node": self.gpus,
+            "mem_gb": self.memory,
+            "slurm_partition": self.partition,
+            "slurm_account": self.account,
+            **self.more,
+        }
+
+
 class Submitit:
     """Jobs of a Slurm cluster through ``submitit``, with its folder shared by all machines.
 
     Args:
         folder: For submitit's scripts and logs.
-        jobs: Jobs in the queue's array at a time.
+        jobs: Jobs at a time, of an array on a cluster.
         cluster: ``"slurm"``, or ``"local"`` and ``"debug"`` to try it without one.
-        minutes: Time limit of each job; a job that meets it goes on with the next call.
         threads: CPU cores of each job.
-        gpus: GPUs of each job.
-        parameters: Anything else for the queue (``slurm_partition``, say).
+        queue: What else each asks for.
 
     Raises:
-        SettingsError: submitit is not installed.
+        SettingsError: submitit is not installed or takes no such parameter, or this is no cluster.
         OutputError: The folder cannot be written.
     """
+
+    isolated: bool = True
 
     def __init__(
         self,
         folder: Path,
         jobs: int,
         cluster: str = "slurm",
-        minutes: int = 24 * 60,
         threads: int | None = None,
-        gpus: int = 0,
-        parameters: dict[str, Any] | None = None,
+        queue: Queue = Queue(),
     ) -> None:
         require(jobs >= 1, "jobs", jobs, "give at least 1")
         try:
@@ -114,34 +175,37 @@ class Submitit:
                 "engine = 'submitit' needs the package submitit: install it with "
                 "pip install 'bayesagg_pyro[cluster]', or leave --engine out"
             ) from error
-        self.jobs = jobs
+        # An array is the queue's to pace; single jobs are not.
+        self.room = None if cluster == "slurm" else jobs
         self.threads = threads or 1
-        # A folder of this launch's own: submitit unpickles what it finds there.
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            own = tempfile.mkdtemp(prefix="launch-", dir=folder)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write into {folder} ({error.strerror or error}): choose another --out"
-            ) from error
-        self._executor = submitit.AutoExecutor(folder=own, cluster=cluster)
-        extra = {"slurm_array_parallelism": jobs} if cluster == "slurm" else {}
-        self._executor.update_parameters(
-            timeout_min=minutes,
-            cpus_per_task=self.threads,
-            gpus_per_node=gpus,
-            name="bayesagg",
-            **extra,
-            **(parameters or {}),
-        )
+            self._executor: Any = submitit.AutoExecutor(
+                folder=_own_folder(folder),
+                cluster=cluster,
+                slurm_max_num_timeout=_EVER,
+                local_max_num_timeout=_EVER,
+            )
+            self._executor.update_parameters(
+                cpus_per_task=self.threads,
+                name="bayesagg",
+                slurm_array_parallelism=jobs,
+                **queue.parameters(),
+            )
+        except (RuntimeError, NameError, ValueError, AssertionError) as error:
+            raise SettingsError(f"engine = {cluster!r} cannot work: {error}") from error
         self._submitted: list[Any] = []
 
-    def submit(self, job: Job) -> Handle:
-        """Put a job into the queue."""
-        handle: Any = self._executor.submit(work, job, self.threads)
-        self._submitted.append(handle)
-        typed: Handle = handle
-        return typed
+    def submit(self, jobs: Sequence[Job], deadline: float | None) -> list[Handle]:
+        """Put jobs into the queue, several as one array."""
+        handles: list[Handle] = self._executor.submit_array(
+            [_Requeued(job, self.threads, deadline) for job in jobs]
+        )
+        self._submitted += handles
+        return handles
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """As a job of its own, which is waited for."""
+        return self._executor.submit(function, *arguments).result()
 
     def close(self, *, stop: bool) -> None:
         """Leave the queue alone, or cancel what is in it."""
@@ -150,7 +214,47 @@ class Submitit:
                 handle.cancel()
 
 
-MakeEngine = Callable[[int], Engine]
+_EVER: Final = 1_000_000
+"""Times that a job may be queued again: as long as it gets on."""
+
+
+@dataclass
+class _Requeued:
+    """A job of a queue, which begins anew, from its checkpoint, when it meets its time limit."""
+
+    job: Job
+    threads: int
+    deadline: float | None
+
+    def __call__(self) -> Outcome:
+        self._begun_with = Place(self.job.folder).epochs()
+        return work(self.job, self.threads, self.deadline)
+
+    def checkpoint(self) -> Any:
+        """Called by submitit, while the job is at work, shortly before its time is over.
+
+        Raises:
+            SettingsError: The job has not finished an epoch, and never would.
+        """
+        from submitit.helpers import DelayedSubmission
+
+        if Place(self.job.folder).epochs() <= self._begun_with:
+            raise SettingsError(
+                "no epoch was finished within the time limit of the queue: give a longer "
+                "--time-limit"
+            )
+        return DelayedSubmission(_Requeued(self.job, self.threads, self.deadline))
+
+
+def _own_folder(folder: Path) -> str:
+    """A folder of this launch's own: submitit unpickles what it finds there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return tempfile.mkdtemp(prefix="launch-", dir=folder)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {folder} ({error.strerror or error}): choose another --out"
+        ) from error
 
 
 @contextmanager

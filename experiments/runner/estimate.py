@@ -80,7 +80,7 @@ def estimate(
             continue
         run = job.run
         left = run.settings.epochs - int(place.status().get("epoch", 0))
-        key = job.folder.parent.name
+        key = job.configuration
         if key not in by_configuration:
             if tell is not None:
                 tell(key)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError
+from concurrent.futures import CancelledError
 
 from experiments.runner.engines import Engine, Handle, MakeEngine
 from experiments.runner.plan import Job
@@ -25,19 +26,22 @@ def execute(
     parallel: int,
     tick: Tick | None = None,
     *,
+    deadline: float | None = None,
     wait_for_others: bool = True,
 ) -> dict[Job, Outcome]:
     """Bring every job to its end.
 
-    Jobs whose process died (killed, or out of memory) are tried once more, each alone, to find the
-    one to blame: only that one is recorded as failed. A job that another process works on is waited
-    for, and taken over should that process die.
+    Jobs whose process died (killed, or out of memory) are tried again as long as they get on: one
+    that dies twice without an epoch in between is recorded as failed. Where a process takes others
+    along, all that were at work are tried alone, to find the one to blame. A job that another
+    process works on is waited for, and taken over should that process die.
 
     Args:
         jobs: What to do; jobs done before cost no process.
         make_engine: Makes an engine for so many jobs side by side.
         parallel: Jobs side by side.
         tick: Is told the outcomes so far, a few times a second.
+        deadline: When to stop, at ends of epochs, in seconds as ``time.time`` counts them.
         wait_for_others: Whether to wait for other processes' jobs.
 
     Raises:
@@ -49,50 +53,62 @@ def execute(
     report = tick or _nobody
     todo = [job for job in jobs if job not in outcomes]
     report(outcomes)
-    if not todo:
-        return outcomes
-    suspects: list[Job] = []
-    while todo:
+    strikes: Counter[Job] = Counter()
+    suspects: deque[Job] = deque()
+    while todo or suspects:
+        batch = todo or [suspects.popleft()]
+        before = {job: Place(job.folder).epochs() for job in batch}
+        engine = make_engine(min(parallel, len(batch)))
         began = time.time()
-        died = _round(todo, make_engine, min(parallel, len(todo)), outcomes, report)
-        # A process that dies takes its engine along; only jobs in progress can be to blame.
+        died = _round(engine, batch, outcomes, report, deadline)
+        # Only jobs in progress can be to blame.
         begun = [job for job in died if Place(job.folder).status().get("time", 0.0) >= began]
-        suspects += begun or died
-        todo = [job for job in died if job not in begun] if begun else []
-    for job in suspects:
-        again = _round([job], make_engine, 1, outcomes, report)
-        if again:
-            message = "its process died twice: killed from outside, or out of memory"
-            Place(job.folder).fail(message)
-            outcomes[job] = Outcome(Ending.FAILED, message)
-            report(outcomes)
+        blamed = died if engine.isolated else begun or died
+        todo = [job for job in died if job not in blamed]
+        for job in blamed:
+            got_on = Place(job.folder).epochs() > before[job]
+            strikes[job] = 0 if got_on else strikes[job] + 1
+            if strikes[job] >= 2 and (engine.isolated or len(batch) == 1):
+                message = "its process died twice: killed from outside, or out of memory"
+                Place(job.folder).fail(message)
+                outcomes[job] = Outcome(Ending.FAILED, message)
+                report(outcomes)
+            else:
+                (todo if engine.isolated else suspects).append(job)
     others = [job for job, found in outcomes.items() if found.ending is Ending.ELSEWHERE]
     if others and wait_for_others:
-        _wait_for(others, report, outcomes)
-        rest = execute(others, make_engine, parallel, lambda found: report({**outcomes, **found}))
+        _wait_for(others, report, outcomes, deadline)
+        rest = execute(
+            others,
+            make_engine,
+            parallel,
+            lambda found: report({**outcomes, **found}),
+            deadline=deadline,
+            wait_for_others=deadline is None,
+        )
         outcomes.update(rest)
     return outcomes
 
 
 def _round(
+    engine: Engine,
     jobs: Sequence[Job],
-    make_engine: MakeEngine,
-    parallel: int,
     outcomes: dict[Job, Outcome],
     tick: Tick,
+    deadline: float | None,
 ) -> list[Job]:
     """One engine's worth of work; gives back the jobs whose process died."""
-    engine: Engine = make_engine(parallel)
     died: list[Job] = []
+    waiting: dict[Job, Handle] = {}
+    todo = list(jobs)
     stop = True
     try:
-        waiting: dict[Job, Handle] = {}
-        for job in jobs:
-            try:
-                waiting[job] = engine.submit(job)
-            except BrokenExecutor:  # an earlier one took the engine with it
-                died.append(job)
-        while waiting:
+        while todo or waiting:
+            room = len(todo) if engine.room is None else engine.room - len(waiting)
+            next_ones, todo = todo[:room], todo[room:]
+            if next_ones:
+                handles = engine.submit(next_ones, deadline)
+                waiting.update(zip(next_ones, handles, strict=True))
             for job in [job for job, handle in waiting.items() if handle.done()]:
                 handle = waiting.pop(job)
                 try:
@@ -108,9 +124,11 @@ def _round(
     return died
 
 
-def _wait_for(jobs: Sequence[Job], tick: Tick, outcomes: Mapping[Job, Outcome]) -> None:
-    """Until no other process holds any of these jobs."""
-    while any(_held(job) for job in jobs):
+def _wait_for(
+    jobs: Sequence[Job], tick: Tick, outcomes: Mapping[Job, Outcome], deadline: float | None
+) -> None:
+    """Until no other process holds any of these jobs, or time is over."""
+    while any(_held(job) for job in jobs) and (deadline is None or time.time() < deadline):
         tick(outcomes)
         time.sleep(_WAIT_SECONDS)
 

@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from experiments.run import Run
 from experiments.runner.estimate import Cost
-from experiments.runner.plan import Job
+from experiments.runner.plan import Job, configurations
 from experiments.runner.store import Place, State
 from experiments.runner.worker import Ending, Outcome
 
@@ -27,7 +28,9 @@ _COLOURS = {
     "preparing": "cyan",
     "interrupted": "yellow",
     "at work elsewhere": "yellow",
+    "out of time": "yellow",
 }
+_COLUMNS = 5  # options that fit side by side
 _LINE_SECONDS = 60.0
 _STALE_SECONDS = 2.0
 
@@ -42,21 +45,29 @@ def duration(seconds: float | None) -> str:
 
 
 def plan_table(jobs: Sequence[Job], cost: Cost | None) -> Table:
-    """One row for each configuration: how many runs, how far they are, what is left to pay."""
+    """One row for each configuration: what differs, how far its runs are, what is left to pay."""
     table = Table(title=f"{len(jobs)} runs", title_justify="left")
-    for name in ("method", "configuration", "seeds", "done", "begun", "epochs", "time left"):
-        table.add_column(name, justify="left" if name in ("method", "configuration") else "right")
-    groups: dict[str, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault(job.folder.parent.name, []).append(job)
-    for name, group in groups.items():
+    groups = configurations(jobs)
+    options = [_options(group[0].run) for group in groups]
+    varied = _varied([group[0].run.method for group in groups], options)
+    titled = any(job.title for job in jobs)
+    together = len(varied) > _COLUMNS
+    for name in (
+        *("method", *(["entry"] if titled else [])),
+        *(["what differs"] if together else varied),
+    ):
+        table.add_column(name, overflow="fold")
+    for name in ("seeds", "done", "begun", "epochs", "time left"):
+        table.add_column(name, justify="right")
+    for group, own in zip(groups, options, strict=True):
         states = Counter(Place(job.folder).state() for job in group)
         left = None
         if cost is not None:
             left = sum(cost.seconds.get(job) or 0.0 for job in group)
         table.add_row(
             group[0].run.method,
-            name.rpartition("-")[2],
+            *([group[0].configuration] if titled else []),
+            *([_from(options[0], own)] if together else _cells(own, varied)),
             str(len(group)),
             str(states[State.DONE]),
             str(states[State.STARTED]),
@@ -72,6 +83,42 @@ def plan_table(jobs: Sequence[Job], cost: Cost | None) -> Table:
         if unknown:
             table.caption += f"; {unknown} runs could not be tried"
     return table
+
+
+def _options(run: Run) -> dict[str, Any]:
+    """Everything that was chosen, but for the seed and what has columns of its own."""
+    said = run.describe()
+    parts = (said["benchmark"]["options"], said["settings"], said["method"]["options"])
+    found = {name: value for part in parts for name, value in part.items()}
+    return {name: v for name, v in found.items() if name not in ("seed", "split_seed", "epochs")}
+
+
+def _varied(methods: Sequence[str], options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Options that differ between configurations of one method."""
+    seen: dict[tuple[str, str], list[Any]] = {}
+    for method, own in zip(methods, options, strict=True):
+        for name, value in own.items():
+            values = seen.setdefault((method, name), [])
+            if value not in values:
+                values.append(value)
+    return list(dict.fromkeys(name for (_, name), values in seen.items() if len(values) > 1))
+
+
+def _cells(own: Mapping[str, Any], varied: Sequence[str]) -> list[str]:
+    return [_shown(own[name]) if name in own else "" for name in varied]
+
+
+def _from(first: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """What differs from another configuration, as words."""
+    return ", ".join(
+        f"{name} {_shown(value)}" for name, value in own.items() if first.get(name, value) != value
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def summary(outcomes: Mapping[Job, Outcome]) -> str:

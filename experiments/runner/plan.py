@@ -1,9 +1,10 @@
-"""Which runs: benchmark, methods, settings and seeds, each with a folder of its own."""
+"""Which runs: benchmark, methods, options and seeds, each with a folder of its own."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from experiments import methods
+from experiments import methods, presets, registry
+from experiments.benchmark import Benchmark
+from experiments.comparisons import Comparison, Entry
 from experiments.errors import SettingsError
 from experiments.files import strict
+from experiments.methods import BayesAggOptions
+from experiments.methods.torchjd_arguments import PREFIX
 from experiments.run import Run
-from experiments.runner import benchmarks, values
-from experiments.settings import Settings
+from experiments.runner import values
+from experiments.settings import Settings, require
 
-__all__ = ["Job", "Request", "choose", "plan"]
+__all__ = ["SPLIT", "Job", "Request", "choose", "compared", "configurations", "fingerprint", "plan"]
 
 SPLIT: Final = "split_seed"
 
@@ -29,16 +34,25 @@ class Job:
 
     Attributes:
         run: What is to be trained.
-        folder: Where; a function of the settings, so that the same run always meets its own past.
+        folder: Where, ``.../CONFIGURATION/seedS``.
+        title: Of the configuration, for tables; the method's where it is empty.
+        record: Write diagnostics of one training step in so many; None for none.
     """
 
     run: Run
     folder: Path
+    title: str = ""
+    record: int | None = None
+
+    @property
+    def configuration(self) -> str:
+        """What the runs that differ by the seed alone share: the name of a folder."""
+        return self.folder.parent.name
 
     @property
     def label(self) -> str:
-        """Method, configuration and seed, for tables and messages."""
-        return f"{self.folder.parent.name}/{self.folder.name}"
+        """Configuration and seed, for tables and messages."""
+        return f"{self.configuration}/{self.folder.name}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.folder == self.folder
@@ -51,25 +65,119 @@ class Job:
 class Request:
     """What somebody asks for.
 
+    Options go by their names: the benchmark's, those of training, those of a method that is run,
+    or ``METHOD.OPTION`` for one method alone. Values may be text.
+
     Attributes:
-        benchmark: Name of the benchmark.
+        benchmark: Name of the benchmark, or ``module:Class``.
         methods: Names of methods, as :func:`choose` gives them; ``NAME@LEVEL`` for one level.
         seeds: A run for each; a seed decides the split too, unless ``split_seed`` is set.
         preset: Name of a preset of the benchmark.
-        changes: Text by the name of a benchmark's option, of a setting, or ``METHOD.OPTION``.
-        settings: Settings that are given as values, such as the device.
+        changes: One value by the name of an option.
+        axes: Several values by the name of an option: every combination is run.
     """
 
     benchmark: str
     methods: Sequence[str]
     seeds: Sequence[int] = (0,)
-    preset: str = benchmarks.PAPER
-    changes: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    preset: str = presets.PAPER
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def runs(self) -> Iterator[Run]:
+        """The runs, methods in their order and seeds innermost.
+
+        Raises:
+            SettingsError: Something does not fit.
+        """
+        if not self.seeds:
+            raise SettingsError("seeds = [] names no seed: give at least one, such as --seeds 0")
+        kind = registry.find(self.benchmark)
+        preset = presets.find(self.benchmark, self.preset)
+        self._require_known(kind)
+        for name in self.methods:
+            method, _, level = name.partition("@")
+            level_given = {f"{method}.level": level} if level else {}
+            axes = {k: v for k, v in self.axes.items() if self._concerns(k, kind, method)}
+            for point in itertools.product(*axes.values()):
+                given = {**self.changes, **level_given, **dict(zip(axes, point, strict=True))}
+                for seed in dict.fromkeys(self.seeds):
+                    yield self._run(kind, preset, method, seed, given)
+
+    def _run(
+        self,
+        kind: type[Benchmark],
+        preset: presets.Preset,
+        method: str,
+        seed: int,
+        given: Mapping[str, Any],
+    ) -> Run:
+        of_kind = _names(kind)
+        options: dict[str, Any] = {SPLIT: seed} if SPLIT in of_kind else {}
+        settings: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for name, value in {**preset.changes, **given}.items():
+            owner, dot, option = name.rpartition(".")
+            if dot and owner != method:
+                continue
+            if not dot and option in of_kind:
+                options[option] = values.read(kind, option, value)
+            elif option in _SETTINGS and not (dot and _takes(method, option)):
+                settings[option] = values.read(Settings, option, value)
+            elif dot or self._concerns(option, kind, method):
+                own[option] = values.read(methods.find(method).options_type, option, value)
+        benchmark = kind(**options)
+        usual = {**kind.method_options.get(method, {}), **preset.methods.get(method, {})}
+        chosen = methods.options(method, own, {method: usual})
+        if isinstance(chosen, BayesAggOptions):
+            chosen = _powers_of_heads(benchmark, chosen, given="power" in own)
+        return Run(
+            benchmark,
+            method,
+            chosen,
+            dataclasses.replace(kind.default_settings, **{**settings, "seed": seed}),
+        )
+
+    def _concerns(self, name: str, kind: type[Benchmark], method: str) -> bool:
+        # Of one method alone anything may be an option that the method itself has to look at.
+        own = len(self.methods) == 1 and (name == "level" or method.startswith(PREFIX))
+        return own or _concerns(name, kind, method)
+
+    def _require_known(self, kind: type[Benchmark]) -> None:
+        names = [name.partition("@")[0] for name in self.methods]
+        for name, value in {**self.changes, **self.axes}.items():
+            if "." in name:
+                methods.find(name.rpartition(".")[0])
+            elif not any(self._concerns(name, kind, method) for method in names):
+                known = _names(kind) | _SETTINGS
+                known = known.union(*(_names(methods.find(m).options_type) for m in names))
+                raise SettingsError(
+                    f"{name} = {value!r} has no meaning for method {', '.join(names)}, "
+                    f"{self.benchmark} or its training: give one of {', '.join(sorted(known))}"
+                )
 
 
-def choose(text: str) -> list[str]:
-    """Names of methods from text such as ``"all"``, ``"paper"`` or ``"ls,imtl-g@representation"``.
+def _names(kind: type[Any]) -> set[str]:
+    return {item.name for item in dataclasses.fields(kind)}
+
+
+_SETTINGS: Final = _names(Settings) - {"seed"}
+
+
+def _takes(method: str, option: str) -> bool:
+    """Whether an option is one of a method's."""
+    kind = methods.find(method)
+    return len(kind.levels) > 1 if option == "level" else option in _names(kind.options_type)
+
+
+def _concerns(name: str, kind: type[Benchmark], method: str) -> bool:
+    """Whether an option decides anything for a method's runs."""
+    owner, dot, option = name.rpartition(".")
+    return owner == method if dot else option in _names(kind) | _SETTINGS or _takes(method, option)
+
+
+def choose(given: str | Iterable[str]) -> list[str]:
+    """Names of methods from words such as ``"all"``, ``"paper"`` or ``"ls,imtl-g@parameters"``.
 
     ``all`` stands for every method with a name of its own, ``paper`` for those of the paper's main
     tables, ``ensembles`` for its two ensembles; TorchJD's others come by name, ``torchjd:UPGrad``.
@@ -82,65 +190,100 @@ def choose(text: str) -> list[str]:
         "paper": methods.PAPER,
         "ensembles": methods.ENSEMBLES,
     }
-    given = [name.strip() for name in text.split(",") if name.strip()]
+    words = ",".join([given] if isinstance(given, str) else given).split(",")
+    given = [name.strip() for name in words if name.strip()]
     names = [name for word in given for name in groups.get(word, (word,))]
     if not names:
-        raise SettingsError("methods = '' names no method: give all, or names such as ls,bayesagg")
+        raise SettingsError("method = '' names no method: give all, or names such as ls,bayesagg")
     for name in names:
         methods.find(name.partition("@")[0])
     return list(dict.fromkeys(names))
 
 
-def plan(
-    request: Request, out: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
-) -> list[Job]:
-    """The jobs of a request, methods in their order and seeds innermost.
+def plan(request: Request, out: Path, record: int | None = None) -> list[Job]:
+    """The jobs of a request, each once.
+
+    The folder is ``OUT/BENCHMARK/METHOD-FINGERPRINT/seedS``, a function of the settings, so that
+    the same run always meets its own past.
 
     Args:
         request: What is asked for.
         out: Folder of the results store.
-        grids: Options to try for each method, ``{method: [options, ...]}``, where ``weight_decay``
-            and ``learning_rate`` are settings; nothing but the usual ones when None.
+        record: As for :class:`Job`.
 
     Raises:
         SettingsError: Something does not fit; nothing has been written.
     """
-    if not request.seeds:
-        raise SettingsError("seeds = [] names no seed: give at least one, such as --seeds 0")
-    kind = benchmarks.find(request.benchmark)
-    chosen = benchmarks.preset(request.benchmark, request.preset)
-    of_benchmark, of_settings, of_methods = _sort(request, kind)
-    options = {**chosen.benchmark, **values.read(kind, of_benchmark)}
-    settings = {
-        **chosen.settings,
-        **values.read(Settings, of_settings),
-        **request.settings,
-    }
+    jobs = [Job(run, folder_of(run, out), record=record) for run in request.runs()]
+    return list(dict.fromkeys(jobs))
+
+
+def configurations(jobs: Iterable[Job]) -> list[list[Job]]:
+    """The jobs of each configuration, which differ by the seed alone."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.configuration, []).append(job)
+    return [*groups.values()]
+
+
+def compared(
+    comparison: Comparison,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    changes: Mapping[str, Any] | None = None,
+    record: int | None = None,
+) -> list[Job]:
+    """The jobs of a comparison, the first seed of all entries first.
+
+    The folder is ``OUT/LABEL/seedS``.
+
+    Args:
+        comparison: What is compared.
+        out: Its folder.
+        only: Labels; empty for all.
+        seeds: Empty for the comparison's.
+        changes: Options for all entries that they concern. With other ``epochs`` the pre-training
+            keeps its share; ``data`` is looked at for what it is.
+        record: As for :class:`Job`.
+
+    Raises:
+        SettingsError: An unknown label, or something does not fit; nothing has been written.
+    """
+    given = dict(changes or {})
+    data = given.pop("data", None)
+    require(data is None or Path(data).exists(), "data", data, "there is no such file or folder")
+    entries = comparison.chosen(only)
+    kind = registry.find(comparison.benchmark)
+    everybody = Request(comparison.benchmark, [entry.method for entry in entries], changes=given)
+    everybody._require_known(kind)
     jobs = []
-    for name in request.methods:
-        plain, _, level = name.partition("@")
-        usual = {
-            **kind.method_options.get(plain, {}),
-            **chosen.methods.get(plain, {}),
-        }
-        given = {
-            **({"level": level} if level else {}),
-            **values.read(methods.find(plain).options_type, of_methods.get(plain, {})),
-        }
-        for variant in (grids or {}).get(plain, [{}]):
-            own = {key: value for key, value in variant.items() if key in _SEARCHED_SETTINGS}
-            rest = {key: value for key, value in variant.items() if key not in own}
-            for seed in dict.fromkeys(request.seeds):
-                run = Run(
-                    benchmark=kind(**{SPLIT: seed, **options}),
-                    method=plain,
-                    options=methods.options(plain, {**rest, **given}, {plain: usual}),
-                    settings=dataclasses.replace(
-                        kind.default_settings, **{**settings, **own, "seed": seed}
-                    ),
-                )
-                jobs.append(Job(run, folder_of(run, out)))
-    return _unique(jobs)
+    for seed in seeds or comparison.seeds:
+        for entry in entries:
+            run = _entry(comparison, entry, seed, given)
+            if data is not None:
+                run = dataclasses.replace(run, benchmark=run.benchmark.at(str(data)))
+            folder = out / entry.label / f"seed{seed}"
+            jobs.append(Job(run, folder, entry.title, record))
+    return jobs
+
+
+def _entry(comparison: Comparison, entry: Entry, seed: int, given: Mapping[str, Any]) -> Run:
+    def run(changes: Mapping[str, Any]) -> Run:
+        preset = entry.preset or comparison.preset
+        planned = {**comparison.changes, **entry.changes, **changes}
+        request = Request(comparison.benchmark, [entry.method], (seed,), preset, planned)
+        return next(request.runs())
+
+    kind = registry.find(comparison.benchmark)
+    own = {k: v for k, v in given.items() if _concerns(k, kind, entry.method)}
+    planned = run({})
+    if isinstance(planned.options, BayesAggOptions) and "epochs" in own and "pretrain" not in own:
+        share = planned.options.pretrain / planned.settings.epochs
+        epochs = values.read(Settings, "epochs", own["epochs"])
+        own["pretrain"] = max(1, round(share * epochs))
+    return run(own)
 
 
 def folder_of(run: Run, out: Path) -> Path:
@@ -163,43 +306,23 @@ def fingerprint(run: Run) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-_SEARCHED_SETTINGS: Final = ("weight_decay", "learning_rate")
+def _powers_of_heads(
+    benchmark: Benchmark, options: BayesAggOptions, *, given: bool
+) -> BayesAggOptions:
+    """Powers by head, of the heads that there are.
 
-
-def _sort(
-    request: Request, kind: type[Any]
-) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, str]]]:
-    """Changes by whose they are: the benchmark's, the trainer's, a method's."""
-    settings = {item.name for item in dataclasses.fields(Settings)}
-    options = {item.name for item in dataclasses.fields(kind)}
-    of_benchmark: dict[str, str] = {}
-    of_settings: dict[str, str] = {}
-    of_methods: dict[str, dict[str, str]] = {}
-    for name, text in request.changes.items():
-        method, dot, option = name.rpartition(".")
-        if dot:
-            methods.find(method)
-            of_methods.setdefault(method, {})[option] = text
-        elif name in options:
-            of_benchmark[name] = text
-        elif name in settings and name != "seed":
-            of_settings[name] = text
-        else:
-            known = sorted((settings | options) - {"seed"})
-            raise SettingsError(
-                f"--set {name}={text} is unknown: give METHOD.OPTION, or one of {', '.join(known)}"
-            )
-    return of_benchmark, of_settings, of_methods
-
-
-def _unique(jobs: Iterable[Job]) -> list[Job]:
-    """A grid can hold the usual settings twice."""
-
-    def each() -> Iterator[Job]:
-        seen = set()
-        for job in jobs:
-            if job.folder not in seen:
-                seen.add(job.folder)
-                yield job
-
-    return list(each())
+    The benchmark's usual powers are for all heads, of which an option may leave some out; those
+    that somebody gives have to be for the heads that there are.
+    """
+    power = options.power
+    if not isinstance(power, Mapping):
+        return options
+    names = list(benchmark.heads(True))
+    if given and set(power) != set(names):
+        raise SettingsError(
+            f"power is given for {', '.join(power)}; the heads are {', '.join(names)}: give one "
+            "for each, or one number for all"
+        )
+    return dataclasses.replace(
+        options, power={name: value for name, value in power.items() if name in names}
+    )

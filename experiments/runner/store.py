@@ -29,10 +29,11 @@ from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
-from experiments import results
+from experiments import checkpoints, results
 from experiments.errors import DamagedDataError, DataError, ExperimentError, MissingDataError
 from experiments.files import prepare_folder, strict, write_json
 from experiments.reading import NUMBER, VALUE, json_file
+from experiments.run import FREE_ON_RESUME, Run
 from experiments.training import CHECKPOINT, RESULTS
 
 __all__ = ["Place", "State", "records"]
@@ -146,6 +147,28 @@ class Place:
         """What was said last; empty when nothing was."""
         return self._read(_STATUS, _SAID)
 
+    def epochs(self) -> int:
+        """Finished epochs, as far as was said last; 0 when nothing was."""
+        return int(self.status().get("epoch", 0))
+
+    def differences(self, run: Run) -> list[str]:
+        """What a finished run here was set to otherwise, apart from where and how fast it ran.
+
+        Options that the version which made it did not have count as their defaults.
+        """
+        if self.state() is not State.DONE:
+            return []
+        wanted = run.describe()
+        for name in FREE_ON_RESUME:
+            if name != "epochs":
+                del wanted["settings"][name]
+        wanted["benchmark"]["options"].pop("data", None)  # a place, and not what is there
+        plain = strict(wanted)
+        there = _shared(self.load(), plain)
+        return checkpoints.differences(
+            checkpoints.complete(there, plain, strict(run.defaults())), plain
+        )
+
     def fail(self, error: BaseException | str) -> None:
         """Record why an attempt ended."""
         entry: dict[str, Any] = {"time": datetime.now(timezone.utc).isoformat(timespec="seconds")}
@@ -186,6 +209,16 @@ class Place:
         except DataError:
             return {}
         return entry
+
+
+def _shared(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found of the wanted keys."""
+    made = {}
+    for key in wanted.keys() & found.keys():
+        value, there = wanted[key], found[key]
+        nested = isinstance(value, Mapping) and isinstance(there, Mapping)
+        made[key] = _shared(there, value) if nested else there
+    return made
 
 
 def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list[Mapping[str, Any]]:

@@ -1,11 +1,11 @@
-"""Settings as text: ``NAME=VALUE`` on the command line."""
+"""Options as text: ``NAME=VALUE`` on the command line."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.errors import SettingsError
@@ -14,69 +14,101 @@ from experiments.reading import json_text
 __all__ = ["pairs", "read"]
 
 
-def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """``["a=1", "b=2"]`` by name.
+def pairs(texts: Iterable[str]) -> dict[str, list[str]]:
+    """``["a=1", "a=2", "b=x"]`` by name, values of one name in their order.
 
     Raises:
-        SettingsError: No ``=``, or a name given twice.
+        SettingsError: No ``=``, or nothing in front of it.
     """
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for text in texts:
         name, sign, value = text.partition("=")
-        if not sign or not name.strip():
-            raise SettingsError(f"--set {text!r} cannot be read: write NAME=VALUE, epochs=20 say")
-        if name in found:
-            raise SettingsError(f"--set {name} is given twice: give it once")
-        found[name.strip()] = value.strip()
+        owner, dot, option = name.strip().rpartition(".")
+        if not sign or not option:
+            raise SettingsError(f"--set {text!r} cannot be read: write it as NAME=VALUE")
+        found.setdefault(f"{owner}{dot}{option.replace('-', '_')}", []).append(value.strip())
     return found
 
 
-def read(kind: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Values for fields of a dataclass, from text.
+def read(kind: type[Any], name: str, value: Any) -> Any:
+    """A value for a field of a dataclass; text becomes what the field's type says.
 
     Args:
         kind: The dataclass.
-        given: Text by field name.
+        name: Of the field; of one that the class lacks, text is read as JSON, or is a word.
+        value: Text, or a value, which is taken as it is.
 
     Raises:
-        SettingsError: No such field, or text that is not of the field's type.
+        SettingsError: Text that is not of the field's type.
     """
-    hints = typing.get_type_hints(kind)
-    known = [item.name for item in dataclasses.fields(kind)]
-    values: dict[str, Any] = {}
-    for name, text in given.items():
-        if name not in known:
-            raise SettingsError(
-                f"{name} = {text!r} has no meaning for {kind.__name__}: give one of "
-                f"{', '.join(known) or 'nothing, it has no options'}"
-            )
-        values[name] = _value(name, text, hints[name])
-    return values
+    if not isinstance(value, str):
+        return value
+    if name not in {item.name for item in dataclasses.fields(kind)}:
+        return _json(value, value)
+    choices = _alternatives(typing.get_type_hints(kind)[name])
+    for reader in (_constant, _number, _several):
+        found = reader(value, choices)
+        if found is not _UNREAD:
+            return found
+    if str in choices:
+        return value
+    wanted = " or ".join(_NAMES.get(choice, str(choice)) for choice in choices)
+    raise SettingsError(f"{name} = {value!r} cannot be read: give {wanted}")
 
 
-def _value(name: str, text: str, hint: Any) -> Any:
-    choices = _alternatives(hint)
+_UNREAD: Any = object()
+_NAMES: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "none",
+    Mapping: "one for each head such as age=0.5,gender=0.05",
+    Sequence: "a list such as [0.5, 0.8]",
+}
+
+
+def _constant(text: str, choices: Sequence[Any]) -> Any:
     if text.lower() in ("none", "null") and type(None) in choices:
         return None
     if text.lower() in ("true", "false") and bool in choices:
         return text.lower() == "true"
+    return _UNREAD
+
+
+def _number(text: str, choices: Sequence[Any]) -> Any:
     for kind in (int, float):
         if kind in choices:
             try:
                 return kind(text)
             except ValueError:
                 continue
-    if any(isinstance(c, type) and issubclass(c, Mapping) for c in choices):
-        try:
-            value = json_text(text)
-        except ValueError:
-            value = None
-        if isinstance(value, dict):
-            return value
-    if str in choices:
-        return text
-    wanted = " or ".join(getattr(c, "__name__", str(c)) for c in choices)
-    raise SettingsError(f"{name} = {text!r} cannot be read as {wanted}")
+    return _UNREAD
+
+
+def _several(text: str, choices: Sequence[Any]) -> Any:
+    """A list or a mapping of numbers: as JSON, or ``age=0.5,gender=0.05``."""
+    value = _json(text, _UNREAD)
+    if isinstance(value, dict) and Mapping in choices:
+        return value
+    if isinstance(value, list) and Sequence in choices:
+        return value
+    if "=" not in text or Mapping not in choices:
+        return _UNREAD
+    parts = [part.partition("=") for part in text.split(",")]
+    try:
+        found = {name.strip(): float(number) for name, _, number in parts}
+    except ValueError:
+        return _UNREAD
+    if len(found) < len(parts):
+        raise SettingsError(f"{text!r} names a head twice: give one number for each")
+    return found
+
+
+def _json(text: str, otherwise: Any) -> Any:
+    try:
+        return json_text(text)
+    except ValueError:
+        return otherwise
 
 
 def _alternatives(hint: Any) -> list[Any]:

@@ -8,18 +8,25 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from experiments.benchmark import Data
-from experiments.errors import DamagedCheckpointError, ExperimentError, RunInterrupted
+from experiments.errors import (
+    DamagedCheckpointError,
+    ExperimentError,
+    OutOfTime,
+    RunInterrupted,
+)
 from experiments.run import Run
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
@@ -36,6 +43,11 @@ class Ending(Enum):
     FAILED = "failed"
     ELSEWHERE = "at work elsewhere"
     INTERRUPTED = "interrupted"
+    STOPPED = "out of time"
+
+
+_LEAST: Final = 15.0
+"""Seconds that are worth beginning for."""
 
 
 class Outcome(NamedTuple):
@@ -45,8 +57,8 @@ class Outcome(NamedTuple):
     message: str = ""
 
 
-def work(job: Job, threads: int | None = None) -> Outcome:
-    """Bring one job to its end.
+def work(job: Job, threads: int | None = None, deadline: float | None = None) -> Outcome:
+    """Bring one job to its end, or to the end of the last epoch before the deadline.
 
     What is done is left alone; what was begun goes on from its checkpoint; another process's work
     is not touched. A file that cannot be read is set aside and made again. An error is recorded in
@@ -55,8 +67,11 @@ def work(job: Job, threads: int | None = None) -> Outcome:
     Args:
         job: What to do.
         threads: CPU threads where the settings leave them open.
+        deadline: In seconds, as ``time.time`` counts them; None for none.
     """
     place = Place(job.folder)
+    if deadline is not None and deadline - time.time() < _LEAST:
+        return Outcome(Ending.STOPPED)
     try:
         with place.locked() as mine:
             if not mine:
@@ -67,17 +82,19 @@ def work(job: Job, threads: int | None = None) -> Outcome:
             place.forgive()
             place.say(state="preparing", epoch=0, epochs=job.run.settings.epochs)
             with place.log.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
-                return _train(job, place, threads)
+                return _train(job, place, threads, deadline)
     except (ExperimentError, OSError) as error:  # the folder's own, so it cannot be noted there
         return Outcome(Ending.FAILED, f"{type(error).__name__}: {error}")
 
 
-def _train(job: Job, place: Place, threads: int | None) -> Outcome:
+def _train(job: Job, place: Place, threads: int | None, deadline: float | None) -> Outcome:
     run = job.run
     if run.settings.threads is None:
         run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, threads=threads))
     try:
-        _trainer(run, place).train()
+        _trainer(run, place, job.record, deadline).train()
+    except OutOfTime as stopped:
+        return Outcome(Ending.STOPPED, f"{stopped.epochs_done} of {stopped.epochs} epochs")
     except (RunInterrupted, KeyboardInterrupt):
         return Outcome(Ending.INTERRUPTED)
     except Exception as error:
@@ -87,18 +104,19 @@ def _train(job: Job, place: Place, threads: int | None) -> Outcome:
     return Outcome(Ending.DONE)
 
 
-def _trainer(run: Run, place: Place) -> Trainer:
+def _trainer(run: Run, place: Place, record: int | None, deadline: float | None) -> Trainer:
     """A trainer that goes on from the checkpoint, or begins where that cannot be read."""
-    reporter = _Status(place)
+    minutes = None if deadline is None else max(deadline - time.time(), _LEAST) / 60
+    make = partial(
+        Trainer, run, place.folder, reporter=_Status(place), record=record, minutes=minutes
+    )
     if place.results.exists():  # unreadable, or the run would be done
         _set_aside(place, place.results, "it is written again")
     try:
-        return Trainer(
-            run, place.folder, resume=os.path.lexists(place.checkpoint), reporter=reporter
-        )
+        return make(resume=os.path.lexists(place.checkpoint))
     except DamagedCheckpointError:
         _set_aside(place, place.checkpoint, "training begins anew")
-    return Trainer(run, place.folder, reporter=reporter)
+    return make()
 
 
 def _set_aside(place: Place, file: Path, then: str) -> None:

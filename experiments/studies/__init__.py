@@ -1,12 +1,31 @@
-"""Worked studies: small experiments that answer one question each, with figures."""
+"""Worked studies: a module each, which answers one question by small experiments, with figures.
 
-from experiments.studies.approximations import STUDY as APPROXIMATIONS
-from experiments.studies.heads import STUDY as HEADS
-from experiments.studies.missing import STUDY as MISSING
-from experiments.studies.priors import STUDY as PRIORS
-from experiments.studies.study import Context, Outcome, Study, conduct
+``find(name)`` is the study of the module of that name; ``study.conduct`` carries it out.
+"""
 
-__all__ = ["STUDIES", "Context", "Outcome", "Study", "conduct"]
+from __future__ import annotations
 
-#: By name, in the order of the documentation.
-STUDIES = {study.name: study for study in (APPROXIMATIONS, PRIORS, MISSING, HEADS)}
+import importlib
+from typing import TYPE_CHECKING, Final
+
+from experiments.errors import SettingsError
+
+if TYPE_CHECKING:
+    from experiments.studies.study import Study
+
+__all__ = ["NAMES", "find"]
+
+NAMES: Final = ("approximations", "priors", "missing", "heads", "calibration")
+"""In the order of the documentation."""
+
+
+def find(name: str) -> Study:
+    """The study called ``name``.
+
+    Raises:
+        SettingsError: There is none; the message lists those there are.
+    """
+    if name not in NAMES:
+        raise SettingsError(f"study = {name!r} is unknown: give one of {', '.join(NAMES)}")
+    found: Study = importlib.import_module(f"experiments.studies.{name}").STUDY
+    return found

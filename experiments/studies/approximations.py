@@ -17,7 +17,7 @@ from experiments.errors import DataError
 from experiments.studies.apart import Problem, Solution, compare, solution
 from experiments.studies.plots import bars
 from experiments.studies.problems import digits_problems, qm9_problems
-from experiments.studies.study import Context, Outcome, Study, Table
+from experiments.studies.study import Context, Findings, Study, Table
 
 __all__ = ["STUDY"]
 
@@ -53,7 +53,7 @@ def _schemes(quick: bool, seed: int) -> dict[str, Callable[[], Scheme]]:
     }
 
 
-def _run(context: Context) -> Outcome:
+def _run(context: Context) -> Findings:
     quick, seed = context.quick, context.seed
     draws, warmup = (60, 20) if quick else (250, 80)
     problems = digits_problems(context.folder / "runs", seed, quick)
@@ -70,7 +70,7 @@ def _run(context: Context) -> Outcome:
         context.told(f"{problem.title} ...")
         rows = _rows(problem, draws, warmup, quick, seed)
         tables[problem.name] = Table(problem.title, _COLUMNS, rows)
-    return Outcome(
+    return Findings(
         settings={
             "nuts": {"draws": draws, "warmup": warmup, "chains": 2},
             "problems": {

@@ -13,7 +13,7 @@ from experiments.studies.digits import ThreeTasks
 from experiments.studies.kinds import KINDS, NOISE
 from experiments.studies.plots import bars
 from experiments.studies.runs import train
-from experiments.studies.study import Context, Outcome, Study, Table, summary
+from experiments.studies.study import Context, Findings, Study, Table, summary
 from experiments.training import Trainer
 
 __all__ = ["STUDY"]
@@ -33,7 +33,7 @@ _MEASURES: Final = ("number", "odd", "loop", "nll_number", "nll_binary")
 _TITLES: Final = {"ls": "LS", "bayesagg": "BayesAgg"}
 
 
-def _run(context: Context) -> Outcome:
+def _run(context: Context) -> Findings:
     seeds, epochs, pretrain = (1, 2, 1) if context.quick else (3, 14, 5)
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
@@ -60,7 +60,7 @@ def _run(context: Context) -> Outcome:
                 f"{title}, {_TITLES[method]}: test MSE of number {row['number']:.3f}, "
                 f"{row['milliseconds']:.0f} ms per step"
             )
-    return Outcome(
+    return Findings(
         settings={
             "benchmark": "digits: number, odd, loop",
             "epochs": epochs,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.plots import curves
 from experiments.studies.runs import train
-from experiments.studies.study import Context, Outcome, Study, Table, summary
+from experiments.studies.study import Context, Findings, Study, Table, summary
 
 __all__ = ["METHODS", "STUDY"]
 
@@ -32,7 +32,7 @@ _COLUMNS: Final = {
 _MEASURES: Final = ("number", "odd", "loop", "delta_m")
 
 
-def _run(context: Context) -> Outcome:
+def _run(context: Context) -> Findings:
     shares, seeds = ((0.0, 0.9), 1) if context.quick else (_SHARES, 3)
     epochs, pretrain = (2, 1) if context.quick else (20, 5)
     rows: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ def _run(context: Context) -> Outcome:
                 f"{share:.0%} missing, {title}: test MSE of number {row['number']:.3f}, "
                 f"Δm {row['delta_m']:.1f} %"
             )
-    return Outcome(
+    return Findings(
         settings={
             "benchmark": "digits: number, odd, loop; complete test labels",
             "epochs": epochs,

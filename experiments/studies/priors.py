@@ -12,7 +12,7 @@ from bayesagg_pyro import diagnostics
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.plots import curves
 from experiments.studies.runs import train
-from experiments.studies.study import Context, Outcome, Study, Table, mean, summary
+from experiments.studies.study import Context, Findings, Study, Table, mean, summary
 from experiments.training import RECORD
 
 __all__ = ["POLICIES", "STUDY"]
@@ -43,7 +43,7 @@ _COSTS: Final = ("cost_number", "worst_number", "cost_binary")
 _MEASURES: Final = ("mse", "odd", "loop", "loss", "effective_tasks")
 
 
-def _run(context: Context) -> Outcome:
+def _run(context: Context) -> Findings:
     epochs, seeds, every = (_PRETRAIN + 1, 1, 4) if context.quick else (14, 3, 4)
     names = ("full-data", "running", "constant") if context.quick else tuple(POLICIES)
     by_policy: dict[str, list[dict[str, Any]]] = {}
@@ -59,7 +59,7 @@ def _run(context: Context) -> Outcome:
         {"title": POLICIES[name][1], "policy": name, **_summary(runs)}
         for name, runs in by_policy.items()
     ]
-    return Outcome(
+    return Findings(
         settings={
             "benchmark": "digits: number, odd, loop",
             "epochs": epochs,

@@ -20,7 +20,7 @@ from experiments.files import prepare_folder, write_json, write_text
 __all__ = [
     "RESULTS",
     "Context",
-    "Outcome",
+    "Findings",
     "Study",
     "Table",
     "conduct",
@@ -95,7 +95,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Findings:
     """What came out.
 
     Attributes:
@@ -123,10 +123,10 @@ class Study:
 
     name: str
     question: str
-    run: Callable[[Context], Outcome]
+    run: Callable[[Context], Findings]
 
 
-def conduct(study: Study, context: Context) -> Outcome:
+def conduct(study: Study, context: Context) -> Findings:
     """Run a study and write ``results.json``, ``tables.md`` and its figures.
 
     Raises:

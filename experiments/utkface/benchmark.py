@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +34,7 @@ from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, 
 from experiments.settings import Settings, require, require_seed
 from experiments.utkface.names import ETHNICITIES, Faces, read
 
-__all__ = ["CROP", "RESIZE", "UtkFace"]
-
-RESIZE: Final = 140
-CROP: Final = 128
+__all__ = ["UtkFace"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,9 @@ class UtkFace(Benchmark):
 
     Faces are split 70/10/20 by ``split_seed``, stratified by age. Ages are standardised by mean and
     standard deviation of the training faces, and the error of age is reported on that scale, as
-    published (the published table shows it times ten). Images are resized to 140×140; a training
-    image is a random 128×128 piece, flipped half of the time, any other is the middle.
+    published (the published table shows it times ten). Images are resized to a little more than
+    ``size``, 140×140 for 128; a training image is a random piece of that size, flipped half of the
+    time, any other is the middle.
 
     Attributes:
         data: The folder with the released images.
@@ -55,6 +53,8 @@ class UtkFace(Benchmark):
         depth: Of the residual network, 18 or 34.
         weights: What it starts from: None (random), ``"imagenet"``, or a file with a state dict.
             The paper mentions pre-trained weights for ChestX-ray14 only.
+        size: Height and width of what the network sees; 32 is sixteen times as fast.
+        width: Features of the network.
     """
 
     name: ClassVar[str] = "utkface"
@@ -87,13 +87,20 @@ class UtkFace(Benchmark):
         )
     }
 
+    places: ClassVar[frozenset[str]] = frozenset({"data"})
+    later: ClassVar[frozenset[str]] = frozenset({"size", "width"})
+
     data: str = "UTKFace"
     split_seed: int = 0
     depth: int = 18
     weights: str | None = None
+    size: int = 128
+    width: int = 256
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)
+        require(self.size >= 16, "size", self.size, "give at least 16 pixels")
+        require(self.width >= 1, "width", self.width, "give at least 1")
         require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
 
     @property
@@ -123,12 +130,13 @@ class UtkFace(Benchmark):
             "gender": faces.genders.float()[:, None],
             "ethnicity": faces.ethnicities[:, None],
         }
-        pixels = decoded("utkface", faces.files, Form(RESIZE), default_folder())
+        pixels = decoded("utkface", faces.files, Form(_resized(self.size)), default_folder())
         make = partial(ImageSplit, Images(pixels, device), targets)
+        transform = partial(prepare, size=self.size)
         return Data(
-            train=make(parts.train, transform=prepare),
-            validation=make(parts.validation, transform=prepare),
-            test=make(parts.test, transform=prepare),
+            train=make(parts.train, transform=transform),
+            validation=make(parts.validation, transform=transform),
+            test=make(parts.test, transform=transform),
             constants={
                 "age": torch.zeros(1),
                 "gender": log_odds(targets["gender"][parts.train]),
@@ -150,30 +158,31 @@ class UtkFace(Benchmark):
         )
 
     def backbone(self) -> nn.Module:
-        """A residual network with 256 features."""
-        return residual_network(self.depth, self.weights)
+        """A residual network."""
+        return residual_network(self.depth, self.weights, self.width)
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One head per task; the regression head has a bias if the others do."""
         return {
-            "age": heads.Gaussian(256, tasks=1, bias=bias),
-            "gender": heads.Bernoulli(256, tasks=1, bias=bias),
-            "ethnicity": heads.Categorical(256, classes=len(ETHNICITIES), bias=bias),
+            "age": heads.Gaussian(self.width, tasks=1, bias=bias),
+            "gender": heads.Bernoulli(self.width, tasks=1, bias=bias),
+            "ethnicity": heads.Categorical(self.width, classes=len(ETHNICITIES), bias=bias),
         }
 
-    def identity(self) -> dict[str, Any]:
-        """All but where the images are."""
-        options = self.options()
-        del options["data"]
-        return options
+
+def _resized(size: int) -> int:
+    """What images of which pieces of a size are taken are resized to."""
+    return round(size * 140 / 128)
 
 
-def prepare(images: Tensor, generator: torch.Generator | None) -> Tensor:
+def prepare(
+    images: Tensor, generator: torch.Generator | None, *, size: int = UtkFace.size
+) -> Tensor:
     """The paper's augmentation; without a generator the middle of each image."""
     if generator is None:
-        pieces = center_crop(images, CROP)
+        pieces = center_crop(images, size)
     else:
-        pieces = flip(random_crop(images, CROP, generator), generator)
+        pieces = flip(random_crop(images, size, generator), generator)
     return normalise(pieces, IMAGENET_MEAN, IMAGENET_STD)
 
 

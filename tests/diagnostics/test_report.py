@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from bayesagg_pyro import diagnostics, heads, inference
 from bayesagg_pyro.aggregation import PrecisionWeighted
 from bayesagg_pyro.diagnostics import Check, _page
 from bayesagg_pyro.errors import SettingError, StateError
-from experiments import scheme_calibration
 
 pytest.importorskip("matplotlib")
 
@@ -164,14 +162,3 @@ def test_every_theme_of_a_record_is_drawn(tmp_path: Path) -> None:
         diagnostics.plot_record(rows, "colour")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="no columns about aggregation"):
         diagnostics.plot_record(rows[:1], "aggregation")
-
-
-def test_calibration_command(tmp_path: Path) -> None:
-    lines: list[str] = []
-    cases = tuple(case for case in scheme_calibration.CASES if "nuts" not in case.name)
-    scheme_calibration.run(tmp_path, replications=60, cases=cases, told=lines.append)
-    stored = json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
-    outcome = {result["case"]: result["passed"] for result in stored["results"]}
-    assert outcome["gaussian-conjugate"]
-    assert not outcome["bernoulli-taylor"]
-    assert len(lines) == len(list(tmp_path.glob("*.png"))) == 3

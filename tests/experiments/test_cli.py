@@ -38,7 +38,7 @@ def test_help_lists_every_command_and_group() -> None:
     for command in ("demo", "qm9", "figures"):
         assert command in overview
     text = run("qm9", "--help")
-    for word in ("What to train", "Data", "Network", "Training", "Output", "Examples", "--resume"):
+    for word in ("What to train", "Data and network", "Training", "Output", "Examples", "--resume"):
         assert word in text
     for default in ("300", "0.85", "120", "0.001", "qm9pack"):
         assert default in text
@@ -71,7 +71,7 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
     [
         (["--epochs", "0"], "epochs = 0 cannot work: give at least 1"),
         (["--method", "magic"], "method = 'magic' is unknown: give one of stl, ls, si"),
-        (["--method", "ls", "--power", "0.5"], "power = 0.5 has no meaning for method ls"),
+        (["--method", "ls", "--power", "0.5"], "power = '0.5' has no meaning for method ls"),
         (["--power", "1.5"], "power = 1.5 cannot work: give"),
         (["--epochs", "5"], "pretrain = 50 leaves no Bayesian epoch in a run of 5"),
         (["--resolution", "atom"], "resolution = 'atom' cannot work"),
@@ -164,8 +164,8 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "demo"
     small = ["--molecules", "34", "--epochs", "3", "--data", str(TABLES)]
     small += ["--validation", "3", "--test", "3"]
-    (out / "ls").mkdir(parents=True)  # an earlier demo is replaced
-    (out / "ls" / CHECKPOINT).write_bytes(b"old")
+    (out / "ls" / "seed0").mkdir(parents=True)  # what cannot be read is set aside
+    (out / "ls" / "seed0" / CHECKPOINT).write_bytes(b"old")
     text = run("demo", "--out", str(out), *small)
     for word in ("LS", "BayesAgg", "predict the mean", "Δm", "ms per step"):
         assert word in text
@@ -175,6 +175,10 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list((out / "figures").glob("*.png"))) == 3
     assert "not run" in (out / "report" / "report.md").read_text()
     assert (out / "report" / "figures" / "flow.png").exists()
+    text = run("demo", "--out", str(out), *small, "--learning-rate", "0.1", code=2)
+    assert "holds a finished run with other settings (settings.learning_rate: 0.003 there" in text
+    (out / "ls" / RESULTS).touch()
+    assert "an earlier version's demonstration" in run("demo", "--out", str(out), code=2)
 
 
 def test_interrupted_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +187,7 @@ def test_interrupted_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("experiments.qm9.benchmark.Qm9.load", press)
     text = run("demo", "--out", str(tmp_path / "demo"), code=130)
-    assert "starts from the beginning" in text
+    assert "the same command goes on" in text
     assert "--resume" not in text
 
 

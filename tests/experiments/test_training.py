@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-import experiments.compare
+import experiments.methods
 from experiments import checkpoints, results
 from experiments.errors import (
     CheckpointError,
@@ -168,7 +168,7 @@ def test_an_interrupted_overwriting_counts_its_own_epochs(tmp_path: Path) -> Non
 
 
 def test_the_command_is_told_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (experiments, experiments.compare):
+    for module in (experiments, experiments.methods):
         program = Path(str(module.__file__)).with_name("__main__.py")
         monkeypatch.setattr("sys.argv", [str(program), "ls"])
         found = results.environment(torch.device("cpu"))["command"]

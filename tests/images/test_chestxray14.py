@@ -85,9 +85,8 @@ def test_validation_is_a_tenth_of_a_set_of_the_real_size() -> None:
     assert len(rows.test) == 25596
 
 
-def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SIZE", 32)
-    benchmark = make(chest_release(tmp_path / "nih"))
+def test_end_to_end(tmp_path: Path) -> None:
+    benchmark = make(chest_release(tmp_path / "nih"), size=32, width=16)
     data = benchmark.load(CPU)
     (batch,) = data.test.batches(100)
     assert batch.inputs.shape == (12, 3, 32, 32)
@@ -110,9 +109,8 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["best"]["test_delta_m"] == pytest.approx(delta_m(values, single, True))
 
 
-def test_augmentation_is_for_training_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SIZE", 32)
-    train = make(chest_release(tmp_path / "nih")).load(CPU).train
+def test_augmentation_is_for_training_only(tmp_path: Path) -> None:
+    train = make(chest_release(tmp_path / "nih"), size=32).load(CPU).train
     plain = [torch.cat([b.inputs for b in train.batches(8)]) for _ in range(2)]
     assert torch.equal(*plain)
     random = [

@@ -72,10 +72,8 @@ def test_malformed_names_are_skipped_counted_and_listed(tmp_path: Path) -> None:
         assert file.name.startswith(f"{age}_{gender}_{race}_")
 
 
-def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RESIZE", 40)
-    monkeypatch.setattr(module, "CROP", 32)
-    benchmark = make(utk_folder(tmp_path / "faces"))
+def test_end_to_end(tmp_path: Path) -> None:
+    benchmark = make(utk_folder(tmp_path / "faces"), size=32, width=16)
     data = benchmark.load(CPU)
     assert data.about["sizes"] == {"train": 42, "validation": 6, "test": 12}
     assert data.about["skipped"] == 5

@@ -9,35 +9,24 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import app
-from experiments.cli.method_options import merged
 from experiments.errors import SettingsError
+from experiments.runner.values import pairs
 
 pytest.importorskip("torchjd")
 QUICK = ["digits", "--epochs", "1", "--width", "4", "--device", "cpu", "--no-figures"]
 
 
-def test_values_are_json_or_words() -> None:
-    pairs = ["c=0.5", "scale-mode=rmse", "scale_heads=true", "weights=[1, 2]", "power = 1"]
-    assert merged({"pretrain": None}, "parameters", pairs) == {
-        "pretrain": None,
-        "level": "parameters",
-        "c": 0.5,
-        "scale_mode": "rmse",
-        "scale_heads": True,
-        "weights": [1, 2],
-        "power": 1,
-    }
-
-
 @pytest.mark.parametrize("pair", ["c", "=3", " = 3"])
 def test_pairs_need_a_name_and_a_value(pair: str) -> None:
     with pytest.raises(SettingsError, match="write it as NAME=VALUE"):
-        merged({}, None, [pair])
+        pairs([pair])
 
 
-def test_an_option_given_twice() -> None:
-    with pytest.raises(SettingsError, match="power is given twice"):
-        merged({"power": 0.5}, None, ["power=1"])
+def test_an_option_given_twice(tmp_path: Path) -> None:
+    given = [*QUICK, "--power", "0.5", "--set", "power=1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    assert "power is given twice: leave one out" in result.output
 
 
 def test_options_reach_the_run(tmp_path: Path) -> None:
@@ -54,8 +43,9 @@ def test_options_reach_the_run(tmp_path: Path) -> None:
     [
         (["--method", "ls", "--level", "parameters"], "it weighs losses"),
         (["--method", "bayesagg", "--level", "parameters"], "a Jacobian of the network"),
-        (["--method", "cagrad", "--option", "c=-1"], "c = -1 cannot work"),
-        (["--method", "cagrad", "--option", "d=1"], "its options are level, c"),
+        (["--method", "cagrad", "--option", "c=-1"], "c = -1.0 cannot work"),
+        (["--method", "cagrad", "--option", "cagrad.d=1"], "its options are level, c"),
+        (["--method", "cagrad", "--option", "d=1"], "d = '1' has no meaning for method cagrad"),
         (["--method", "bayesagg", "--level", "foo"], "method bayesagg has no levels"),
         (["--method", "torchjd:Constant", "--option", "weights=abc"], "weights = 'abc' cannot"),
         (["--method", "torchjd:CAGrad", "--option", "c=[1, 2]"], "c = [1, 2] cannot work"),

@@ -3,122 +3,98 @@
 from __future__ import annotations
 
 import json
-import sys
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from experiments import compare as package
+from experiments import comparisons
 from experiments.cli import app
-from experiments.compare import Comparison, Entry, rows, table, work
-from experiments.compare.comparison import Job
-from experiments.compare.figure import curves, draw, recorded
-from experiments.compare.table import markdown, spread
+from experiments.compare import draw, markdown, rows, table
+from experiments.compare.figure import curves, recorded
+from experiments.compare.table import spread
+from experiments.comparisons import Comparison, Entry
 from experiments.errors import CheckpointError, SettingsError
-from experiments.methods import BayesAggOptions, MethodOptions
-from experiments.settings import Settings
+from experiments.methods import BayesAggOptions
+from experiments.runner import Ending, Local, Place, compared, execute, work, worker
 from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.toy import Toy
 
-SETTINGS = Settings(epochs=4, batch_size=32, device="cpu")
+TOY = "tests.experiments.toy:Toy"
 
 
 def comparison() -> Comparison:
-    entries = [
-        Entry("ls", "LS", "ls", MethodOptions(), SETTINGS),
-        Entry("ba", "BayesAgg", "bayesagg", BayesAggOptions(pretrain=2), SETTINGS),
-    ]
-    return Comparison("toys", "a toy", Toy(), entries, seeds=(0, 1))
+    """Of a benchmark of one's own."""
+    entries = [Entry("ls", "LS", "ls"), Entry("ba", "BayesAgg", changes={"pretrain": 2})]
+    return Comparison("toys", "a toy", TOY, entries, {"threads": 1}, seeds=(0, 1))
 
 
 def test_data_from_another_place(tmp_path: Path) -> None:
-    cifar, qm9 = (package.find(name).benchmark for name in ("cifar-small", "qm9-small"))
+    cifar, qm9 = (
+        compared(comparisons.find(name), tmp_path)[0].run.benchmark
+        for name in ("cifar-small", "qm9-small")
+    )
     assert qm9.at("built.npz").options()["data"] == "built.npz"
     assert cifar.at(str(tmp_path)).options()["source"] == "cifar10"
     (tmp_path / "train").mkdir()
     assert cifar.at(str(tmp_path)).options()["source"] == "folder"
+    (job,) = compared(
+        comparisons.find("cifar-small"), tmp_path, only=["ls"], seeds=[0],
+        changes={"data": str(tmp_path)},
+    )  # fmt: skip
+    assert job.run.benchmark.options()["source"] == "folder"
     with pytest.raises(SettingsError, match="reads none; leave it out"):
         Toy().at("somewhere")
 
 
-def test_order_and_overrides() -> None:
-    jobs = comparison().jobs()
-    assert [(job.label, job.seed) for job in jobs] == [("ls", 0), ("ba", 0), ("ls", 1), ("ba", 1)]
+def test_order_and_overrides(tmp_path: Path) -> None:
+    jobs = compared(comparison(), tmp_path)
+    assert [job.label for job in jobs] == ["ls/seed0", "ba/seed0", "ls/seed1", "ba/seed1"]
     assert [job.run.settings.seed for job in jobs] == [0, 0, 1, 1]
-    (job,) = comparison().jobs(["ba"], [5], epochs=10, device=None, learning_rate=0.02)
+    changes = {"epochs": "10", "learning_rate": 0.02, "power": "0.5"}
+    (job,) = compared(comparison(), tmp_path, only=["ba"], seeds=[5], changes=changes)
     assert job.run.settings.epochs == 10
     assert job.run.settings.learning_rate == 0.02
     assert job.run.settings.device == "cpu"
     assert isinstance(job.run.options, BayesAggOptions)
+    assert job.run.options.power == 0.5  # of the entries that have one
     assert job.run.options.pretrain == 5  # its share of the epochs
     with pytest.raises(SettingsError, match=r"only = 'x' is unknown .* give one of ls, ba"):
-        comparison().jobs(["x"])
+        compared(comparison(), tmp_path, only=["x"])
+    with pytest.raises(SettingsError, match=r"powr = 1 has no meaning for method ls, bayesagg"):
+        compared(comparison(), tmp_path, changes={"powr": 1})
 
 
-FAKE = """
-import json, pathlib, sys
-folder = pathlib.Path(sys.argv[1])
-folder.mkdir(parents=True, exist_ok=True)
-tries = folder / "tries"
-count = int(tries.read_text()) + 1 if tries.exists() else 1
-tries.write_text(str(count))
-if sys.argv[2] == "ba" and count == 1:
-    sys.exit(3)
-if sys.argv[2] == "broken":
-    sys.exit(1)
-(folder / "results.json").write_text(sys.argv[3])
-"""
-
-
-def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
-        real = tmp_path / "real" / name / job.folder
-        if not (real / RESULTS).exists():
-            Trainer(job.run, real).train()
-        results = (real / RESULTS).read_text()
-        return [sys.executable, "-c", FAKE, str(out / job.folder), job.label, results]
-
-    monkeypatch.setattr(work, "command", fake)
-    said: list[str] = []
-    given: dict[str, Any] = {"minutes": None, "options": [], "say": said.append}
-    jobs = comparison().jobs(seeds=[0])
-    work.work("toys", jobs, tmp_path, at_once=2, **given)
-    assert (tmp_path / "ls" / "seed0" / RESULTS).exists()
-    assert not (tmp_path / "ba" / "seed0" / RESULTS).exists()
-    assert any("stopped at 0 of 4 epochs" in line for line in said)
-    work.work("toys", jobs, tmp_path, at_once=1, **given)
-    assert (tmp_path / "ls" / "seed0" / "tries").read_text() == "1"
-    assert (tmp_path / "ba" / "seed0" / "tries").read_text() == "2"
-    broken = Job("broken", 0, jobs[0].run, Path("broken"))
-    work.work("toys", [broken], tmp_path, at_once=1, **given)
-    assert "failed" in said[-1]
-    assert "log.txt" in said[-1]
-    with pytest.raises(SettingsError, match="jobs = 0"):
-        work.work("toys", jobs, tmp_path, at_once=0, **given)
+def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
+    jobs = compared(comparison(), tmp_path, seeds=[0])
+    Trainer(jobs[0].run, jobs[0].folder).train()
+    before = (jobs[0].folder / RESULTS).stat().st_mtime_ns
+    outcomes = execute(jobs, lambda n: Local(n, 1), 2)
+    assert [found.ending for found in outcomes.values()] == [Ending.SKIPPED, Ending.DONE]
+    assert (jobs[0].folder / RESULTS).stat().st_mtime_ns == before
 
 
 def test_one_table(tmp_path: Path) -> None:
     toys = comparison()
-    jobs = toys.jobs(epochs=3)
+    jobs = compared(toys, tmp_path, changes={"epochs": 3})
     for job in jobs[:3]:
-        Trainer(job.run, tmp_path / job.folder).train()
-    first, second = rows(toys, jobs, tmp_path)
+        Trainer(job.run, job.folder).train()
+    first, second = rows(jobs)
     records = [json.loads((tmp_path / "ls" / f"seed{s}" / RESULTS).read_text()) for s in (0, 1)]
     assert first.best == [record["best"]["test_delta_m"] for record in records]
     assert first.seeds == [0, 1]
     assert first.tasks[0] == pytest.approx(sum(r["best"]["test"]["sine"] for r in records) / 2)
     assert second.seeds == [0]
     assert second.unfinished == ["seed 1: 0/3"]
-    made = table(toys, [first, second])
+    made = table(toys, Toy(), [first, second])
     assert made.row_count == 3 + 5
-    many = table(toys, [first, second] * 3)
+    many = table(toys, Toy(), [first, second] * 3)
     assert many.row_count == 6 + 3  # a line for each unfinished run
     assert [column.header for column in many.columns][1:3] == ["Δm %", "last epoch"]
-    text = markdown(toys, [first, second])
+    text = markdown(Toy(), [first, second])
     assert text.splitlines()[2].startswith("| LS |")
     assert "± " in text
     assert spread([]) == "–"
@@ -126,34 +102,33 @@ def test_one_table(tmp_path: Path) -> None:
 
 
 def test_figures_of_scores_and_records(tmp_path: Path) -> None:
-    toys = comparison()
-    jobs = toys.jobs(seeds=[0], epochs=3)
+    jobs = compared(comparison(), tmp_path, seeds=[0], changes={"epochs": 3}, record=2)
     for job in jobs:
-        Trainer(job.run, tmp_path / job.folder, record=2).train()
-    (tmp_path / jobs[1].folder / RESULTS).unlink()  # an unfinished run is drawn as far as it goes
-    figure = curves(toys, jobs, tmp_path)
+        assert work(job).ending is Ending.DONE
+    (jobs[1].folder / RESULTS).unlink()  # an unfinished run is drawn as far as it goes
+    figure = curves(jobs)
     scores = [line for line in figure.axes[0].lines if line.get_linewidth() > 1]
-    history = json.loads((tmp_path / jobs[0].folder / RESULTS).read_text())["history"]
+    history = json.loads((jobs[0].folder / RESULTS).read_text())["history"]
     assert [line.get_label() for line in scores] == ["LS (1 seed)", "BayesAgg (1 seed)"]
     assert list(scores[0].get_ydata()) == [epoch["score"] for epoch in history]  # type: ignore[arg-type]
-    found = draw(toys, jobs, tmp_path, tmp_path / "figure")
+    found = draw(jobs, tmp_path / "figure")
     assert [path.name for path in found] == ["figure.png", "figure-record.png"]
-    seen = {axes.get_title(): len(axes.lines) for axes in recorded(toys, jobs, tmp_path).axes}
+    seen = {axes.get_title(): len(axes.lines) for axes in recorded(jobs).axes}
     assert seen["norm of the features"] == 2
     assert seen["effective number of tasks"] == 1  # LS has none
 
 
-def test_the_catalogue_can_be_run() -> None:
-    for name, found in package.COMPARISONS.items():
-        jobs = found.jobs()
-        assert len({(job.label, job.seed) for job in jobs}) == len(jobs), name
+def test_the_catalogue_can_be_run(tmp_path: Path) -> None:
+    for name, found in comparisons.COMPARISONS.items():
+        jobs = compared(found, tmp_path)
+        assert len(set(jobs)) == len(jobs) == len(found.entries) * len(found.seeds), name
         assert found.about
-    paper = package.find("qm9-paper").jobs(["paper-0.85"], [0])[0].run
-    assert (paper.settings.epochs, paper.settings.schedule) == (300, "plateau")
-    assert paper.options == BayesAggOptions(pretrain=50, power=0.85, prior_variance=1e-3)
-    assert {e.label for e in package.find("qm9-small").entries} >= {"ls", "si", "paper"}
+    (job,) = compared(comparisons.find("qm9-paper"), tmp_path, only=["paper-0.85"], seeds=[0])
+    assert (job.run.settings.epochs, job.run.settings.schedule) == (300, "plateau")
+    assert job.run.options == BayesAggOptions(pretrain=50, power=0.85, prior_variance=1e-3)
+    assert {e.label for e in comparisons.find("qm9-small").entries} >= {"ls", "si", "paper"}
     with pytest.raises(SettingsError, match="comparison = 'qm9' is unknown"):
-        package.find("qm9")
+        comparisons.find("qm9")
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -167,55 +142,51 @@ def test_the_command(tmp_path: Path) -> None:
     assert "0/200" in found.output
     wrong = CliRunner().invoke(app, ["compare", "nothing"])
     assert wrong.exit_code == 2
-    assert "give one of qm9-small" in wrong.stderr
+    assert "give one of demo, qm9-small" in wrong.stderr
 
 
-def test_every_run_is_told_of_other_settings(
+def test_minutes_are_for_everything_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
-        return [sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(3)"]
-
-    monkeypatch.setattr(work, "command", fake)
-    given = ["qm9-small", "--only", "ls", "--seed", "0", "--epochs", "3", "--lr", "0.01"]
-    found = CliRunner().invoke(app, ["compare", *given, "--out", str(tmp_path)])
-    assert found.exit_code == work.STOPPED
-    told = (tmp_path / "ls" / "seed0" / "log.txt").read_text(encoding="utf-8")
-    for pair in ("'--epochs', '3'", "'--lr', '0.01'"):
-        assert pair in told
+    monkeypatch.setattr(worker, "_LEAST", 0.3)
+    first, second = compared(comparison(), tmp_path, seeds=[0], changes={"epochs": 100_000})
+    deadline = time.time() + 1
+    ending, message = work(first, 1, deadline)
+    assert ending is Ending.STOPPED
+    done = Place(first.folder).epochs()
+    assert message == f"{done} of 100000 epochs"
+    assert done > 0
+    assert work(second, 1, deadline).ending is Ending.STOPPED
+    assert not second.folder.exists()  # there was no time to begin
 
 
 def test_finished_runs_with_other_settings_are_in_the_way(tmp_path: Path) -> None:
     """Neither counted as the plan's, nor shown under its caption."""
     toys = comparison()
-    short = toys.jobs(["ls"], [0], epochs=2)
-    Trainer(short[0].run, tmp_path / short[0].folder).train()
-    planned = toys.jobs(["ls"], [0])
-    given: dict[str, Any] = {"at_once": 1, "minutes": None, "options": [], "say": print}
-    with pytest.raises(SettingsError, match=r"settings\.epochs: 2 there, 4 here.*another --out"):
-        work.work("toys", planned, tmp_path, **given)
-    assert work.work("toys", short, tmp_path, **given) == (0, 0)
-    (row,) = rows(toys, planned, tmp_path)
+    (short,) = compared(toys, tmp_path, only=["ls"], seeds=[0], changes={"epochs": 2})
+    Trainer(short.run, short.folder).train()
+    (planned,) = compared(toys, tmp_path, only=["ls"], seeds=[0])
+    assert Place(planned.folder).differences(planned.run) == ["settings.epochs: 2 there, 4 here"]
+    assert Place(short.folder).differences(short.run) == []
+    (row,) = rows([planned])
     assert row.seeds == []
     assert row.unfinished == ["seed 0: other settings (settings.epochs: 2 there, 4 here)"]
 
 
 def test_an_option_of_a_later_version_counts_as_its_default(tmp_path: Path) -> None:
     """What an earlier version finished or began goes on; what it could not do is another run."""
-    toys = comparison()
-    (job,) = toys.jobs(["ba"], [0])
-    Trainer(job.run, tmp_path / job.folder).train()
+    (job,) = compared(comparison(), tmp_path, only=["ba"], seeds=[0])
+    Trainer(job.run, job.folder).train()
     for name, change in {RESULTS: _results_without, CHECKPOINT: _checkpoint_without}.items():
-        change(tmp_path / job.folder / name, "noise")
-    given: dict[str, Any] = {"at_once": 1, "minutes": None, "options": [], "say": print}
-    assert work.work("toys", [job], tmp_path, **given) == (0, 0)
-    Trainer(job.run, tmp_path / job.folder, resume=True)
+        change(job.folder / name, "noise")
+    assert Place(job.folder).differences(job.run) == []
+    Trainer(job.run, job.folder, resume=True)
     options = replace(job.run.options, noise="learned")
     other = replace(job, run=replace(job.run, options=options))
-    with pytest.raises(SettingsError, match=r"options\.noise: 'unit' there, 'learned' here"):
-        work.work("toys", [other], tmp_path, **given)
+    told = "method.options.noise: 'unit' there, 'learned' here"
+    assert Place(job.folder).differences(other.run) == [told]
     with pytest.raises(CheckpointError, match=r"options\.noise: 'unit' there, 'learned' here"):
-        Trainer(other.run, tmp_path / job.folder, resume=True)
+        Trainer(other.run, job.folder, resume=True)
 
 
 def _results_without(path: Path, option: str) -> None:
@@ -230,32 +201,11 @@ def _checkpoint_without(path: Path, option: str) -> None:
     torch.save(state, path)
 
 
-def test_failures_and_runs_that_are_left_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    codes = {"ls": 2, "ba": 4}
-
-    def fake(name: str, job: Job, out: Path, minutes: float | None) -> list[str]:
-        text = f"import sys; print('error: no luck'); sys.exit({codes[job.label]})"
-        return [sys.executable, "-c", text]
-
-    monkeypatch.setattr(work, "command", fake)
-    said: list[str] = []
-    jobs = comparison().jobs(seeds=[0])
-    found = work.work("toys", jobs, tmp_path, at_once=1, minutes=None, options=[], say=said.append)
-    assert found == (1, 1)
-    assert any("(error: no luck)" in line for line in said)
-    assert any("another process is at work" in line for line in said)
-
-
 def test_one_process_in_one_folder(tmp_path: Path) -> None:
-    from experiments.compare.__main__ import main
-    from experiments.runner.store import Place
-
-    with Place(tmp_path / "ls" / "seed0").locked() as mine:
+    (job,) = compared(comparison(), tmp_path, only=["ls"], seeds=[0])
+    with Place(job.folder).locked() as mine:
         assert mine
-        arguments = ["qm9-small", "ls", "0", "--out", str(tmp_path), "--epochs", "2"]
-        assert main(arguments) == work.BUSY
+        assert work(job).ending is Ending.ELSEWHERE
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.qm9 import load as load_qm9
 from experiments.qm9.prepared import prepare
 from experiments.run import Run
+from experiments.runner import Request
 from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.toy import equal, without_times
 from tests.qm9_scale.conftest import TABLES
@@ -99,17 +100,26 @@ def test_largest_molecules_can_be_left_out() -> None:
 
 
 def test_presets_are_defaults_that_any_option_overrides() -> None:
-    paper, best = presets.PAPER, presets.RECOMMENDED
-    assert paper.make_options("bayesagg", {}) == BayesAggOptions()  # the paper's are the defaults
-    assert paper.make_settings({}).epochs == 300
-    chosen = best.make_options("bayesagg", {"power": 0.25, "floor": 0.1, "prior": None})
-    assert isinstance(chosen, BayesAggOptions)
-    assert (chosen.power, chosen.floor, chosen.prior) == (0.25, 0.1, best.bayesagg["prior"])
-    assert best.make_settings({"epochs": 7, "schedule": None}).schedule == "cosine"
-    assert type(best.make_options("ls", {})) is MethodOptions
-    assert best.changed(power=0.1).bayesagg["power"] == 0.1
-    with pytest.raises(SettingsError, match="preset = 'best' is unknown: give one of paper, rec"):
-        presets.find("best")
+    def run(preset: str, method: str = "bayesagg", **changes: Any) -> Run:
+        (made,) = Request("qm9", [method], preset=preset, changes=changes).runs()
+        return made
+
+    assert run("paper").options == BayesAggOptions()  # the paper's are the defaults
+    assert run("paper").settings.epochs == 300
+    chosen = run("recommended", power=0.25, floor="0.1", epochs=40)
+    assert isinstance(chosen.options, BayesAggOptions)
+    assert (chosen.options.power, chosen.options.floor, chosen.options.prior) == (
+        0.25,
+        0.1,
+        "fresh",
+    )
+    assert (chosen.settings.epochs, chosen.settings.schedule) == (40, "cosine")
+    assert type(run("recommended", "ls").options) is MethodOptions
+    assert run("small", width=48).benchmark.options()["width"] == 48
+    with pytest.raises(
+        SettingsError, match="preset = 'best' is unknown for qm9: give one of paper"
+    ):
+        presets.find("qm9", "best")
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
-from experiments.benchmark import Data
+from experiments.benchmark import Batch, Data, Split
 from experiments.errors import DataError
 from experiments.methods import MethodOptions
 from experiments.run import Run
@@ -18,10 +21,16 @@ from experiments.runner import Job
 from experiments.settings import Settings
 from tests.experiments.toy import Toy
 
+BATCH = 32
+
 
 @dataclass(frozen=True)
 class Trouble(Toy):
-    """The toy benchmark, with a fate: "" (fine), "error", or "kill" (the process dies)."""
+    """The toy benchmark, with a fate.
+
+    "" is fine, "error" fails, "kill" lets the process die at once, "slow" gives an epoch that
+    lasts, and "dies" one process an epoch.
+    """
 
     name: ClassVar[str] = "trouble"
 
@@ -32,9 +41,35 @@ class Trouble(Toy):
             raise DataError("the data set is missing: give another")
         if self.fate == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().load(device)
+        data = super().load(device)
+        if self.fate in ("slow", "dies"):
+            return dataclasses.replace(data, train=_Troubled(data.train, self.fate))
+        return data
+
+
+@dataclass
+class _Troubled:
+    """A split of which every pass takes a while, or of which a process sees one pass alone."""
+
+    split: Split
+    fate: str
+    passes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def steps(self, batch_size: int) -> int:
+        return self.split.steps(batch_size)
+
+    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        if batch_size == BATCH:  # of training; the trainer looks at a few examples besides
+            self.passes += 1
+            time.sleep(1.0 if self.fate == "slow" else 0.0)
+            if self.fate == "dies" and self.passes > 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        yield from self.split.batches(batch_size, generator)
 
 
 def job(folder: Path, fate: str = "", epochs: int = 2) -> Job:
-    settings = Settings(epochs=epochs, batch_size=32, device="cpu", threads=1)
+    settings = Settings(epochs=epochs, batch_size=BATCH, device="cpu", threads=1)
     return Job(Run(Trouble(fate=fate), "ls", MethodOptions(), settings), folder)

@@ -20,7 +20,6 @@ from experiments.runner import (
     Place,
     Request,
     State,
-    Submitit,
     choose,
     execute,
     plan,
@@ -48,19 +47,6 @@ def test_the_others_go_on(tmp_path: Path) -> None:
     assert Place(jobs[1].folder).failure()["type"] == "DataError"
     assert seen[0] == 0
     assert seen[-1] == 4
-
-
-@pytest.mark.slow
-def test_jobs_of_a_queue(tmp_path: Path) -> None:
-    """The engine for clusters, with submitit's queue on this machine."""
-    pytest.importorskip("submitit")
-    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["error", ""])]
-    outcomes = execute(
-        jobs, lambda n: Submitit(tmp_path / "queue", n, cluster="local", minutes=4), 2
-    )
-    assert [outcomes[one].ending for one in jobs] == [Ending.FAILED, Ending.DONE]
-    assert Place(jobs[0].folder).failure()["type"] == "DataError"
-    assert Place(jobs[1].folder).state() is State.DONE
 
 
 SEED = 1
@@ -103,7 +89,7 @@ def settled(record: dict[str, Any]) -> dict[str, Any]:
 def test_killed_and_continued(tmp_path: Path) -> None:
     """A kill -9 in the middle of several methods; the same command again gives the same records."""
     request = Request(
-        "digits", choose(METHODS), (SEED,), changes=CHANGES, settings={"device": "cpu", "epochs": 4}
+        "digits", choose(METHODS), (SEED,), changes={**CHANGES, "device": "cpu", "epochs": 4}
     )
     jobs = plan(request, tmp_path / "killed")
     deadline = time.monotonic() + 240

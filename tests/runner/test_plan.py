@@ -11,7 +11,7 @@ from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import METHODS, BayesAggOptions
 from experiments.runner import Request, choose, estimate, fingerprint, grids, plan, plan_table
-from experiments.runner.grids import QM9_POWERS, WEIGHT_DECAYS, expand
+from experiments.runner.grids import QM9_POWERS, WEIGHT_DECAYS
 from experiments.runner.values import pairs, read
 from experiments.settings import Settings
 
@@ -50,7 +50,7 @@ def test_every_choice_has_a_folder_of_its_own() -> None:
     }
     assert len(folders) == len(changes)
     here, there = (
-        plan(Request("digits", ["ls"], settings={"device": device, "threads": 1}), OUT)[0]
+        plan(Request("digits", ["ls"], changes={"device": device, "threads": 1}), OUT)[0]
         for device in ("cpu", "auto")
     )
     assert here.folder == there.folder  # where it runs decides nothing
@@ -71,11 +71,11 @@ def test_options_come_from_benchmark_preset_and_request_in_this_order() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"widht": "3"}, r"--set widht=3 is unknown: give METHOD.OPTION, or one of .*width"),
-        ({"width": "wide"}, r"width = 'wide' cannot be read as int"),
-        ({"bayesagg.s": "1"}, r"s = '1' has no meaning for BayesAggOptions: give one of pretrain"),
+        ({"widht": "3"}, r"widht = '3' has no meaning for method bayesagg, digits or .*, width"),
+        ({"width": "wide"}, r"width = 'wide' cannot be read: give a whole number"),
+        ({"bayesagg.s": "1"}, r"s = 1 has no meaning for method bayesagg: .* options are pretrain"),
         ({"mine.s": "1"}, r"method = 'mine' is unknown"),
-        ({"seed": "1"}, r"--set seed=1 is unknown"),
+        ({"seed": "1"}, r"seed = '1' has no meaning"),
         ({"epochs": "0"}, r"epochs = 0 cannot work"),
     ],
 )
@@ -101,34 +101,65 @@ def test_refused_requests() -> None:
 
 def test_text_becomes_values() -> None:
     given = {"epochs": "3", "threads": "none", "head_bias": "true", "learning_rate": "1e-2"}
-    assert read(Settings, given) == {
+    assert {name: read(Settings, name, text) for name, text in given.items()} == {
         "epochs": 3, "threads": None, "head_bias": True, "learning_rate": 0.01,
     }  # fmt: skip
-    powers = read(BayesAggOptions, {"power": '{"age": 0.5}'})
-    assert powers == {"power": {"age": 0.5}}
-    assert pairs(["a=1", "b = x=y"]) == {"a": "1", "b": "x=y"}
-    for bad, message in ((["a"], "cannot be read"), (["a=1", "a=2"], "given twice")):
-        with pytest.raises(SettingsError, match=message):
-            pairs(bad)
+    for text in ('{"age": 0.5, "sex": 1}', "age=0.5, sex=1"):
+        assert read(BayesAggOptions, "power", text) == {"age": 0.5, "sex": 1}
+    assert read(BayesAggOptions, "power", "[0.5, 1]") == [0.5, 1]
+    assert (one := read(BayesAggOptions, "power", "1")) == 1
+    assert isinstance(one, float)  # the same run as 1.0
+    for text in ("a", "age=", "age=x", "age=1,0.5"):
+        with pytest.raises(SettingsError, match="cannot be read: give a number or one for each"):
+            read(BayesAggOptions, "power", text)
+    with pytest.raises(SettingsError, match="twice"):
+        read(BayesAggOptions, "power", "age=1,age=0.5")
+    assert read(BayesAggOptions, "unheard", "[1, 2]") == [1, 2]
+    assert read(BayesAggOptions, "unheard", "words") == "words"
+    assert pairs(["a=1", "b = x=y", "a=2", "some-method.an-option=3"]) == {
+        "a": ["1", "2"], "b": ["x=y"], "some-method.an_option": ["3"],
+    }  # fmt: skip
+    with pytest.raises(SettingsError, match="cannot be read"):
+        pairs(["a"])
 
 
 def test_the_papers_grids() -> None:
-    searched = grids("qm9", ["bayesagg", "ls"])
-    assert searched == {"bayesagg": [{"power": s} for s in QM9_POWERS], "ls": [{}]}
-    assert len(grids("cifar-mtl", ["bayesagg"])["bayesagg"]) == 6
-    assert len(grids("utkface", ["bayesagg"])["bayesagg"]) == 9
-    assert grids("digits", ["ls"])["ls"] == [{"weight_decay": d} for d in WEIGHT_DECAYS]
-    assert expand({}) == [{}]
-    jobs = plan(Request("digits", ["ls"], (0, 1)), OUT, grids("digits", ["ls"]))
+    assert grids("qm9", ["bayesagg", "ls"]) == {"bayesagg.power": QM9_POWERS}
+
+    def count(benchmark: str) -> int:
+        request = Request(benchmark, ["bayesagg"], axes=grids(benchmark, ["bayesagg"]))
+        return len(plan(request, OUT))
+
+    assert (count("cifar-mtl"), count("utkface")) == (6, 9)
+    assert grids("digits", ["ls"]) == {"ls.weight_decay": WEIGHT_DECAYS}
+    jobs = plan(Request("digits", ["ls"], (0, 1), axes=grids("digits", ["ls"])), OUT)
     assert len({job.folder for job in jobs}) == 2 * len(WEIGHT_DECAYS)
     assert jobs[0].folder.parent == plan(Request("digits", ["ls"]), OUT)[0].folder.parent
+
+
+def test_several_values_are_run_in_every_combination() -> None:
+    """Those of a method are for its runs alone; the plan shows what differs, and nothing else."""
+    request = Request(
+        "digits",
+        ["ls", "bayesagg", "imtl-g@representation"],
+        axes={"power": ["0.3", "0.5"], "width": [8, 16]},
+        changes={"level": "representation"},
+    )
+    jobs = plan(request, OUT)
+    assert [job.run.method for job in jobs] == ["ls"] * 2 + ["bayesagg"] * 4 + ["imtl-g"] * 2
+    assert [job.run.options.to_dict()["power"] for job in jobs[2:6]] == [0.3, 0.3, 0.5, 0.5]
+    table = plan_table(jobs, None)
+    headers = [str(column.header) for column in table.columns]
+    assert headers == ["method", "width", "power", "seeds", "done", "begun", "epochs", "time left"]
+    cells = [list(column.cells) for column in table.columns[:3]]
+    assert [*zip(*cells, strict=True)][1:3] == [("ls", "16", ""), ("bayesagg", "8", "0.3")]
 
 
 @pytest.mark.parametrize("prior", ["full-data", "fresh"])
 def test_cost_is_known_before_anything_starts(tmp_path: Path, prior: str) -> None:
     methods = ["ls", "bayesagg"]
-    given = {"settings": {"device": "cpu"}, "changes": {"bayesagg.prior": prior}}
-    jobs = plan(Request("digits", methods, (0, 1), **given), tmp_path)
+    given = {"device": "cpu", "bayesagg.prior": prior}
+    jobs = plan(Request("digits", methods, (0, 1), changes=given), tmp_path)
     cost = estimate(jobs, parallel=2, threads=1)
     assert set(cost.seconds) == set(jobs)
     assert all(value is not None and value > 0 for value in cost.seconds.values())

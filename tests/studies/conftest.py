@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments.studies import STUDIES, Context, conduct
+from experiments.studies import find as find_study
+from experiments.studies.study import Context, conduct
 
 pytest.importorskip("sklearn")
 
@@ -24,7 +25,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
         if name not in done:
             folder = tmp_path_factory.mktemp("study") / name
             told: list[str] = []
-            outcome = conduct(STUDIES[name], Context(folder, quick=True, told=told.append))
+            outcome = conduct(find_study(name), Context(folder, quick=True, told=told.append))
             assert told
             console = Console(record=True, width=120)
             for table in outcome.tables.values():

@@ -16,7 +16,7 @@ from bayesagg_pyro.errors import StateError
 from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import BayesAggOptions
-from experiments.studies import STUDIES
+from experiments.studies import NAMES
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.kinds import KINDS, make
 from experiments.studies.priors import POLICIES
@@ -26,7 +26,7 @@ Run = Callable[[str], tuple[Path, dict[str, Any]]]
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_results_and_figures(study: Run, name: str) -> None:
     folder, results = study(name)
     assert results["study"] == name
@@ -66,6 +66,14 @@ def test_laplace_is_nearer_the_posterior_than_one_newton_step(study: Run) -> Non
     rows = {row["scheme"]: row for row in study("approximations")[1]["tables"]["digits-100"]}
     assert rows["Laplace"]["mean_error"] < rows["TaylorGGN"]["mean_error"]
     assert rows["TaylorGGN"]["mean_error"] < rows["Delta"]["mean_error"]
+
+
+def test_exact_schemes_are_calibrated(study: Run) -> None:
+    rows = {row["case"]: row["passed"] for row in study("calibration")[1]["tables"]["calibration"]}
+    assert rows == {
+        "gaussian-conjugate": True, "bernoulli-laplace": rows["bernoulli-laplace"],
+        "bernoulli-taylor": False,
+    }  # fmt: skip
 
 
 def test_a_constant_prior_is_not_in_step(study: Run) -> None:
@@ -183,4 +191,4 @@ def test_summaries() -> None:
 def test_an_unknown_study_is_one_line() -> None:
     found = CliRunner().invoke(app, ["study", "nothing"])
     assert found.exit_code == 2
-    assert "approximations, priors, missing, heads" in " ".join(found.output.split())
+    assert "approximations, priors, missing, heads, calibration" in " ".join(found.output.split())

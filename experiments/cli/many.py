@@ -1,0 +1,250 @@
+"""Many runs, by one scheduler: a request, a sweep, a comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+
+from experiments import comparisons, figures, presets, results, tables
+from experiments.cli.launch import friendly
+from experiments.cli.single import given_values
+from experiments.compare import draw, markdown, rows, table
+from experiments.errors import SettingsError
+from experiments.files import prepare_folder, strict
+from experiments.report import tables as report_tables
+from experiments.report import terminal, write
+from experiments.report.figures import draw as report_figures
+from experiments.runner import (
+    Ending,
+    Job,
+    Local,
+    Outcome,
+    Place,
+    Queue,
+    Request,
+    Submitit,
+    Watcher,
+    choose,
+    compared,
+    estimate,
+    execute,
+    grids,
+    plan,
+    plan_table,
+    records,
+    summary,
+)
+from experiments.runner.engines import MakeEngine
+from experiments.runner.values import pairs
+from experiments.settings import require, resolve_device
+from experiments.training import RESULTS
+
+__all__ = ["compare", "demonstrate", "run"]
+
+STOPPED = 3
+"""Exit status when runs are left: give the same command again."""
+
+_CLUSTERS = {"slurm": "slurm", "submitit-local": "local"}
+
+
+def run(
+    benchmark: str, given: Mapping[str, Any], names: Collection[str], *, searched: bool
+) -> None:
+    """Every combination of what was given; of a sweep, also of what the paper searched."""
+    with friendly(given["debug"]) as console:
+        out: Path = given["out"] or Path("results/store")
+        methods = choose(given["method"] or ("bayesagg" if searched else "all"))
+        values = given_values(given, names)
+        axes: dict[str, Sequence[Any]] = {k: v for k, v in values.items() if len(v) > 1}
+        if searched:
+            told = {name.rpartition(".")[2] for name in values}
+            paper = grids(benchmark, methods)
+            axes |= {k: v for k, v in paper.items() if k.rpartition(".")[2] not in told}
+        request = Request(
+            benchmark,
+            methods,
+            _seeds(given["seeds"]) or (0,),
+            given["preset"] or presets.PAPER,
+            {name: several[0] for name, several in values.items() if len(several) == 1},
+            axes,
+        )
+        todo = plan(request, out.resolve(), given["record"])
+        outcomes = _conduct(todo, given, out, console, tried=given["engine"] == "local")
+        if outcomes:
+            console.print(f"{summary(outcomes)}; store: {out}", soft_wrap=True, highlight=False)
+            console.print(
+                f"next: python -m experiments report {out}", soft_wrap=True, highlight=False
+            )
+        _leave(outcomes, console)
+
+
+def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None:
+    """The runs of a comparison, and one table."""
+    with friendly(given["debug"]) as console:
+        found = comparisons.find(name)
+        out: Path = given["out"] or Path("results") / name
+        todo = _compared(found, out, given, names)
+        if given["figure"] is not None:
+            prepare_folder(given["figure"].parent)
+        outcomes: Mapping[Job, Outcome] = {}
+        if not given["table_only"]:
+            outcomes = _conduct(todo, given, out, console)
+        if given["plan"]:
+            return
+        benchmark, shown = todo[0].run.benchmark, rows(todo)
+        if given["markdown"]:
+            print(markdown(benchmark, shown))
+        else:
+            console.print(table(found, benchmark, shown))
+        if given["figure"] is not None:
+            for path in draw(todo, given["figure"]):
+                console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+        _leave(outcomes, console)
+
+
+def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
+    """The comparison ``demo``, with everything that can be shown of it."""
+    with friendly(given["debug"]) as console:
+        out: Path = given["out"] or Path("results/demo")
+        todo = _compared(comparisons.find("demo"), out, given, names)
+        outcomes = _conduct(todo, given, out, console)
+        if given["plan"]:
+            return
+        _leave(outcomes, console)
+        found = [Place(job.folder).load() for job in todo]
+        results.save(out / RESULTS, {"runs": [strict(record) for record in found]})
+        console.print(tables.comparison(found))
+        made = report_tables(out, ["qm9", "qm9-full"])
+        console.print(terminal(made[0]))
+        console.print(f"results: {out / RESULTS}", soft_wrap=True, highlight=False)
+        report = write(made, "md", out / "report")
+        console.print(f"report: {report}", soft_wrap=True, highlight=False)
+        drawn = figures.draw(found, out / "figures")
+        for figure in [*drawn, *report_figures(records(out), out / "report" / "figures")]:
+            console.print(f"figure: {figure}", soft_wrap=True, highlight=False)
+
+
+def _compared(
+    found: comparisons.Comparison, out: Path, given: Mapping[str, Any], names: Collection[str]
+) -> list[Job]:
+    """The jobs, none of which may meet another run in its folder."""
+    values = given_values(given, names)
+    for name, several in values.items():
+        require(len(several) == 1, name, several, "a comparison takes one value for all entries")
+    jobs = compared(
+        found,
+        out.resolve(),
+        only=given["only"] or (),
+        seeds=_seeds(given["seeds"]),
+        changes={name: several[0] for name, several in values.items()},
+        record=given["record"],
+    )
+    require(
+        given["record"] is None or given["record"] >= 1,
+        "record",
+        given["record"],
+        "give 1 or more steps",
+    )
+    resolve_device(jobs[0].run.settings.device)
+    for job in jobs:
+        if (job.folder.parent / RESULTS).exists():
+            raise SettingsError(
+                f"{job.folder.parent} holds a run of an earlier version's demonstration: delete "
+                "it, or choose another --out"
+            )
+    return jobs
+
+
+def _conduct(
+    todo: Sequence[Job],
+    given: Mapping[str, Any],
+    out: Path,
+    console: Console,
+    *,
+    tried: bool = False,
+) -> Mapping[Job, Outcome]:
+    """Show the plan and carry it out; nothing with ``--plan``."""
+    for job in todo:
+        other = Place(job.folder).differences(job.run)
+        if other:
+            raise SettingsError(
+                f"{job.folder} holds a finished run with other settings ({'; '.join(other)}): "
+                "choose another --out, or delete it"
+            )
+    minutes = given["minutes"]
+    require(minutes is None or minutes > 0, "minutes", minutes, "give a positive number")
+    deadline = None if minutes is None else time.time() + 60 * minutes
+    make, parallel = _engine(given, todo, out), given["jobs"]
+    require(parallel >= 1, "jobs", parallel, "give at least 1")
+    cost = None
+    if tried if given["estimate"] is None else given["estimate"]:
+        with console.status("a few steps of each method"):
+            engine = make(parallel)
+            cost = engine.call(estimate, todo, parallel, engine.threads)
+            engine.close(stop=False)
+    console.print(plan_table(todo, cost))
+    if given["plan"]:
+        return {}
+    prepare_folder(out)
+    try:
+        if given["engine"] == "local" and cost is None:
+            todo[0].run.benchmark.load(torch.device("cpu"))  # built before several want it
+        with Watcher(todo, console) as watcher:
+            return execute(todo, make, parallel, watcher, deadline=deadline)
+    except KeyboardInterrupt:
+        console.print("interrupted; finished epochs are kept, the same command goes on")
+        raise typer.Exit(130) from None
+
+
+def _leave(outcomes: Mapping[Job, Outcome], console: Console) -> None:
+    """Exit unless all is done: 130 after Ctrl-C, 1 where a run failed, 3 where runs are left."""
+    endings = [found.ending for found in outcomes.values()]
+    for job, found in outcomes.items():
+        if found.ending is Ending.FAILED:
+            text = f"failed: {job.folder}: {found.message}"
+            console.print(text, soft_wrap=True, highlight=False, style="red")
+    if Ending.INTERRUPTED in endings:
+        raise typer.Exit(130)
+    if Ending.FAILED in endings:
+        raise typer.Exit(1)
+    left = endings.count(Ending.STOPPED) + endings.count(Ending.ELSEWHERE)
+    if left:
+        console.print(f"{left} runs are left: give the same command again")
+        raise typer.Exit(STOPPED)
+
+
+def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEngine:
+    name, threads = given["engine"], todo[0].run.settings.threads
+    if name == "local":
+        return lambda parallel: Local(parallel, threads)
+    if name not in _CLUSTERS:
+        raise SettingsError(f"engine = {name!r} is unknown: give local, slurm or submitit-local")
+    own = {
+        key: given[key]
+        for key in ("partition", "account", "time_limit", "gpus", "memory")
+        if given[key] is not None
+    }
+    more = {
+        key: int(values[-1]) if values[-1].isdigit() else values[-1]
+        for key, values in pairs(given["queue"] or []).items()
+    }
+    queue = Queue(**own, more=more)
+    return lambda parallel: Submitit(
+        out.resolve() / "submitit", parallel, _CLUSTERS[name], threads, queue
+    )
+
+
+def _seeds(words: Sequence[str] | None) -> list[int]:
+    try:
+        return [int(part) for word in words or () for part in word.split(",") if part.strip()]
+    except ValueError as error:
+        raise SettingsError(
+            f"seeds = {' '.join(words or ())!r} cannot be read: give whole numbers, such as "
+            "--seeds 0 1 2"
+        ) from error

@@ -1,0 +1,77 @@
+"""Benchmarks by name, without importing any: those here, installed ones, and ``module:Class``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Final
+
+from experiments.errors import SettingsError
+
+if TYPE_CHECKING:
+    from experiments.benchmark import Benchmark
+
+__all__ = ["BUILT_IN", "GROUP", "find", "names", "place"]
+
+BUILT_IN: Final[Mapping[str, str]] = {
+    "digits": "experiments.digits.benchmark:Digits",
+    "qm9": "experiments.qm9.benchmark:Qm9",
+    "cifar-mtl": "experiments.cifar.benchmark:Cifar",
+    "chestxray14": "experiments.chestxray14.benchmark:ChestXray14",
+    "utkface": "experiments.utkface.benchmark:UtkFace",
+}
+
+GROUP: Final = "bayesagg_pyro.benchmarks"
+"""Entry points of this group are benchmarks, too: ``mine = "package.module:Class"``."""
+
+
+@cache
+def _installed() -> Mapping[str, str]:
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def names() -> list[str]:
+    """Names that need no module in front."""
+    return [*BUILT_IN, *_installed()]
+
+
+def place(name: str) -> str:
+    """``module:Class`` of a benchmark.
+
+    Raises:
+        SettingsError: There is none of that name; the message lists those there are.
+    """
+    if ":" in name:
+        return name
+    found = BUILT_IN.get(name) or _installed().get(name)
+    if found is None:
+        raise SettingsError(
+            f"benchmark = {name!r} is unknown: give one of {', '.join(names())}, or module:Class "
+            "for one of your own"
+        )
+    return found
+
+
+def find(name: str) -> type[Benchmark]:
+    """The benchmark called ``name``, imported.
+
+    Raises:
+        SettingsError: There is none, or what is there is no benchmark.
+    """
+    from experiments.benchmark import Benchmark
+
+    module, _, attribute = place(name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            f"benchmark = {name!r} cannot be imported ({error}): give module:Class, with the "
+            "module's folder in PYTHONPATH"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Benchmark)):
+        raise SettingsError(
+            f"benchmark = {name!r} is no subclass of experiments.benchmark.Benchmark"
+        )
+    return found

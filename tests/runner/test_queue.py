@@ -1,0 +1,174 @@
+"""The engine for clusters: submitit's queue on this machine, and what Slurm would be told."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.errors import SettingsError
+from experiments.runner import (
+    Ending,
+    Job,
+    Outcome,
+    Place,
+    Queue,
+    State,
+    Submitit,
+    estimate,
+    execute,
+    work,
+)
+from tests.experiments.toy import without_times
+from tests.runner.jobs import job
+
+submitit = pytest.importorskip("submitit")
+
+
+def engine(tmp_path: Path, cluster: str = "local", jobs: int = 2, **queue: Any) -> Submitit:
+    return Submitit(tmp_path / "queue", jobs, cluster, queue=Queue(**{"time_limit": 4, **queue}))
+
+
+@pytest.mark.slow
+def test_jobs_of_a_queue(tmp_path: Path) -> None:
+    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["error", ""])]
+    outcomes = execute(jobs, lambda n: engine(tmp_path, jobs=n), 2)
+    assert [outcomes[one].ending for one in jobs] == [Ending.FAILED, Ending.DONE]
+    assert Place(jobs[0].folder).failure()["type"] == "DataError"
+    assert Place(jobs[1].folder).state() is State.DONE
+
+
+@pytest.mark.slow
+def test_a_job_that_meets_its_time_limit_goes_on(tmp_path: Path) -> None:
+    """To the bit of one that never stopped, and without its launcher."""
+    one = job(tmp_path / "a", "slow", epochs=4)
+    told: list[int] = []
+
+    def tick(_: object) -> None:
+        status = Place(one.folder).status()
+        if not told and status.get("epoch", 0) >= 1:
+            told.append(status["pid"])
+            os.kill(status["pid"], signal.SIGUSR2)  # as the queue does when time is nearly over
+
+    outcomes = execute([one], lambda n: engine(tmp_path, jobs=n), 1, tick)
+    assert told
+    assert outcomes[one].ending is Ending.DONE, outcomes
+    assert Place(one.folder).status()["pid"] != told[0]
+    whole = job(tmp_path / "b", epochs=4)
+    assert work(whole).ending is Ending.DONE
+    histories = [without_times(Place(x.folder).load()["history"]) for x in (one, whole)]
+    assert histories[0] == histories[1]
+
+
+def test_a_job_that_cannot_get_on_says_so(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    queue = engine(tmp_path)
+    caught: list[Any] = []
+    queue._executor.submit_array = lambda tasks: caught.extend(tasks) or tasks
+    queue.submit([one], None)
+    (task,) = caught
+    task._begun_with = 0
+    with pytest.raises(SettingsError, match="give a longer --time-limit"):
+        task.checkpoint()
+    Place(one.folder).folder.mkdir()
+    Place(one.folder).say(state="training", epoch=1, epochs=2)
+    assert isinstance(task.checkpoint(), submitit.helpers.DelayedSubmission)
+
+
+@pytest.mark.slow
+def test_processes_that_die_go_on_as_long_as_they_get_on(tmp_path: Path) -> None:
+    """All at once: in a queue a process takes no other along."""
+    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["dies", "kill"])]
+    began: list[list[Job]] = []
+
+    class Counted(Submitit):
+        def submit(self, jobs: Any, deadline: Any) -> Any:
+            began.append(list(jobs))
+            return super().submit(jobs, deadline)
+
+    outcomes = execute(jobs, lambda n: Counted(tmp_path / "queue", n, "local"), 2)
+    assert outcomes[jobs[0]].ending is Ending.DONE
+    assert outcomes[jobs[1]].ending is Ending.FAILED
+    assert "died twice" in outcomes[jobs[1]].message
+    assert [set(batch) for batch in began] == [set(jobs)] * 2
+
+
+class Handle:
+    """A job that is done when somebody has looked twice."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks > 2
+
+    def result(self) -> Outcome:
+        return Outcome(Ending.DONE)
+
+
+def test_no_more_jobs_than_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = importlib.import_module("experiments.runner.execute")
+    monkeypatch.setattr(scheduler, "_POLL_SECONDS", 0.0)
+    queue = engine(tmp_path, jobs=2)
+    handles: list[Handle] = []
+    most: list[int] = []
+
+    def submit(tasks: list[Any]) -> list[Handle]:
+        made = [Handle() for _ in tasks]
+        handles.extend(made)
+        most.append(sum(handle.looks <= 2 for handle in handles))
+        return made
+
+    queue._executor.submit_array = submit
+    outcomes = execute([job(tmp_path / str(k)) for k in range(7)], lambda n: queue, 2)
+    assert len(outcomes) == 7
+    assert max(most) == 2
+
+
+def test_what_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All jobs as one array of which so many run at a time, in a partition, on an account."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {"srun": "", "sbatch": f"cp $1 {tmp_path}/told; echo job 7"}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    queue = engine(
+        tmp_path,
+        "slurm",
+        partition="gpu",
+        account="lab",
+        gpus=1,
+        memory=8.0,
+        time_limit=90,
+        more={"slurm_qos": "high"},
+    )
+    queue.submit([job(tmp_path / str(k)) for k in range(5)], None)
+    told = (tmp_path / "told").read_text()
+    for line in (
+        *("--array=0-4%2", "--partition=gpu", "--account=lab", "--time=90", "--qos=high"),
+        *("--gpus-per-node=1", "--mem=8GB"),
+    ):
+        assert f"#SBATCH {line}\n" in told
+    with pytest.raises(SettingsError, match="Unknown argument 'colour'"):
+        engine(tmp_path, "slurm", more={"slurm_colour": "red"})
+
+
+def test_no_cluster_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SettingsError, match='Could not detect "srun"'):
+        engine(tmp_path, "slurm")
+
+
+@pytest.mark.slow
+def test_the_estimate_is_a_job_of_the_queue(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    cost = engine(tmp_path).call(estimate, [one], 1, 1)
+    assert cost.seconds[one] > 0
+    assert not one.folder.exists()  # it only tries
