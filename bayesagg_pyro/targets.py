@@ -68,6 +68,14 @@ class Targets(NamedTuple):
         counts = self.counts()
         return torch.where(counts > 0, total / counts.clamp(min=1), none)
 
+    def counted(self, outputs: Tensor) -> Tensor:
+        """Outputs [..., B, tasks], and 0 in place of those of examples that do not count.
+
+        What those come to may overflow, and 0 · ∞ is no number.
+        """
+        factor = self.factor(outputs.dtype)
+        return outputs if factor is None else torch.where(factor > 0, outputs, 0.0)
+
     def factor(self, dtype: torch.dtype) -> Tensor | None:
         """Mask times weight, [B, tasks]; None when every example counts once."""
         if self.mask is None:

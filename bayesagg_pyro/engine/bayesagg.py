@@ -339,6 +339,7 @@ class BayesAgg(nn.Module):
         if self._processes.count > 1 and not self._processes.joined:
             self._join()
         batch = self._processes.whole(features, lambda: self._guard.parse(heads, features, targets))
+        batch = self._slots.held_to_what_is_kept(batch)
         if batch.valid is not None:
             self._guard.note(batch.valid)
         return batch.cleaned(heads)

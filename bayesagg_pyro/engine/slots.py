@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +101,14 @@ class Slots:
         """Show a batch to all priors."""
         for name, tracker in self.trackers.items():
             tracker.collect(batch.features.detach(), batch.observed[name], batch.valid)
+
+    def held_to_what_is_kept(self, batch: Batch) -> Batch:
+        """The batch, its flag unset where features do not fit the form to keep them in."""
+        if batch.valid is None:
+            return batch
+        found = [tracker.holds(batch.features.detach()) for tracker in self.trackers.values()]
+        valid = reduce(torch.logical_and, [one for one in found if one is not None], batch.valid)
+        return replace(batch, valid=valid)
 
     def renew(self) -> None:
         """Put in force what was collected, for all heads or none.

@@ -25,6 +25,7 @@ def finish(
     variance: Tensor,
     covariance: Callable[[], Tensor],
     error: Callable[[], MomentError] | None = None,
+    certain: bool = False,
 ) -> GradientDistribution:
     """Moments as a gradient distribution in the features' dtype, 0 where a target is missing.
 
@@ -34,12 +35,15 @@ def finish(
         features: [B, d].
         targets: [B, tasks].
         mean: [tasks, B, d].
-        variance: [tasks, B, d].
+        variance: [tasks, B, d]; written to.
         covariance: makes the full covariance, [tasks, B, d, d].
         error: estimates the error of mean and variance; None for closed forms, which have none.
+        certain: whether a variance of 0 is one; else what is left of it is the smallest number.
     """
     observed = None if targets.mask is None else targets.mask.mT
     dtype = features.dtype
+    if not certain:  # what varies at all must not read as certain: squares underflow
+        variance = variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
 
     def clean(moment: Tensor) -> Tensor:
         if observed is not None:

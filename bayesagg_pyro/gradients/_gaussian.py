@@ -41,7 +41,7 @@ def gaussian_moments(
     mean = torch.addcmul(2 * c, 2 * m, r)
     # 4 (S_dd (r² + v) + m_d² v + (2 m_d r + c_d) c_d); the inner bracket is the mean less c_d.
     variance = (4 * s) * (r.square() + v)
-    variance = variance.addcmul_(4 * m.square(), v).addcmul_(mean - c, 4 * c).clamp_(min=0)
+    variance = variance.addcmul_(4 * m.square(), v).addcmul_(mean - c, 4 * c)
 
     def covariance() -> Tensor:
         S = covariance_of_w()

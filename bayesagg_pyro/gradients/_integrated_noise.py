@@ -52,4 +52,4 @@ def integrated_noise_moments(
         e1, e2, e3 = first[..., None], second[..., None], spread[..., None]
         return 4 * (e1 * linear + e2 * (S * v2 + cc) + e3 * cc)
 
-    return finish(head, posterior, features, targets, mean, variance.clamp(min=0), covariance)
+    return finish(head, posterior, features, targets, mean, variance, covariance)

@@ -54,6 +54,7 @@ class AtPoint(Estimator):
             mean,
             zero,
             lambda: zero[..., None].expand(*zero.shape, zero.shape[-1]),
+            certain=True,
         )
 
     def __repr__(self) -> str:

@@ -43,7 +43,7 @@ def poisson_moments(
     mean = m * r + c * rate
     square = rate.square()
     variance = s * (r.square() + square * scatter) + square * (scatter * (a + c).square())
-    variance = (variance + square * c.square() + 2 * rate * r * a * c).clamp_(min=0)
+    variance = variance + square * c.square() + 2 * rate * r * a * c
 
     def covariance() -> Tensor:
         S = covariance_of_w()

@@ -192,23 +192,21 @@ def _moments(
     def numbers(nodes: int, transition: Transition) -> tuple[Tensor, ...]:
         found = _node_moments(mean, std, derivative, transition, nodes)
         # From here on all is [tasks, B, d] and free of cancellation: the features' precision
-        # will do. But what varies at all must not read as certain, and a square falls below the
-        # smallest number long before f does.
-        least = ((std > 0) | (found[0] != 0)).to(mean.dtype) * torch.finfo(dtype).tiny
-        return torch.stack([*found, least]).mT[..., None].to(dtype).unbind()
+        # will do.
+        return torch.stack(found).mT[..., None].to(dtype).unbind()
 
     def moments(numbers: tuple[Tensor, ...]) -> Moments:
-        f0, f1, square, var_f, cov, var_zf, least = numbers
+        f0, f1, square, var_f, cov, var_zf = numbers
         average = (m * f0).addcmul_(k, f1)
         mixed = (k * var_zf).addcmul_(m, 2 * cov).mul_(k)  # k k Var(z f) + 2 m k Cov(f, z f)
         variance = mixed.addcmul_(residual, square).addcmul_(m.square(), var_f)
-        return Moments(average, variance.clamp_(min=least))
+        return Moments(average, variance)
 
     integrals = numbers(nodes, transition)
     found = moments(integrals)
 
     def covariance() -> Tensor:
-        _, _, square, var_f, cov, var_zf, _ = integrals
+        _, _, square, var_f, cov, var_zf = integrals
         kk = k[..., :, None] * k[..., None, :]
         mk = m[..., :, None] * k[..., None, :]
         full = (covariance_of_w() - kk) * square[..., None]

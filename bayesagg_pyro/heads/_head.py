@@ -152,15 +152,19 @@ class Head(LinearOutputs, ABC):
             targets: [B, tasks].
             weight: [..., blocks, P].
         """
-        outputs = self(features, weight)
+        outputs = self.counted(self(features, weight), targets)
         return self.loss(outputs, like(targets.values, outputs))
 
     def negative_log_probs(
         self, features: Tensor, targets: Targets, weight: Tensor | None = None
     ) -> Tensor:
         """As `losses`, of `negative_log_prob`."""
-        outputs = self(features, weight)
+        outputs = self.counted(self(features, weight), targets)
         return self.negative_log_prob(outputs, like(targets.values, outputs))
+
+    def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """Outputs, and harmless ones for examples that do not count, where they may overflow."""
+        return outputs
 
     # -- the Pyro model --------------------------------------------------------------------------
 

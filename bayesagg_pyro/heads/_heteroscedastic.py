@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.targets import Targets
 
 __all__ = ["Heteroscedastic"]
 
@@ -52,6 +53,10 @@ class Heteroscedastic(Head):
             missing=missing,
             name=name,
         )
+
+    def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """Outputs, and 0 for examples that do not count: exp(−s) may overflow."""
+        return torch.stack([targets.counted(part) for part in outputs.unbind(-1)], -1)
 
     def likelihood(self, outputs: Tensor) -> Any:
         """Normal(f, exp(s / 2)), batch shape [..., B, tasks]."""

@@ -175,6 +175,10 @@ class Network(SharedWeights):
             return self.negative_log_prob(outputs, targets)
         return self.observation.loss(outputs, targets)
 
+    def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """As of the likelihood."""
+        return self.observation.counted(outputs, targets)
+
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """As the given one's, unless a subclass weighs targets otherwise."""
         if not self.is_still(Network, "weight"):

@@ -12,6 +12,7 @@ from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.quadrature import Transition
+from bayesagg_pyro.targets import Targets
 
 __all__ = ["OnePredictor", "PredictorMoments"]
 
@@ -30,6 +31,10 @@ class OnePredictor(Head, ABC):
     or delicate ones overrides them. A subclass that changes the loss or the likelihood below them
     has the automatic ones again, unless it writes its own.
     """
+
+    def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """Outputs, and 0 for examples that do not count: exp(u) may overflow."""
+        return targets.counted(outputs)
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """dℓ/du of `loss`, elementwise, [..., B, tasks].

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -146,9 +147,8 @@ class GaussianStatistics(Statistics):
 
     def scaled(self, factor: float) -> Self:
         """A copy whose sums are all multiplied by `factor`."""
-        other = type(self)(self._head)
-        for name in self._SUMS:
-            setattr(other, name, getattr(self, name) * factor)
+        other = copy(self)
+        other.scale_(factor)
         return other
 
     def scale_(self, factor: float | Tensor) -> None:

@@ -98,7 +98,8 @@ def _outputs(head: Head, design: Tensor, point: Tensor) -> Tensor:
 
 
 def _value(head: Head, chunk: Chunk, point: Tensor) -> Tensor:
-    return _nll(head, chunk, _outputs(head, chunk.design, point))
+    outputs = _outputs(head, chunk.design, point)
+    return _nll(head, chunk, head.counted(outputs, chunk.targets))
 
 
 def _nll(head: Head, chunk: Chunk, outputs: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ def _expand_predictor(
     head: OnePredictor, chunk: Chunk, point: Tensor, structure: Structure
 ) -> Expansion:
     design, targets = chunk
-    outputs = _outputs(head, design, point)
+    outputs = targets.counted(_outputs(head, design, point))
     slope, curvature = head.nll_derivatives(outputs, like(targets.values, outputs))
     factor = targets.factor(slope.dtype)
     if factor is not None:
@@ -130,7 +131,7 @@ def _expand_heteroscedastic(
 ) -> Expansion:
     """Fisher's information is diagonal in the outputs (f, s): one block for the weights of each."""
     design, targets = chunk
-    outputs = _outputs(head, design, point)
+    outputs = head.counted(_outputs(head, design, point), targets)
     slope, fisher = head.nll_derivatives(outputs, targets.values.to(outputs.dtype))
     factor = targets.factor(slope.dtype)
     if factor is not None:

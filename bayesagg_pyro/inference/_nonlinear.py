@@ -202,11 +202,12 @@ def _curved(
     factor = targets.factor(outputs.dtype)
     if isinstance(likelihood, OnePredictor):
         values = like(targets.values, outputs)
-        slope, curvature = likelihood.nll_derivatives(outputs[..., 0], values)
+        slope, curvature = likelihood.nll_derivatives(targets.counted(outputs[..., 0]), values)
         if factor is not None:
             slope, curvature = slope * factor, curvature * factor
         return slope[..., None], curvature[..., None, None] * jacobian
     if isinstance(likelihood, Heteroscedastic):  # Fisher's information, diagonal in (f, s)
+        outputs = likelihood.counted(outputs, targets)
         slope, fisher = likelihood.nll_derivatives(outputs, targets.values.to(outputs.dtype))
         if factor is not None:
             slope, fisher = slope * factor[..., None], fisher * factor[..., None]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro._state import saved
 from bayesagg_pyro.errors import NonFiniteError, SettingError, StateError, UnsupportedError
 from bayesagg_pyro.heads import Head
@@ -72,6 +71,13 @@ class Statistics(ABC):
         other.__dict__.update(self.__dict__)
         other._head = head
         return other
+
+    def holds(self, features: Tensor) -> Tensor | None:
+        """Whether `add` can keep these features as finite numbers, on their device.
+
+        Asked where validation is deferred; None where whatever is finite can be kept.
+        """
+        return None
 
     def scaled(self, factor: float) -> Self:
         """The same collection, every example's log-likelihood times `factor`; a copy.
@@ -168,15 +174,32 @@ class Examples(Statistics):
     def __len__(self) -> int:
         return self._rows
 
+    def holds(self, features: Tensor) -> Tensor | None:
+        """Whether the dtype to keep them in has room for them."""
+        dtype = self._keep.dtype
+        if dtype is None or torch.promote_types(dtype, features.dtype) == dtype:
+            return None
+        return features.to(dtype).isfinite().all()
+
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        """Append a batch; a batch that is not valid gets weight 0."""
+        """Append a batch; a batch that is not valid gets weight 0.
+
+        Raises:
+            NonFiniteError: if features overflow the dtype to keep them in, unless validation is
+                deferred, which asks `holds` before.
+        """
         values, mask, weight = targets
         if valid is not None:
             features = torch.where(valid, features, 0.0)
             values = torch.where(valid, values, torch.full_like(values, self._head.filler))
             one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
             weight = torch.where(valid, one if weight is None else weight, 0.0)
-        batch: dict[str, Tensor | None] = {"features": self._narrow(features, valid)}
+        elif (fits := self.holds(features)) is not None and not fits:
+            raise NonFiniteError(
+                f"head {self._head.site!r}: features of up to {features.abs().max():.3g} overflow "
+                f"{self._keep.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"
+            )
+        batch: dict[str, Tensor | None] = {"features": features}
         batch |= {"values": values, "mask": mask, "weight": weight}
         count = len(features)
         for name, rows in batch.items():
@@ -187,32 +210,21 @@ class Examples(Statistics):
                 self._room(name, rows, count)[self._rows : self._rows + count] = rows
         self._rows += count
 
-    def _narrow(self, features: Tensor, valid: Tensor | None) -> Tensor:
-        """Features in the dtype to keep them in.
-
-        Raises:
-            NonFiniteError: if they overflow it, unless validation is deferred.
-        """
-        narrow = features.to(self._keep.dtype or features.dtype)
-        if narrow.dtype != features.dtype and valid is None and not linalg.all_finite(narrow):
-            raise NonFiniteError(
-                f"head {self._head.site!r}: features of up to {features.abs().max():.3g} overflow "
-                f"{narrow.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"
-            )
-        return narrow
-
     def _room(self, name: str, rows: Tensor, count: int) -> Tensor:
-        """The array of that name with room for `count` more rows."""
+        """The array of that name with room for `count` more rows, and for their precision."""
         array = self._arrays.get(name)
         needed = self._rows + count
-        if array is not None and len(array) >= needed:
-            return array
-        length = max(needed, self._keep.capacity, 0 if array is None else 2 * len(array))
         dtype = self._keep.dtype if name == "features" else None
+        dtype = dtype or rows.dtype
+        if array is not None:
+            dtype = torch.promote_types(dtype, array.dtype)
+            if len(array) >= needed and dtype == array.dtype:
+                return array
+        length = max(needed, self._keep.capacity, 0 if array is None else 2 * len(array))
         # Rows before the first mask or weight of an epoch had none: all observed, weight 1.
         grown = torch.ones(
             (length, *rows.shape[1:]),
-            dtype=dtype or rows.dtype,
+            dtype=dtype,
             device=self._keep.device or rows.device,
         )
         if array is not None:

@@ -123,7 +123,9 @@ class Variational(Iterative):
         store = pyro.get_param_store().scope()
         # Autoguides make their parameters in the default dtype.
         dtype = default_dtype(joint.features.dtype)
-        with seeded(generator, joint.features.device), local, store, dtype:
+        quiet = warnings.catch_warnings()
+        with seeded(generator, joint.features.device), local, store, dtype, quiet:
+            warnings.filterwarnings("ignore", message="Encountered NaN")  # which is refused here
             guide = self._guide(model, site, joint)
             elbo = self._optimise(model, guide, joint)
             posterior = self._posterior(guide, whitening, site, joint)
@@ -187,9 +189,7 @@ class Variational(Iterative):
         history: list[Tensor] = []
         for _ in range(self.steps):
             optimizer.zero_grad()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Encountered NaN")
-                value = loss()
+            value = loss()
             if not value.isfinite():
                 raise NumericalError(
                     f"head {joint.head.site!r}: the evidence bound is {-value.item()} after "

@@ -27,7 +27,7 @@ from bayesagg_pyro.priors._policy import Policy, Tracker
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Base", "DataPolicy", "DataTracker"]
+__all__ = ["Base", "DataPolicy", "DataTracker", "check_renewed"]
 
 #: Makes the prior before any data for a head, for example `lambda head: priors.diagonal(head, v)`.
 Base: TypeAlias = Callable[[Head], GaussianFamily]
@@ -128,7 +128,7 @@ class DataTracker(Tracker):
         (self._updating or scheme).check(head, self._base)
         _check_fit(head, scheme, policy)
         if self._renews and scheme.refresh != "epoch":
-            _check_renewed(head, scheme)
+            check_renewed(head, scheme)
         self._statistics = self._empty()
         if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(
@@ -148,6 +148,10 @@ class DataTracker(Tracker):
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch to the statistics."""
         self._statistics.add(features, targets, valid)
+
+    def holds(self, features: Tensor) -> Tensor | None:
+        """As the statistics say."""
+        return self._statistics.holds(features)
 
     @property
     def collected(self) -> bool:
@@ -248,8 +252,8 @@ class DataTracker(Tracker):
         self._statistics.to(device)
         self._base = self._base.to(device=device)
         self._scale = None if self._scale is None else self._scale.to(device)
-        if self.prior is not None:
-            self.prior = self.prior.to(device=device)
+        prior = self._saved_prior()  # moving makes none
+        self.prior = None if prior is None else prior.to(device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Prior and statistics."""
@@ -304,13 +308,17 @@ def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:
         raise not_packed(head, kind)
 
 
-def _check_renewed(head: Head, scheme: Scheme) -> None:
-    """Refuse a scheme whose posteriors are no priors for itself."""
+def check_renewed(head: Head, scheme: Scheme) -> None:
+    """Refuse a scheme whose posteriors are no priors for itself.
+
+    Raises:
+        SettingError: naming the remedy.
+    """
     if scheme.gives is not None and not issubclass(scheme.gives, scheme.takes):
         raise SettingError(
             f"head {head.site!r}: {scheme!r} takes {scheme.takes.__name__} priors alone, and its "
-            f"posteriors, which are {scheme.gives.__name__}, would be the next ones; set "
-            "refresh='epoch', or use priors.Constant"
+            f"posteriors, which are {scheme.gives.__name__}, would be the next ones; use "
+            "priors.FullData and refresh='epoch', or priors.Constant"
         )
 
 

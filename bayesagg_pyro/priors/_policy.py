@@ -82,6 +82,13 @@ class Tracker(ABC):
             valid: a boolean scalar on the device; the batch is left out where it is False.
         """
 
+    def holds(self, features: Tensor) -> Tensor | None:
+        """Whether `collect` or `show` can keep these features, on their device.
+
+        Asked where validation is deferred; None where whatever is finite can be kept.
+        """
+        return None
+
     @abstractmethod
     def propose(self, start: Posterior | None = None) -> Posterior:
         """End of an epoch: the next prior, from what was collected; changes nothing.

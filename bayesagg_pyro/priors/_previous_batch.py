@@ -20,7 +20,7 @@ from bayesagg_pyro.posteriors import (
     Posterior,
     where,
 )
-from bayesagg_pyro.priors._data import Base, DataPolicy
+from bayesagg_pyro.priors._data import Base, DataPolicy, check_renewed
 from bayesagg_pyro.priors._policy import Tracker
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
@@ -67,7 +67,8 @@ class PreviousBatch(DataPolicy):
         """Begin with the base prior.
 
         Raises:
-            SettingError: if the head learns its noise, which takes the data of many batches.
+            SettingError: if the head learns its noise, which takes the data of many batches, or the
+                scheme takes no such priors as it gives posteriors.
             DtypeError: if the scheme's posteriors are not Gaussian.
         """
         return _PreviousBatchTracker(head, scheme, self)
@@ -85,6 +86,7 @@ class _PreviousBatchTracker(Tracker):
             )
         if not issubclass(scheme.gives or GaussianFamily, GaussianFamily):
             raise DtypeError(_not_gaussian(head, scheme))
+        check_renewed(head, scheme)  # whatever its `refresh` is: every batch goes through it
         scheme.statistics(head, policy.keep)  # refuses heads that the scheme cannot take
         self._head, self._scheme, self._policy = head, scheme, policy
         self._base = policy.base_for(head)

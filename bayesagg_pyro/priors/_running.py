@@ -87,6 +87,7 @@ class _RunningTracker(DataTracker):
         # The prior, as of so many batches ago.
         self._cached: Posterior | None = None
         self._age = 0
+        self._next: Posterior | None = None  # what a step would find, once somebody has looked
         self._any = False
         self._examples = 0  # since the last update
         self._epoch: int | None = None  # between the last two
@@ -109,37 +110,54 @@ class _RunningTracker(DataTracker):
                 kept = torch.where(valid, kept, 1.0)
             self._statistics.scale_(kept)
         super().collect(features, targets, valid)
-        self._any = True
+        self._any, self._next = True, None
         self._age += 1
         self._examples += len(features)
         if valid is None:  # a batch that no prior can be made of is refused with all it changed
-            self._made()
+            self._settle()
 
     @property
     def prior(self) -> Posterior | None:
-        """The posterior of the sums, made anew once it is `refresh` batches old."""
-        return self._made()
+        """The posterior of the sums, made anew once it is `refresh` batches old.
+
+        Looking at it changes nothing of the state: steps alone settle which batches it holds.
+        """
+        if not self._due:
+            return self._cached
+        if self._next is None:
+            self._next = self._made()
+        return self._next
 
     @prior.setter
     def prior(self, value: Posterior | None) -> None:
-        self._cached = value
+        self._cached, self._next = value, None
+
+    def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
+        """As of `DataTracker`; this prior serves the next `refresh` batches."""
+        self._settle()
+        return super().prior_for(features, targets)
 
     @property
     def predicts(self) -> bool:
         """Whether there is a posterior, or what it takes to make one."""
         return self._any or self._cached is not None
 
-    def _made(self) -> Posterior | None:
-        if self._any and (self._cached is None or self._age >= self._policy.refresh):
-            statistics, base = self._statistics, self._base
-            if self._policy.temperature != 1.0:
-                statistics = statistics.scaled(1 / self._policy.temperature)
-            if self._scale is not None:
-                base = scaled(base, self._scale)
-            # Between updates the evidence's choices stand.
-            self._cached = statistics.posterior(base, start=self._cached, generator=self.generator)
-            self._age = 0
-        return self._cached
+    @property
+    def _due(self) -> bool:
+        return self._any and (self._cached is None or self._age >= self._policy.refresh)
+
+    def _settle(self) -> None:
+        if self._due:
+            self.prior, self._age = self.prior, 0
+
+    def _made(self) -> Posterior:
+        statistics, base = self._statistics, self._base
+        if self._policy.temperature != 1.0:
+            statistics = statistics.scaled(1 / self._policy.temperature)
+        if self._scale is not None:
+            base = scaled(base, self._scale)
+        # Between updates the evidence's choices stand.
+        return statistics.posterior(base, start=self._cached, generator=self.generator)
 
     def propose(self, start: Posterior | None = None) -> Posterior:
         if not self._any:
@@ -155,7 +173,7 @@ class _RunningTracker(DataTracker):
     def accept(self, prior: Posterior) -> None:
         """Put it in force; the sums stay."""
         self._adopt(prior)
-        self._cached, self._age = prior, 0
+        self.prior, self._age = prior, 0
         self._epoch, self._examples = self._examples, 0
 
     def _batch_weight(self) -> float:

@@ -7,7 +7,8 @@ import torch
 from engines import Toy
 from oracles import close
 
-from bayesagg_pyro import errors
+import bayesagg_pyro as ba
+from bayesagg_pyro import errors, heads, inference, priors
 
 BAD = [float("nan"), float("inf"), -float("inf")]
 
@@ -144,3 +145,48 @@ def test_an_update_that_overflows_is_found(rng, bayes, mode) -> None:
         assert all((grad == 0).all() for grad in toy.grads())
         with pytest.raises(errors.NonFiniteError):
             toy.mtl.raise_deferred()
+
+
+@pytest.mark.parametrize("refresh", [1, 2])
+def test_looking_at_a_running_prior_changes_nothing_of_training(refresh) -> None:
+    found = []
+    for looks in (False, True):
+        x, y = (torch.randn(9, k, generator=torch.Generator().manual_seed(k)) for k in (3, 2))
+        mtl = ba.BayesAgg(
+            {"a": heads.Gaussian(3, 2)},
+            prior=priors.Running(30, refresh=refresh),
+            validate="deferred",
+        )
+        mtl.collect(x, {"a": y})
+        before = mtl.state_dict()
+        if looks:
+            mtl.predictive(x)
+            mtl.priors()
+            assert mtl.state_dict().keys() == before.keys()
+            mtl.double()
+            assert mtl.state_dict().keys() == before.keys()
+        mtl.collect(2 * x, {"a": y})
+        mtl.start_bayes()
+        leaf = x.clone().requires_grad_()
+        mtl.backward(leaf, {"a": y})
+        found.append(leaf.grad)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_features_that_are_kept_in_a_narrow_dtype_are_flagged(bayes) -> None:
+    policy = priors.FullData(keep=inference.Keep(dtype=torch.float16))
+    mtl = ba.BayesAgg({"a": heads.Bernoulli(2)}, prior=policy, validate="deferred")
+    x, y = torch.tensor([[1.0, 2.0], [-1.0, 0.5]]), {"a": torch.tensor([[0.0], [1.0]])}
+    mtl.collect(x, y)
+    if bayes:
+        mtl.update_prior()
+        mtl.start_bayes()
+        mtl.collect(x, y)
+    leaf = (1e5 * x).requires_grad_()
+    mtl.backward(leaf, y)
+    assert (leaf.grad == 0).all()
+    with pytest.raises(errors.NonFiniteError):
+        mtl.update_prior()
+    assert all(value.isfinite().all() for value in mtl.state_dict().values())
+    mtl.update_prior()

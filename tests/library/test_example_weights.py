@@ -125,3 +125,45 @@ def test_what_does_not_count_may_overflow() -> None:
     assert (found.covariance_matrix[:, 1] == 0).all()
     assert found.sample((2,)).isfinite().all()
     assert found.moment_error.variance.isfinite().all()
+
+
+class _Line(nn.Module):
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("by", ["mask", "weight"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: heads.Poisson(1),
+        lambda: heads.Heteroscedastic(1),
+        lambda: heads.Network(_Line(1), heads.Poisson(1)),
+    ],
+    ids=["Poisson", "Heteroscedastic", "network"],
+)
+@pytest.mark.parametrize("scheme", [inference.TaylorGGN(), inference.Laplace()], ids=repr)
+def test_an_example_that_does_not_count_may_overflow_its_head(make, scheme, by) -> None:
+    """The exponentials of all three overflow at the last example."""
+    head = make()
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.fill_(-0.5 if isinstance(head, heads.Heteroscedastic) else 0.5)
+    x = torch.tensor([[0.1], [0.2], [-0.1], [3e3]])
+    y, counts = torch.tensor([[1.0], [0.0], [2.0], [1.0]]), torch.tensor([[1.0]] * 3 + [[0.0]])
+    given = (y, counts > 0) if by == "mask" else (y, None, counts)
+    prior = priors.isotropic(head, 0.1)
+    one, two = scheme.infer(head, x, given, prior), scheme.infer(head, x[:3], y[:3], prior)
+    close(one.mean, two.mean)
+    close(one.covariance_matrix, two.covariance_matrix)
+
+    leaf = x.clone().requires_grad_()
+    mtl = ba.BayesAgg({"y": head}, inference=scheme)
+    mtl.backward(leaf, {"y": given})
+    assert leaf.grad.isfinite().all()
+    assert (leaf.grad[:3] != 0).all()
+    assert leaf.grad[3] == 0

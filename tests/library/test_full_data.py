@@ -143,3 +143,17 @@ def test_the_engine_collects_what_backward_sees(rng) -> None:
 def test_a_policys_variance_must_be_positive(variance) -> None:
     with pytest.raises(errors.SettingError, match="variance"):
         priors.FullData(variance)
+
+
+def test_kept_examples_keep_their_digits_beside_coarser_ones(rng) -> None:
+    """A batch under autocast, or with bfloat16 targets, comes first."""
+    head = heads.StudentT(2)
+    sums = inference.TaylorGGN().statistics(head, inference.Keep(capacity=10))
+    h = torch.randn(6, 2, generator=rng, dtype=torch.float64)
+    y = 1e5 + torch.randn(6, 1, generator=rng, dtype=torch.float64)
+    sums.add(h[:3].half(), Targets(torch.ones(3, 1, dtype=torch.bfloat16), None))
+    sums.add(h[3:], Targets(y[3:], None))
+    features, targets = sums.all()
+    assert torch.equal(features[3:], h[3:])
+    assert torch.equal(targets.values[3:], y[3:])
+    assert torch.equal(features[:3], h[:3].half().double())

@@ -139,3 +139,15 @@ def test_the_variance_survives_a_mean_that_dwarfs_it(rng) -> None:
     h = features[0].double()
     expected = 4 * (s * r**2 + 4 * 14 * s + 2 * 2 * r * h * s)
     torch.testing.assert_close(grad.variance[0, 0].double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", [heads.Gaussian, heads.Poisson, heads.StudentT])
+def test_a_variance_below_the_smallest_number_is_no_certainty(kind) -> None:
+    """Var[g] is about 1e-48 here, 0 in float32."""
+    head = kind(2, bias=False)
+    p = posteriors.DiagonalGaussian(torch.zeros(1, 2), torch.full((1, 2), 4.0))
+    features = torch.full((3, 2), 1e-25)
+    y = torch.ones(3, 1) if kind is heads.Poisson else torch.full((3, 1), 1e-24)
+    assert (gradients.distribution(head, p, features, y).variance > 0).all()
+    points = inference.Delta().infer(head, features, y, priors.isotropic(head, 1.0))
+    assert (gradients.distribution(head, points, features, y).variance == 0).all()

@@ -93,6 +93,14 @@ def test_previous_batch_needs_gaussian_posteriors(scheme) -> None:
         priors.PreviousBatch().start(heads.Gaussian(3), scheme)
 
 
+@pytest.mark.parametrize("refresh", ["step", "epoch"])
+def test_previous_batch_needs_posteriors_that_are_priors(refresh) -> None:
+    """In the constructor, not at the second batch."""
+    scheme = inference.LaplaceTorch(refresh=refresh)
+    with pytest.raises(errors.SettingError, match="would be the next ones"):
+        priors.PreviousBatch().start(heads.Bernoulli(3), scheme)
+
+
 def test_a_base_must_be_a_prior_of_the_head() -> None:
     conjugate = inference.Conjugate()
     other = heads.Gaussian(5)
