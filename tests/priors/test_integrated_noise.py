@@ -225,3 +225,18 @@ def test_refusals(rng) -> None:
         posteriors.NormalInverseGamma(
             prior.mean, prior.precision_matrix, torch.full((2,), 3.0), torch.ones(3)
         )
+
+
+@pytest.mark.parametrize("scheme", [SCHEME, inference.Conjugate()], ids=repr)
+def test_tempered_sums_are_those_of_weighted_examples(rng, scheme) -> None:
+    d = data(rng)
+    features, targets = d.parsed(slice(0, 30))
+    weight = torch.ones(30, 3).double() if targets.weight is None else targets.weight
+    sums = [scheme.statistics(d.head, inference.Keep()) for _ in range(2)]
+    sums[0].add(features, targets)
+    sums[1].add(features, targets._replace(weight=weight / 4))
+    prior = priors.isotropic(d.head, 0.8)
+    tempered, weighed = sums[0].scaled(0.25).posterior(prior), sums[1].posterior(prior)
+    close(tempered.mean, weighed.mean)
+    close(tempered.variance, weighed.variance)
+    assert torch.equal(sums[0].total, 4 * sums[1].total)  # the sums themselves stay
