@@ -25,6 +25,9 @@ __all__ = ["HMC", "NUTS"]
 
 #: Draws per chain below which there is nothing to split and compare.
 _FEWEST = 4
+#: Leapfrog steps of the longest trajectory. A step size that adapts to nearly nothing would make a
+#: trajectory of a given length endless; Stan's trees end at as many.
+_MOST_STEPS = 1024
 
 
 class _Sampler(Iterative):
@@ -166,7 +169,7 @@ class HMC(_Sampler):
         warmup: steps before that, which adapt the step size.
         chains: run one after another.
         trajectory: mean length of a trajectory in whitened units, in which the period is 2π where
-            the posterior is Gaussian.
+            the posterior is Gaussian; it ends after 1,024 steps, however small they are.
         target_acceptance: of the step size's adaptation.
         whiten: see `NUTS`.
         refresh: see `Scheme.refresh`.
@@ -203,7 +206,7 @@ class _JitteredHMC(PyroHMC):
     @property
     def num_steps(self) -> int:
         length: float = self.trajectory_length * (0.5 + float(torch.rand(())))
-        return max(1, round(length / float(self.step_size)))
+        return max(1, min(_MOST_STEPS, round(length / float(self.step_size))))
 
 
 def _effective(weight: Tensor) -> Tensor:

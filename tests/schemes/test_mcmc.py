@@ -107,6 +107,12 @@ def test_an_empirical_prior_stands_for_the_gaussian_of_its_moments(rng) -> None:
     assert torch.equal(one.samples, other.samples)
 
 
+def test_a_trajectory_ends_however_small_its_steps(rng) -> None:
+    p = Linear(rng, d=1, tasks=1)
+    endless = inference.HMC(4, warmup=1, chains=1, trajectory=1e9, generator=seed())
+    assert endless.infer(*p.arguments).samples.isfinite().all()
+
+
 def test_bad_settings_and_priors(rng) -> None:
     for kind in (inference.NUTS, inference.HMC):
         for wrong in ({"draws": 3}, {"warmup": 0}, {"chains": 0}, {"target_acceptance": 1.0}):
