@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from bayesagg_pyro._modes import plain
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.engine import saving
-from bayesagg_pyro.engine.backbone import into_backbone, reported_dtype
-from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.batch import Batch, Batches, show
 from bayesagg_pyro.engine.info import Observer, StepInfo
 from bayesagg_pyro.engine.processes import Processes
-from bayesagg_pyro.engine.refresh import streams
 from bayesagg_pyro.engine.settings import (
+    Settled,
     check_aggregation,
     check_estimators,
     check_graph,
@@ -28,21 +27,22 @@ from bayesagg_pyro.engine.settings import (
     named_heads,
     per_head,
 )
-from bayesagg_pyro.engine.slots import Settled, Slots
-from bayesagg_pyro.engine.step import Done, bayes_step, check_losses, point, warmup_step
+from bayesagg_pyro.engine.slot import Slot, reported_dtype
+from bayesagg_pyro.engine.step import bayesian_step, finite_losses, into_backbone, warmup_step
+from bayesagg_pyro.engine.streams import streams
 from bayesagg_pyro.engine.transaction import (
     all_or_nothing,
     of_aggregation,
     of_attributes,
     of_generators,
 )
-from bayesagg_pyro.engine.validation import Guard
+from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import BayesAggError, StateError
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.priors import Batches, FullData, Policy, show
+from bayesagg_pyro.priors import FullData, Policy
 from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["BayesAgg"]
@@ -137,12 +137,15 @@ class BayesAgg(nn.Module):
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
         with named_heads(heads):
             own = streams(generator, list(heads))
-            self._slots = Slots(self.heads, self.schemes, policies, own)
+            self._slots = {
+                n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n])
+                for n, head in heads.items()
+            }
         self._loading: saving.Loading | None = None
         self._strict = False  # while a state is loaded into a module around this one
         self.register_load_state_dict_post_hook(saving.commit)
         self.scale = scale
-        self._guard = Guard(validate)
+        self._validation = Validation(validate)
         self._processes = Processes(distributed)
         self.generator = generator
         self.keep_gradients = keep_gradients
@@ -178,12 +181,13 @@ class BayesAgg(nn.Module):
         keep = self.keep_gradients or (observer is not None and observer.wants())
         # Heads and backward stay exact under autocast.
         with torch.autocast(features.device.type, enabled=False), self._whole(features):
-            done = self._step(batch, keep)
-            info = self.info = done.info
+            update, info = self._step(batch, keep)
+            self.info = info
             if self.training:  # without what turned out to overflow
-                self._collect(replace(batch, valid=done.valid))
-            self._slots.weights_then = {}
-            into_backbone(features, batch.own(done.update))
+                self._collect(batch)
+            for slot in self._slots.values():
+                slot.weight_then = None
+            into_backbone(features, batch.own(update))
         if observer is not None:
             observer.passed(info)
             self.info = info if self.keep_gradients else info.light()
@@ -207,12 +211,12 @@ class BayesAgg(nn.Module):
         """
         self.raise_deferred()
         with plain(), self._whole():
-            show(self._slots.trackers, batches, self._checked)
+            show(self._slots.values(), batches, self._checked)
             self.raise_deferred()
-            self._slots.renew()
+            self._renew()
             self._epochs += 1
             if not self.warmup:
-                self._slots.follow()
+                self._follow()
             elif self._epochs == self.warmup_epochs:
                 self.start_bayes()
 
@@ -235,10 +239,11 @@ class BayesAgg(nn.Module):
         """
         self.raise_deferred()
         with plain(), self._whole():
-            self._slots.start()
-            show(self._slots.trackers, batches, self._parse, everyone=True)
+            for slot in self._slots.values():
+                slot.restart()
+            show(self._slots.values(), batches, self._parse, everyone=True)
             self.raise_deferred()
-            self._slots.renew()
+            self._renew()
             self.start_bayes()
 
     def start_bayes(self) -> None:
@@ -249,7 +254,8 @@ class BayesAgg(nn.Module):
         """
         self.priors()
         self.warmup = False
-        self._slots.stop_learning()
+        for slot in self._slots.values():
+            slot.stop_learning()
 
     def raise_deferred(self) -> None:
         """Raise what deferred validation found since the last call; waits for the device.
@@ -257,7 +263,7 @@ class BayesAgg(nn.Module):
         Raises:
             NonFiniteError: if features, targets or an update were not finite.
         """
-        self._guard.raise_deferred()
+        self._validation.raise_deferred()
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -276,8 +282,8 @@ class BayesAgg(nn.Module):
         self._check_features(features)
         dtype = reported_dtype(features)
         return {
-            name: own.head(features, point(own, warmup=self.warmup)).to(dtype)
-            for name, own in self._slots.stages(self.estimators).items()
+            slot.name: slot.head(features, slot.point(warmup=self.warmup)).to(dtype)
+            for slot in self._slots.values()
         }
 
     def predictive(self, features: Tensor) -> dict[str, Any]:
@@ -288,10 +294,10 @@ class BayesAgg(nn.Module):
             ShapeError, DtypeError, DeviceError: as for `predict`.
             NonFiniteError: for NaN or infinite features, unless validation is deferred.
         """
-        self._check_features(features, values=not self._guard.defers(features))
-        known = self.posteriors()
+        self._check_features(features, values=not self._validation.defers(features))
         return {
-            name: head.predictive(features, known[name]) for name, head in self._slots.heads.items()
+            name: self._slots[name].head.predictive(features, posterior)
+            for name, posterior in self.posteriors().items()
         }
 
     def posteriors(self) -> dict[str, Posterior]:
@@ -302,8 +308,11 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet, or weights are no longer those that it belongs to.
         """
-        self._slots.check_weights()
-        return known("posterior", {name: t.posterior for name, t in self._slots.trackers.items()})
+        for slot in self._slots.values():
+            slot.check_weights()
+        return known(
+            "posterior", {slot.name: slot.tracker.posterior for slot in self._slots.values()}
+        )
 
     def priors(self) -> dict[str, Posterior]:
         """The prior in force for each head: {name: distribution}.
@@ -311,7 +320,7 @@ class BayesAgg(nn.Module):
         Raises:
             StateError: if there is none yet.
         """
-        return known("prior", {name: t.prior for name, t in self._slots.trackers.items()})
+        return known("prior", {n: slot.tracker.prior for n, slot in self._slots.items()})
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         """As `predict`."""
@@ -319,49 +328,67 @@ class BayesAgg(nn.Module):
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _step(self, batch: Batch, keep: bool) -> Done:
+    def _step(self, batch: Batch, keep: bool) -> tuple[Tensor, StepInfo]:
         if self.warmup:
-            return warmup_step(self._slots.stages(self.estimators), self._guard, batch, keep=keep)
+            return warmup_step(self._slots.values(), batch, keep=keep)
         self.priors()
-        return bayes_step(
-            self._slots.stages(self.estimators),
+        return bayesian_step(
+            self._slots.values(),
             self.aggregation,
-            self._guard,
             batch,
-            scale=self._scale(sum(head.tasks for head in self._slots.heads.values())),
+            scale=self._scale(sum(slot.head.tasks for slot in self._slots.values())),
             memory=None if keep else self.working_memory,
             keep=keep,
         )
 
     def _parse(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
         """The batch, checked; in several processes that of all."""
-        heads = self._slots.heads
+        heads = {slot.name: slot.head for slot in self._slots.values()}
         if self._processes.count > 1 and not self._processes.joined:
             self._join()
-        batch = self._processes.whole(features, lambda: self._guard.parse(heads, features, targets))
-        batch = self._slots.held_to_what_is_kept(batch)
-        if batch.valid is not None:
-            self._guard.note(batch.valid)
+        check = self._validation
+        batch = self._processes.whole(features, lambda: check.parse(heads, features, targets))
+        for slot in self._slots.values():
+            batch.validity.require(partial(slot.tracker.holds, batch.features.detach()))
+        batch.validity.note()
         return batch.cleaned(heads)
 
     def _checked(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
         """The batch, held to the checks that a step on it would make."""
         batch = self._parse(features, targets)
-        own = self._slots.stages(self.estimators)
-        return check_losses(own, self._guard, batch, warmup=self.warmup)
+        finite_losses(self._slots.values(), batch, batch.features.detach(), warmup=self.warmup)
+        return batch
 
     def _join(self) -> None:
         """What is drawn must be the same in all processes, so every head gets a stream."""
-        own = [self.generator, *self._slots.streams.values()]
+        own = [self.generator, *(slot.generator for slot in self._slots.values())]
         number = self._processes.join(self.heads, own)
         if self.generator is None:
             source = torch.Generator(next(self.heads.parameters()).device).manual_seed(number)
-            self._slots.draw_from(streams(source, list(self.heads)))
+            for name, generator in streams(source, list(self._slots)).items():
+                self._slots[name].draw_from(generator)
 
+    @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
-        self._slots.collect(batch)
+        features = batch.features.detach()
+        for slot in self._slots.values():
+            slot.tracker.collect(features, batch.targets[slot.name], batch.validity.flag)
         if not self.warmup:
-            self._slots.follow()
+            self._follow()
+
+    def _renew(self) -> None:
+        empty = [slot.name for slot in self._slots.values() if not slot.tracker.collected]
+        if empty:
+            raise StateError(
+                f"nothing has been collected for {empty} since the last update_prior(); "
+                "only backward() in train mode (mtl.train()) collects"
+            )
+        for slot in self._slots.values():
+            slot.renew()
+
+    def _follow(self) -> None:
+        for slot in self._slots.values():
+            slot.follow()
 
     def _whole(self, features: Tensor | None = None) -> AbstractContextManager[None]:
         """A context that a call goes through as a whole or not at all.
@@ -372,8 +399,10 @@ class BayesAgg(nn.Module):
         """
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return nullcontext()
-        own = of_generators([self.generator]), of_aggregation(self.aggregation), of_attributes(self)
-        return all_or_nothing([*self._slots.undo(step=features is not None), *own])
+        undo = [of for slot in self._slots.values() for of in slot.undo(step=features is not None)]
+        drawn_from = [self.generator, *(slot.generator for slot in self._slots.values())]
+        undo += of_generators(drawn_from), of_aggregation(self.aggregation), of_attributes(self)
+        return all_or_nothing(undo)
 
     def _scale(self, tasks: int) -> float:
         if self.scale == self.aggregation.scale:
@@ -381,8 +410,8 @@ class BayesAgg(nn.Module):
         return float(tasks) if self.scale == "sum" else 1 / tasks
 
     def _check_features(self, features: Tensor, *, values: bool = False) -> None:
-        for head in self._slots.heads.values():
-            head.check_features(features, values=values)
+        for slot in self._slots.values():
+            slot.head.check_features(features, values=values)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -439,10 +468,13 @@ class BayesAgg(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._slots.remember()
+        for slot in self._slots.values():
+            slot.remember()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
-        with self._slots.moving(bayesian=not self.warmup):
+        with ExitStack() as stack:
+            for slot in self._slots.values():
+                stack.enter_context(slot.moving(bayesian=not self.warmup))
             super()._apply(fn, recurse)
         return self
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregated
-from bayesagg_pyro.engine.memory import Summary
-from bayesagg_pyro.engine.refresh import Held
+from bayesagg_pyro.aggregation._effective import WeightSums
+from bayesagg_pyro.engine.slot import HeadStep
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
@@ -91,34 +91,31 @@ class Observer(Protocol):
 
 def describe(
     losses: dict[str, Tensor],
-    priors: Mapping[str, Posterior],
-    held: Mapping[str, Held],
-    result: Summary,
+    heads: Sequence[HeadStep],
+    weights: WeightSums | None,
     scale: float,
-    kept: tuple[GradientDistribution | None, Stages] | None,
 ) -> StepInfo:
-    """What a Bayesian step did."""
-    infos = {name: one.posterior.info for name, one in held.items()}
-    return StepInfo(
+    """What a Bayesian step did.
+
+    Args:
+        losses: to report, {name: [tasks]}.
+        heads: what came of each head.
+        weights: of the aggregation, if it has any.
+        scale: see `StepInfo`.
+    """
+    info = StepInfo(
         bayesian=True,
         losses=losses,
-        weights=result.weights,
-        effective_tasks=result.effective_tasks,
-        observed_tasks=result.observed_tasks,
-        jitter={name: info.jitter for name, info in infos.items() if info is not None},
-        condition={name: info.condition for name, info in infos.items() if info is not None},
-        fresh={name: one.fresh for name, one in held.items()},
-        left_out=_left_out(priors),
+        weights=None if weights is None else weights.mean(),
+        effective_tasks=None if weights is None else weights.effective().nanmean(),
+        observed_tasks=None if weights is None else weights.observed_tasks(),
         scale=scale,
-        gradients=None if kept is None else kept[0],
-        aggregated=None if kept is None else result.whole,
-        stages=None if kept is None else kept[1],
     )
-
-
-def _left_out(priors: Mapping[str, Posterior]) -> dict[str, Tensor]:
-    found = {}
-    for name, prior in priors.items():
-        if prior.info is not None and prior.info.left_out is not None:
-            found[name] = prior.info.left_out
-    return found
+    for one in heads:
+        name, posterior, prior = one.slot.name, one.posterior.info, one.prior.info
+        info.fresh[name] = one.age == 0
+        if posterior is not None:
+            info.jitter[name], info.condition[name] = posterior.jitter, posterior.condition
+        if prior is not None and prior.left_out is not None:
+            info.left_out[name] = prior.left_out
+    return info

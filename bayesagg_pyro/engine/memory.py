@@ -6,7 +6,7 @@ Dense posteriors are made and used for some tasks at a time and forgotten, so on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,14 +15,16 @@ from torch import Tensor
 from bayesagg_pyro import gradients, linalg
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._effective import WeightSums
-from bayesagg_pyro.gradients import Estimator, GradientDistribution
+from bayesagg_pyro.engine.slot import HeadStep, Slot
+from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head, OnePredictor
 from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import Scheme, SecondOrder
 from bayesagg_pyro.posteriors import DiagonalGaussian, Info, Posterior
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import Validity
 
-__all__ = ["ByTasks", "Summary", "aggregate", "examples_at_once", "slices"]
+__all__ = ["aggregate", "infer"]
 
 #: Dense matrices that a task takes while its posterior is made: data terms, precision, factor, and
 #: the factor's inverse in two precisions.
@@ -33,171 +35,157 @@ _MOMENTS = 8
 _NODES = 32 * 6
 
 
-def slices(length: int, size: int) -> Iterator[slice]:
-    """Cover 0 … length in pieces of at most `size`."""
-    return (slice(i, min(i + size, length)) for i in range(0, length, max(1, size)))
+def infer(slot: Slot, features: Tensor, targets: Targets, memory: int | None) -> HeadStep:
+    """A head's prior and posterior for a step, made some tasks at a time if they are large.
 
-
-@dataclass(frozen=True)
-class ByTasks:
-    """Posterior and moments of a head, some tasks at a time.
-
-    Attributes:
-        head: the head.
-        scheme: how posteriors are inferred.
-        tasks: as many as are handled at once.
+    Args:
+        slot: what belongs to the head.
+        features: [B, d], detached.
+        targets: [B, tasks].
+        memory: bytes that dense posteriors may take; None for any number.
     """
-
-    head: Head
-    scheme: Scheme
-    tasks: int
-
-    @classmethod
-    def needed(cls, head: Head, scheme: Scheme, memory: int) -> ByTasks | None:
-        """How to cut the head's step into pieces of so many bytes; None where it fits whole.
-
-        Only heads with one dense block for each task are cut; of others no part is large.
-        """
-        dense = isinstance(scheme, SecondOrder) and scheme.structure == "full"
-        forgotten = scheme.refresh == "step"  # a posterior that is held must be there as a whole
-        if not (dense and forgotten and isinstance(head, OnePredictor) and divisible(head)):
-            return None
-        item = torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8
-        each = _MATRICES * item * head.weight_size**2
-        if head.tasks * each <= memory:
-            return None
-        return cls(head, scheme, max(1, memory // each))
-
-    def parts(self) -> Iterator[tuple[slice, Head]]:
-        """Rows and head of each piece."""
-        return ((rows, part(self.head, rows)) for rows in slices(self.head.tasks, self.tasks))
-
-    def moments(
-        self,
-        features: Tensor,
-        targets: Targets,
-        prior: Posterior,
-        estimator: Estimator | None,
-        generator: torch.Generator | None,
-    ) -> tuple[GradientDistribution, Posterior]:
-        """The gradient's moments, and the posterior's marginals with its `info`."""
-        dtype = features.dtype if targets.weight is None else linalg.head_dtype(features.device)
-        mean = features.new_empty(self.head.tasks, *features.shape, dtype=dtype)
-        variance = torch.empty_like(mean)
-        marginals, infos, observed, scales = [], [], [], []
-
-        def pieces() -> Iterator[tuple[slice, Posterior, GradientDistribution]]:
-            for rows, head in self.parts():
-                own = targets.part(rows)
-                posterior = self.scheme.infer(head, features, own, prior.part(rows))
-                yield (
-                    rows,
-                    posterior,
-                    gradients.distribution(
-                        head, posterior, features, own, estimator=estimator, generator=generator
-                    ),
-                )
-
-        for rows, posterior, grad in pieces():
-            mean[rows], variance[rows] = grad.mean, grad.variance
-            if grad.observed is not None:
-                observed.append(grad.observed)
-            if (scale := grad.loss_scale()) is not None:
-                scales.append(scale)
-            marginals.append((posterior.mean, posterior.variance))
-            infos.append(posterior.info)
-        known = [info for info in infos if info is not None]
-        whole = DiagonalGaussian(
-            torch.cat([m for m, _ in marginals]),
-            torch.cat([v for _, v in marginals]).reciprocal(),
-            info=Info(
-                torch.cat([info.jitter for info in known]),
-                torch.cat([info.condition for info in known]),
-            ),
-        )
-        # Masks and weights are a head's: all parts have them, or none has.
-        seen = torch.cat(observed) if observed else None
-        factor = torch.cat(scales) if scales else None
-
-        # Whoever asks for more than moments has the pieces made once more.
-        def covariance() -> Tensor:
-            return torch.cat([grad.covariance_matrix for _, _, grad in pieces()])
-
-        def sampler(count: int, generator: torch.Generator | None) -> Tensor:
-            draws = [grad.sample((count,), generator=generator) for _, _, grad in pieces()]
-            return torch.cat(draws, 1)
-
-        grad = GradientDistribution(
-            mean, variance, seen, covariance=covariance, sampler=sampler, scale=factor
-        )
-        return grad, whole
-
-
-@dataclass
-class Summary:
-    """What is left of the aggregation's result once it has gone through chunk by chunk.
-
-    Attributes:
-        direction: [B, d].
-        weights: [tasks], mean α over observed examples and dimensions; None for methods without
-            weights.
-        effective_tasks: [], or None as above.
-        observed_tasks: [], how many tasks have a target, or None as above.
-        jitter: [], the largest one; None if no factorisation was made.
-        whole: the result as it was, where there was one chunk.
-    """
-
-    direction: Tensor
-    weights: Tensor | None
-    effective_tasks: Tensor | None
-    observed_tasks: Tensor | None
-    jitter: Tensor | None
-    whole: Aggregated | None = None
-
-
-def examples_at_once(
-    aggregation: Aggregation, tasks: int, batch: int, features: Tensor, memory: int
-) -> int:
-    """How many examples to aggregate at a time: all, where the method mixes examples."""
-    if not aggregation.per_example:
-        return batch
-    each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
-    return max(1, min(batch, memory // each))
+    tasks = _tasks_at_once(slot.head, slot.scheme, memory)
+    if tasks is None:
+        return slot.infer(features, targets)
+    prior = slot.tracker.prior_for(features, targets)
+    return _in_parts(_Parts(slot, features, targets, prior, tasks))
 
 
 def aggregate(
-    aggregation: Aggregation,
-    moments: Callable[[slice], GradientDistribution],
-    batch: int,
-    size: int,
-) -> tuple[Summary, GradientDistribution | None]:
-    """Aggregate `size` examples at a time.
+    aggregation: Aggregation, heads: Sequence[HeadStep], memory: int | None
+) -> tuple[GradientDistribution | None, Aggregated, WeightSums | None]:
+    """Direction of the heads' joint gradient distribution, made some examples at a time if large.
 
     Args:
         aggregation: the method.
-        moments: gives the joint gradient distribution of some examples.
-        batch: B.
-        size: as many examples as are handled at once.
+        heads: what has come of each head.
+        memory: bytes that moments may take; None for any number.
 
     Returns:
-        The result, and the gradient distribution where all examples were handled at once.
+        The joint distribution, None where it was never there as a whole; direction and weights,
+        these likewise; what the weights add up to, None for a method without weights.
     """
-    whole = size >= batch
+    batch = len(heads[0].features)
+    size = _examples_at_once(aggregation, heads, memory)
     results, sums = [], []
-    for rows in slices(batch, size):
-        grad = moments(rows)
+    for rows in _slices(batch, size):
+        grad = gradients.cat({one.slot.name: one.gradient(rows) for one in heads})
         result = aggregation.aggregate(grad)
         if result.weights is not None:
             sums.append(WeightSums.of(result.weights, grad.observed, rows.stop - rows.start))
-        results.append(result if whole else Aggregated(result.direction, jitter=result.jitter))
-    joint = sums[0] if whole and sums else WeightSums.joined(sums) if sums else None
-    jitters = [result.jitter for result in results if result.jitter is not None]
-    summary = Summary(
-        results[0].direction if whole else torch.cat([result.direction for result in results]),
-        None if joint is None else joint.mean(),
-        None if joint is None else joint.effective().nanmean(),
-        None if joint is None else joint.observed_tasks(),
-        torch.stack(jitters).amax(0) if jitters else None,
-        results[0] if whole else None,
+        if size >= batch:
+            return grad, result, sums[0] if sums else None
+        results.append(result.direction)
+    return None, Aggregated(torch.cat(results)), WeightSums.joined(sums) if sums else None
+
+
+def _examples_at_once(
+    aggregation: Aggregation, heads: Sequence[HeadStep], memory: int | None
+) -> int:
+    """All, where the method mixes examples."""
+    features = heads[0].features
+    if memory is None or not aggregation.per_example:
+        return len(features)
+    tasks = sum(one.slot.head.tasks for one in heads)
+    each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
+    return max(1, min(len(features), memory // each))
+
+
+def _tasks_at_once(head: Head, scheme: Scheme, memory: int | None) -> int | None:
+    """None for all, as for heads without a dense block for each task: of these no part is large."""
+    dense = isinstance(scheme, SecondOrder) and scheme.structure == "full"
+    forgotten = scheme.refresh == "step"  # a posterior that is held must be there as a whole
+    if memory is None or not (dense and forgotten and isinstance(head, OnePredictor)):
+        return None
+    item = torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8
+    each = _MATRICES * item * head.weight_size**2
+    return None if head.tasks * each <= memory or not divisible(head) else max(1, memory // each)
+
+
+def _slices(length: int, size: int) -> Iterator[slice]:
+    """Cover 0 … length in pieces of at most `size`."""
+    return (slice(i, min(i + size, length)) for i in range(0, length, size))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The step of a head, some tasks at a time; whoever goes through again has all made again."""
+
+    slot: Slot
+    features: Tensor
+    targets: Targets
+    prior: Posterior
+    tasks: int
+
+    def __iter__(self) -> Iterator[tuple[slice, Posterior, GradientDistribution]]:
+        slot = self.slot
+        for rows in _slices(slot.head.tasks, self.tasks):
+            head, targets = part(slot.head, rows), self.targets.part(rows)
+            posterior = slot.scheme.infer(head, self.features, targets, self.prior.part(rows))
+            yield (
+                rows,
+                posterior,
+                gradients.distribution(
+                    head,
+                    posterior,
+                    self.features,
+                    targets,
+                    estimator=slot.estimator,
+                    generator=slot.generator,
+                ),
+            )
+
+    def covariance(self) -> Tensor:
+        return torch.cat([grad.covariance_matrix for _, _, grad in self])
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return torch.cat([grad.sample((count,), generator=generator) for _, _, grad in self], 1)
+
+
+@dataclass(frozen=True)
+class _InParts(HeadStep):
+    """Of a head whose posterior was never there as a whole: `posterior` holds its marginals."""
+
+    moments: GradientDistribution
+
+    def gradient(self, rows: slice) -> GradientDistribution:
+        """Some examples of the moments."""
+        return self.moments.examples(rows)
+
+    def hold(self, validity: Validity) -> None:
+        """There is nothing to hold."""
+
+
+def _in_parts(parts: _Parts) -> HeadStep:
+    features, targets = parts.features, parts.targets
+    dtype = features.dtype if targets.weight is None else linalg.head_dtype(features.device)
+    mean = features.new_empty(parts.slot.head.tasks, *features.shape, dtype=dtype)
+    variance = torch.empty_like(mean)
+    marginals, infos, observed, scales = [], [], [], []
+    for rows, posterior, grad in parts:
+        mean[rows], variance[rows] = grad.mean, grad.variance
+        if grad.observed is not None:
+            observed.append(grad.observed)
+        if (scale := grad.loss_scale()) is not None:
+            scales.append(scale)
+        marginals.append((posterior.mean, posterior.variance))
+        if posterior.info is not None:
+            infos.append(posterior.info)
+    whole = DiagonalGaussian(
+        torch.cat([m for m, _ in marginals]),
+        torch.cat([v for _, v in marginals]).reciprocal(),
+        info=Info(
+            torch.cat([info.jitter for info in infos]),
+            torch.cat([info.condition for info in infos]),
+        ),
     )
-    return summary, grad if whole else None
+    moments = GradientDistribution(
+        mean,
+        variance,
+        # Masks and weights are a head's: all parts have them, or none has.
+        torch.cat(observed) if observed else None,
+        covariance=parts.covariance,
+        sampler=parts.sample,
+        scale=torch.cat(scales) if scales else None,
+    )
+    return _InParts(parts.slot, features, targets, parts.prior, whole, 0, moments)

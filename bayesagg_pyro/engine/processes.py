@@ -88,22 +88,19 @@ class Processes:
             found = [str(_DTYPES[row[0] - 1]) for row in table]
             raise StateError(f"the processes' features are of different dtypes, {found}")
         sizes, rank = [row[1] for row in table], dist.get_rank()
-        valid = mine.valid
-        if valid is not None:
-            flag = valid.to(torch.int32)
-            dist.all_reduce(flag, dist.ReduceOp.MIN)
-            valid = flag.bool()
+        mine.validity.agree(_all)
         start = sum(sizes[:rank])
         rows = slice(start, start + sizes[rank])
         whole = _gather(features.detach(), sizes)
-        return Batch(whole, _targets(mine.observed, table, sizes), valid, rows, self.count)
+        targets = _gather_targets(mine.targets, table, sizes)
+        return Batch(whole, targets, mine.validity, rows, self.count)
 
 
 def _told(features: Tensor, mine: Batch | BayesAggError, count: int) -> list[list[int]]:
     """What each process has: dtype and number of examples, and what comes with each target."""
     if isinstance(mine, Batch):
         row = [1 + _DTYPES.index(features.dtype), len(features)]
-        for values, mask, weight in mine.observed.values():
+        for values, mask, weight in mine.targets.values():
             row += [mask is not None, weight is not None, _DTYPES.index(values.dtype)]
     else:
         row = [0, 0]
@@ -121,11 +118,18 @@ def _told(features: Tensor, mine: Batch | BayesAggError, count: int) -> list[lis
     return found
 
 
-def _targets(
-    observed: Mapping[str, Targets], table: list[list[int]], sizes: list[int]
+def _all(flag: Tensor) -> Tensor:
+    """Whether a flag is set in all processes."""
+    number = flag.to(torch.int32)
+    dist.all_reduce(number, dist.ReduceOp.MIN)
+    return number.bool()
+
+
+def _gather_targets(
+    targets: Mapping[str, Targets], table: list[list[int]], sizes: list[int]
 ) -> dict[str, Targets]:
     found = {}
-    for index, (name, own) in enumerate(observed.items()):
+    for index, (name, own) in enumerate(targets.items()):
         at = 2 + 3 * index
         values, mask, weight = own
         for row in table:

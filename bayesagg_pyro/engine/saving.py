@@ -7,7 +7,7 @@ where torch puts them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,10 @@ from bayesagg_pyro._state import (
     read_generator,
     set_generator,
 )
-from bayesagg_pyro.engine.refresh import Refresher
 from bayesagg_pyro.engine.settings import check_names
+from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.transaction import Undo, of_aggregation, of_values
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, ShapeError, StateError
-from bayesagg_pyro.priors import Tracker
 
 if TYPE_CHECKING:
     from bayesagg_pyro.engine.bayesagg import BayesAgg
@@ -45,7 +44,7 @@ class Loading:
     Attributes:
         own: the engine's entries; {} where weights come alone.
         names: heads that it holds.
-        made: new refreshers and trackers with their state; None while weights have no place yet.
+        made: {name: new slot with its state}, of heads whose weights have a place.
         before: weights of heads that keep a posterior of their own, as they were.
         missing: entries that the engine wants and the state lacks, and
         unexpected: those that it does not know.
@@ -53,7 +52,7 @@ class Loading:
 
     own: dict[str, Tensor]
     names: list[str]
-    made: tuple[dict[str, Refresher], dict[str, Tracker]] | None
+    made: dict[str, Slot]
     before: dict[str, Tensor]
     missing: list[str]
     unexpected: list[str]
@@ -68,10 +67,11 @@ def state(engine: BayesAgg) -> dict[str, Tensor]:
         **read_generator(engine.generator),
         **named("aggregation", engine.aggregation.state_dict()),
     }
-    for name, tracker in engine._slots.trackers.items():
-        found |= named(f"priors.{name}", tracker.state_dict())
-        found |= named(f"held.{name}", engine._slots.refreshers[name].state_dict())
-        found |= named(f"streams.{name}", read_generator(engine._slots.streams[name]))
+    for name, slot in engine._slots.items():
+        if slot.placed:
+            found |= named(f"priors.{name}", slot.tracker.state_dict())
+            found |= named(f"held.{name}", slot.state_dict())
+            found |= named(f"streams.{name}", read_generator(slot.generator))
     # Whether entries were lost on the way shows in no other place: a part may be empty.
     return {**found, "entries": number(len(found))}
 
@@ -101,13 +101,14 @@ def checked(engine: BayesAgg, state_dict: Mapping[str, Any], prefix: str, strict
     missing = [f"state.held.{name}" for name in engine.heads if name not in saved]
     unexpected += [f"state.held.{name}" for name in saved if name not in engine.heads]
     _check_weights(engine, inside, strict)
-    made = _made(engine, own, names) if engine._slots.trackers else None
+    made = _made(engine, own, names)
     if own:
         _rehearse(engine, own, strict)
     before = {
-        name: engine._slots.heads[name].point().detach().clone()
-        for name, tracker in engine._slots.trackers.items()
-        if name not in names and tracker.posterior is not None and part(inside, f"heads.{name}")
+        name: slot.head.point().detach().clone()
+        for name, slot in engine._slots.items()
+        if name not in names and slot.placed and part(inside, f"heads.{name}")
+        if slot.tracker.posterior is not None
     }
     return Loading(own, names, made, before, missing, unexpected)
 
@@ -118,24 +119,23 @@ def commit(engine: Any, keys: Any) -> None:
     engine._loading = None
     if loading is None:
         return
-    slots, own = engine._slots, loading.own
-    if not slots.trackers:
-        slots.start()
-    refreshers, trackers = loading.made or ({}, {})
-    if slots.trackers and loading.made is None:
-        refreshers, trackers = _made(engine, own, loading.names)
-    slots.refreshers = {**slots.refreshers, **refreshers}
-    slots.trackers = {**slots.trackers, **trackers}
-    kept = {k: v for k, v in slots.weights_then.items() if k not in loading.names}
-    slots.weights_then = {**kept, **loading.before}
+    own = loading.own
+    for slot in engine._slots.values():
+        if not slot.placed:
+            slot.restart()  # its weights may have got a place
+    late = [name for name in loading.names if name not in loading.made]
+    engine._slots = {**engine._slots, **loading.made, **_made(engine, own, late)}
+    for name, slot in engine._slots.items():
+        if name not in loading.names:
+            slot.weight_then = loading.before.get(name, slot.weight_then)
     if not own:
         return
     engine.warmup, engine._epochs = bool(count(own, "warmup", most=1)), count(own, "epochs")
     set_generator(engine.generator, own)
     for name in loading.names:
-        set_generator(slots.streams[name], part(own, f"streams.{name}"))
+        set_generator(engine._slots[name].generator, part(own, f"streams.{name}"))
     _take_aggregation(engine, own)
-    engine._guard.forget()
+    engine._validation.forget()
 
 
 def of_tensors(module: nn.Module) -> Undo:
@@ -157,14 +157,13 @@ def of_tensors(module: nn.Module) -> Undo:
     return undo
 
 
-def _made(
-    engine: BayesAgg, own: Mapping[str, Tensor], names: list[str]
-) -> tuple[dict[str, Refresher], dict[str, Tracker]]:
-    refreshers, trackers = engine._slots.fresh()
-    for name in names:
-        trackers[name].load_state_dict(part(own, f"priors.{name}"))
-        refreshers[name].load_state_dict(part(own, f"held.{name}"))
-    return {n: refreshers[n] for n in names}, {n: trackers[n] for n in names}
+def _made(engine: BayesAgg, own: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Slot]:
+    """New slots with their state, of heads whose weights have a place."""
+    made = {name: engine._slots[name].fresh() for name in names if engine._slots[name].placed}
+    for name, slot in made.items():
+        slot.tracker.load_state_dict(part(own, f"priors.{name}"))
+        slot.load_state_dict(part(own, f"held.{name}"))
+    return made
 
 
 def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:
@@ -189,8 +188,8 @@ def _rehearse(engine: BayesAgg, own: Mapping[str, Tensor], strict: bool) -> None
     """Refuse what the end of loading could stumble over."""
     count(own, "warmup", most=1), count(own, "epochs")
     check_generator(engine.generator, own)
-    for name, stream in engine._slots.streams.items():
-        check_generator(stream, part(own, f"streams.{name}"))
+    for name, slot in engine._slots.items():
+        check_generator(slot.generator, part(own, f"streams.{name}"))
     undo = of_aggregation(engine.aggregation)
     try:
         if strict:

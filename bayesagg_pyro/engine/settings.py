@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.errors import (
     DtypeError,
-    NumericalError,
     SettingError,
     StateError,
     TaskError,
@@ -24,12 +22,12 @@ from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 
 __all__ = [
+    "Settled",
     "check_aggregation",
     "check_estimators",
     "check_graph",
     "check_heads",
     "check_names",
-    "check_posteriors",
     "check_settings",
     "known",
     "named_heads",
@@ -136,21 +134,6 @@ def known(what: str, found: Mapping[str, Posterior | None]) -> dict[str, Posteri
     return {name: it for name, it in found.items() if it is not None}
 
 
-def check_posteriors(found: Mapping[str, Posterior]) -> None:
-    """Refuse posteriors that are not finite before they are put in force; waits for the device.
-
-    Raises:
-        NumericalError: naming the head.
-    """
-    for name, posterior in found.items():
-        if not all(linalg.all_finite(tensor) for tensor in posterior.tensors().values()):
-            raise NumericalError(
-                f"the posterior of head {name!r}, made of what was collected, is not finite; the "
-                "priors stay as they were. Standardise features and targets, and begin anew with "
-                "refit(batches)"
-            )
-
-
 def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -> None:
     """Refuse names that do not match the heads.
 
@@ -251,3 +234,28 @@ def _check_kind(argument: str, name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         hint = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
         raise DtypeError(f"{argument} of {name!r} must be a {kind.__name__}, not {value!r}{hint}")
+
+
+class Settled(Mapping[str, Scheme]):
+    """The schemes of an engine, {name: scheme}, which it was made with and keeps."""
+
+    def __init__(self, schemes: Mapping[str, Scheme]) -> None:
+        self._schemes = dict(schemes)
+
+    def __getitem__(self, name: str) -> Scheme:
+        return self._schemes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schemes)
+
+    def __len__(self) -> int:
+        return len(self._schemes)
+
+    def __setitem__(self, name: str, scheme: Scheme) -> None:
+        raise StateError(
+            f"the scheme of head {name!r} is settled, since its prior rests on it; make a new "
+            "engine of the same heads, BayesAgg(dict(mtl.heads), inference=...), and refit(batches)"
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._schemes)

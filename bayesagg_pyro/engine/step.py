@@ -1,197 +1,141 @@
-"""The two kinds of step: of the warm-up, and Bayesian.
+"""The two kinds of step: of the warm-up, and Bayesian. Neither holds a formula.
 
-Each changes what belongs to heads (gradients, posteriors held), and says what it did and what the
-backbone is to get. Neither holds a formula.
+Each changes what belongs to heads (gradients, posteriors held), and gives the update of the
+backbone's features, [B, d], with what it reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.engine.backbone import reported_dtype
 from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.engine.info import Stages, StepInfo, describe
-from bayesagg_pyro.engine.pipeline import HeadStages, through_stages
-from bayesagg_pyro.engine.validation import Guard, refuse_weights, reported_losses
-from bayesagg_pyro.errors import NumericalError
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.engine.memory import aggregate, infer
+from bayesagg_pyro.engine.slot import HeadStep, Slot, reported_dtype
+from bayesagg_pyro.engine.validation import blaming_weights, require_finite
+from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.gradients import GradientDistribution
 
-__all__ = ["Done", "bayes_step", "check_losses", "follows", "point", "warmup_step"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What came of a batch.
-
-    Attributes:
-        info: what the step did.
-        update: [B, d], what the backbone is to get.
-        valid: the flag of deferred validation, after the step's own checks; None as for `Batch`.
-    """
-
-    info: StepInfo
-    update: Tensor
-    valid: Tensor | None
+__all__ = ["bayesian_step", "finite_losses", "into_backbone", "warmup_step"]
 
 
-def point(own: HeadStages, *, warmup: bool) -> Tensor | None:
-    """Weights of a head that predict; None stands for the head's own parameter."""
-    if warmup or own.refresher.learns:
-        return None
-    posterior = own.tracker.posterior
-    if posterior is None:
-        return None
-    mean, weight = posterior.mean, own.head.point().detach()
-    # Averages and copies change the parameter, which holds the mean else, rounded to its dtype.
-    return torch.where(follows(weight, mean), mean, weight.to(mean))
-
-
-def follows(weight: Tensor, mean: Tensor) -> Tensor:
-    """Whether a weight is that mean, rounded to its dtype; [] bool, on their device."""
-    return (weight == mean.to(weight.dtype)).all()
-
-
-def warmup_step(
-    stages: Mapping[str, HeadStages], guard: Guard, batch: Batch, *, keep: bool
-) -> Done:
-    """Gradient of the summed losses, for backbone and heads.
-
-    Args:
-        stages: {name: what belongs to the head}.
-        guard: validates the loss and its gradient.
-        batch: the examples.
-        keep: whether the result holds what passed between the stages.
-    """
-    h = batch.features.detach().requires_grad_()  # the backbone's graph is for the update alone
-    losses = _losses(stages, h, batch.observed, warmup=True)
-    valid = _check_losses(stages, guard, losses, batch.valid)
-    total = torch.cat(list(losses.values())).sum()
-    learned = _learned(own.head for own in stages.values())
-    (update, *found), valid = _gradients(stages, guard, total, [h, *learned], valid)
-    _accumulate(learned, found)
-    kept = Stages(h.detach(), batch.observed) if keep else None
-    info = StepInfo(
-        bayesian=False, losses=reported_losses(losses, batch.observed, valid), stages=kept
-    )
-    return Done(info, torch.zeros_like(h) if update is None else update, valid)
-
-
-def bayes_step(
-    stages: Mapping[str, HeadStages],
+def bayesian_step(
+    slots: Collection[Slot],
     aggregation: Aggregation,
-    guard: Guard,
     batch: Batch,
     *,
     scale: float,
     memory: int | None,
     keep: bool,
-) -> Done:
+) -> tuple[Tensor, StepInfo]:
     """The aggregated direction, for the backbone; the losses' gradient, for heads that learn.
 
     Args:
-        stages: {name: what belongs to the head}.
+        slots: what belongs to each head.
         aggregation: of the joint gradient distribution.
-        guard: validates the update, the losses and the heads' gradients.
         batch: the examples.
         scale: factor on the aggregated direction.
         memory: bytes above which temporaries are cut into chunks; None for never.
-        keep: whether the result holds what passed between the stages.
+        keep: whether the info holds what passed between the stages.
     """
-    features, observed = batch.features, batch.observed
-    h = features.detach().to(reported_dtype(features))  # moments need float32's range at least
-    with torch.no_grad():
-        try:
-            outcome = through_stages(stages, aggregation, h, observed, memory)
-        except NumericalError:
-            refuse_weights(stages)  # names the cause, if that is it
-            raise
-        update = (outcome.summary.direction * (scale / len(h))).to(features.dtype)
-        valid = guard.check_finite("the update", [update], batch.valid, outcome.not_finite, stages)
+    h = batch.features.detach()
+    h = h.to(reported_dtype(h))  # moments need float32's range at least
+    with torch.no_grad(), blaming_weights(slots):
+        heads = [infer(slot, h, batch.targets[slot.name], memory) for slot in slots]
+        grad, result, weights = aggregate(aggregation, heads, memory)
+        update = (result.direction * (scale / len(h))).to(batch.features.dtype)
+    require_finite(batch, slots, "the update", [update], lambda: _not_finite(heads, grad))
     with torch.enable_grad():
-        losses = _losses(stages, h, observed, warmup=False)
-        valid = _check_losses(stages, guard, losses, valid)
-        names = [name for name, own in stages.items() if _learns(own)]
-        learned = _learned(stages[name].head for name in names)
-        found: list[Tensor | None] = []
-        if learned:
-            total = torch.cat([losses[name] for name in names]).sum()
-            found, valid = _gradients(stages, guard, total, learned, valid)
-    if valid is not None:
-        update = torch.where(valid, update, 0.0)
-    _accumulate(learned, found)
-    for name in stages.keys() - outcome.chunked:
-        stages[name].refresher.accept(outcome.held[name], outcome.priors[name], valid)
-    kept = None
+        losses = finite_losses(slots, batch, h, warmup=False)
+        _descend([slot for slot in slots if slot.descends], batch, losses)
+    for one in heads:
+        one.hold(batch.validity)
+    info = describe(batch.reported(losses), heads, weights, scale)
     if keep:
-        posteriors = {name: one.posterior for name, one in outcome.held.items()}
-        kept = (outcome.gradient, Stages(h, observed, outcome.priors, posteriors))
-    reported = reported_losses(losses, observed, valid)
-    info = describe(reported, outcome.priors, outcome.held, outcome.summary, scale, kept)
-    return Done(info, update, valid)
+        priors = {one.slot.name: one.prior for one in heads}
+        posteriors = {one.slot.name: one.posterior for one in heads}
+        stages = Stages(h, batch.targets, priors, posteriors)
+        info = replace(info, gradients=grad, aggregated=result, stages=stages)
+    return batch.validity.keep(update, 0.0), info
 
 
-def check_losses(
-    stages: Mapping[str, HeadStages], guard: Guard, batch: Batch, *, warmup: bool
-) -> Batch:
-    """Refuse a batch whose losses overflow at the weights that predict, or flag it."""
-    losses = _losses(stages, batch.features.detach(), batch.observed, warmup=warmup)
-    return replace(batch, valid=_check_losses(stages, guard, losses, batch.valid))
+def warmup_step(slots: Collection[Slot], batch: Batch, *, keep: bool) -> tuple[Tensor, StepInfo]:
+    """Gradient of the summed losses, for backbone and heads; arguments as for `bayesian_step`."""
+    h = batch.features.detach().requires_grad_()  # the backbone's graph is for the update alone
+    losses = finite_losses(slots, batch, h, warmup=True)
+    (update,) = _descend(slots, batch, losses, h)
+    stages = Stages(h.detach(), batch.targets) if keep else None
+    info = StepInfo(bayesian=False, losses=batch.reported(losses), stages=stages)
+    return torch.zeros_like(h) if update is None else update, info
 
 
-def _check_losses(
-    stages: Mapping[str, HeadStages],
-    guard: Guard,
-    losses: Mapping[str, Tensor],
-    valid: Tensor | None,
-) -> Tensor | None:
+def finite_losses(
+    slots: Collection[Slot], batch: Batch, features: Tensor, *, warmup: bool
+) -> dict[str, Tensor]:
+    """Mean losses at the weights that predict, {name: [tasks]}; what overflows is refused."""
+    losses = {
+        slot.name: slot.losses(features, batch.targets[slot.name], warmup=warmup) for slot in slots
+    }
+
     def suspects() -> list[str]:
         return [name for name, loss in losses.items() if not loss.isfinite().all()]
 
-    return guard.check_finite("the loss", list(losses.values()), valid, suspects, stages)
+    require_finite(batch, slots, "the loss", list(losses.values()), suspects)
+    return losses
 
 
-def _gradients(
-    stages: Mapping[str, HeadStages],
-    guard: Guard,
-    total: Tensor,
-    inputs: list[Tensor],
-    valid: Tensor | None,
-) -> tuple[list[Tensor | None], Tensor | None]:
-    """Gradients of the summed losses, all zero where the flag is not set, and the flag.
+def into_backbone(features: Tensor, update: Tensor) -> None:
+    """Propagate the update of the features.
 
-    A finite loss may have a gradient that is not.
+    Raises:
+        StateError: if the features' graph has been used up by an earlier call.
     """
-    with _unhooked(inputs):
-        found = torch.autograd.grad(total, inputs, allow_unused=True)
+    try:
+        features.backward(update)
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise StateError(
+            "these features have been through backward() already, which frees their graph; "
+            "compute them anew for each call"
+        ) from error
+
+
+def _descend(
+    slots: Collection[Slot], batch: Batch, losses: Mapping[str, Tensor], *inputs: Tensor
+) -> list[Tensor | None]:
+    """Add the gradient of the summed losses to the heads' `.grad`; give that of `inputs`.
+
+    A finite loss may have a gradient that is not. For a bad batch all are 0.
+    """
+    weights = (w for slot in slots for w in slot.head.parameters() if w.requires_grad)
+    learned = list(dict.fromkeys(weights))  # each once, though heads may share it
+    wanted = [*inputs, *learned]
+    if not wanted:
+        return []
+    total = torch.cat([losses[slot.name] for slot in slots]).sum()
+    with _unhooked(wanted):
+        found = torch.autograd.grad(total, wanted, allow_unused=True)
 
     def suspects() -> list[str]:
-        bad = {
-            id(w)
-            for w, g in zip(inputs, found, strict=True)
-            if g is not None and not g.isfinite().all()
-        }
-        return [
-            name for name, own in stages.items() if bad & {id(w) for w in own.head.parameters()}
-        ]
+        pairs = zip(wanted, found, strict=True)
+        bad = {id(w) for w, g in pairs if g is not None and not g.isfinite().all()}
+        return [slot.name for slot in slots if bad & {id(w) for w in slot.head.parameters()}]
 
     there = [gradient for gradient in found if gradient is not None]
-    valid = guard.check_finite("the loss's gradient", there, valid, suspects, stages)
-    if valid is None:
-        return list(found), None
-    return [None if g is None else torch.where(valid, g, 0.0) for g in found], valid
-
-
-def _learned(heads: Iterable[Head]) -> list[Tensor]:
-    """Parameters that want a gradient, each once though heads may share it."""
-    weights = (weight for head in heads for weight in head.parameters() if weight.requires_grad)
-    return list(dict.fromkeys(weights))
+    require_finite(batch, slots, "the loss's gradient", there, suspects)
+    kept: list[Tensor | None] = [None if g is None else batch.validity.keep(g, 0.0) for g in found]
+    own = kept[len(inputs) :]
+    pairs = [(w, g) for w, g in zip(learned, own, strict=True) if g is not None]
+    if pairs:  # as autograd does, with all hooks on the weights
+        torch.autograd.backward([w for w, _ in pairs], [g for _, g in pairs])
+    return kept[: len(inputs)]
 
 
 @contextmanager
@@ -207,29 +151,14 @@ def _unhooked(tensors: Iterable[Tensor]) -> Iterator[None]:
             tensor._backward_hooks = hooks
 
 
-def _accumulate(weights: list[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add to `.grad` as autograd does, with all hooks on the weights."""
-    pairs = [(w, g) for w, g in zip(weights, gradients, strict=True) if g is not None]
-    if pairs:
-        torch.autograd.backward([w for w, _ in pairs], [g for _, g in pairs])
-
-
-def _learns(own: HeadStages) -> bool:
-    """Whether the gradient of its loss changes the head; one that is frozen stays as it is."""
-    wanted = own.refresher.learns or own.head.has_own_parameters
-    return wanted and any(weight.requires_grad for weight in own.head.parameters())
-
-
-def _losses(
-    stages: Mapping[str, HeadStages],
-    features: Tensor,
-    observed: Mapping[str, Targets],
-    *,
-    warmup: bool,
-) -> dict[str, Tensor]:
-    losses = {}
-    for name, own in stages.items():
-        target = observed[name]
-        loss = own.head.losses(features, target, point(own, warmup=warmup))
-        losses[name] = target.mean(loss, none=0.0).to(reported_dtype(features))
-    return losses
+def _not_finite(heads: Sequence[HeadStep], grad: GradientDistribution | None) -> list[str]:
+    """Names of heads whose posterior mean or gradient moments are not finite."""
+    found = [one.slot.name for one in heads if not one.posterior.mean.isfinite().all()]
+    if grad is not None:
+        found += [
+            name
+            for name, rows in grad.groups.items()
+            if name not in found
+            and not all(moment[rows].isfinite().all() for moment in (grad.mean, grad.variance))
+        ]
+    return found

@@ -6,8 +6,9 @@ turns the update of a bad batch into zeros, and raises when the engine synchroni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,17 +16,16 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.engine.settings import check_names
-from bayesagg_pyro.errors import NonFiniteError, SettingError
+from bayesagg_pyro.engine.slot import Slot
+from bayesagg_pyro.errors import BayesAggError, NonFiniteError, NumericalError, SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.validity import Deferred
 
-if TYPE_CHECKING:
-    from bayesagg_pyro.engine.pipeline import HeadStages
-
-__all__ = ["Guard", "refuse_weights", "reported_losses"]
+__all__ = ["Validation", "blaming_weights", "require_finite"]
 
 
-class Guard:
+class Validation:
     """Checks batches and remembers what deferred checks found.
 
     Args:
@@ -58,59 +58,31 @@ class Guard:
             ShapeError, DtypeError, DeviceError, TaskError: always at once.
             NonFiniteError, SettingError: for bad values, unless deferred.
         """
-        deferred = self.defers(features)
+        now = not self.defers(features)
         check_names(targets, heads, all_of_them=False)
-        observed: dict[str, Targets] = {}
+        parsed: dict[str, Targets] = {}
         for name, head in heads.items():
-            head.check_features(features, values=not deferred)
-            observed[name] = (
-                head.parse_targets(targets[name], len(features), validate=not deferred)
+            head.check_features(features, values=now)
+            parsed[name] = (
+                head.parse_targets(targets[name], len(features), validate=now)
                 if name in targets
                 else head.unlabelled(len(features))
             )
-        if not deferred:
-            return Batch(features, observed, None)
-        valid = features.detach().isfinite().all()
+        if now:
+            return Batch(features, parsed)
+        good = features.detach().isfinite().all()
         for name, head in heads.items():
-            valid = valid & head.valid(observed[name])
-            weight = observed[name].weight
+            good = good & head.valid(parsed[name])
+            weight = parsed[name].weight
             if weight is not None:
-                valid = valid & (weight.isfinite() & (weight >= 0)).all()
-        return Batch(features, observed, valid)
+                good = good & (weight.isfinite() & (weight >= 0)).all()
+        return Batch(features, parsed, Deferred(good, self.note))
 
-    def check_finite(
-        self,
-        what: str,
-        values: Sequence[Tensor],
-        valid: Tensor | None,
-        suspects: Callable[[], list[str]],
-        stages: Mapping[str, HeadStages],
-    ) -> Tensor | None:
-        """Good input may still overflow: raise, or note it for deferred validation.
-
-        Args:
-            what: how an error names the values.
-            values: what must be finite.
-            valid: the flag of deferred validation, None for "now".
-            suspects: names the heads that they come from; called for an error alone.
-            stages: {name: what belongs to the head} of heads whose own weights have a part in it;
-                looked at for an error alone.
-
-        Raises:
-            NonFiniteError: naming the head, and whether its weights are the cause.
-        """
-        if valid is not None:
-            for value in values:
-                valid = valid & value.isfinite().all()
-            self.note(valid)
-        elif not all(linalg.all_finite(value.detach()) for value in values):
-            refuse_weights(stages)
-            heads = "".join(f" of head {name!r}" for name in suspects()[:1])
-            raise NonFiniteError(
-                f"{what}{heads} overflows {values[0].dtype}, although features and targets are "
-                "finite; standardise the targets, or look for a backbone that diverges"
-            )
-        return valid
+    def note(self, good: Tensor) -> None:
+        """Remember a batch's flag, to raise if it is not set."""
+        if self._bad is None or self._bad.device != good.device:
+            self._bad = torch.zeros_like(good)
+        self._bad.logical_or_(~good)
 
     def raise_deferred(self) -> None:
         """Raise what was found since the last call.
@@ -130,38 +102,57 @@ class Guard:
         if self._bad is not None:
             self._bad.zero_()
 
-    def note(self, valid: Tensor) -> None:
-        """Remember a flag, to raise if it was not set."""
-        if self._bad is None or self._bad.device != valid.device:
-            self._bad = torch.zeros_like(valid)
-        self._bad.logical_or_(~valid)
+
+def require_finite(
+    batch: Batch,
+    slots: Collection[Slot],
+    what: str,
+    values: Sequence[Tensor],
+    suspects: Callable[[], list[str]],
+) -> None:
+    """Good input may still overflow: raise, or flag the batch under deferred validation.
+
+    Args:
+        batch: the batch.
+        slots: of heads whose own weights have a part in it; looked at for an error alone.
+        what: how an error names the values.
+        values: what must be finite.
+        suspects: names the heads that they come from; called for an error alone.
+
+    Raises:
+        NonFiniteError: naming the head, and whether its weights are the cause.
+    """
+
+    def error() -> BayesAggError:
+        _refuse_weights(slots)
+        heads = "".join(f" of head {name!r}" for name in suspects()[:1])
+        return NonFiniteError(
+            f"{what}{heads} overflows {values[0].dtype}, although features and targets are "
+            "finite; standardise the targets, or look for a backbone that diverges"
+        )
+
+    batch.validity.require_finite(values, error)
 
 
-def refuse_weights(stages: Mapping[str, HeadStages]) -> None:
-    """Raise if a head's own weights are the cause of what failed.
+@contextmanager
+def blaming_weights(slots: Collection[Slot]) -> Iterator[None]:
+    """A block whose numerical errors name a head's own weights, if these are the cause.
 
     Raises:
         NonFiniteError: naming the head and the parameter.
     """
-    for name, own in stages.items():
-        for which, weight in own.head.named_parameters():
+    try:
+        yield
+    except NumericalError:
+        _refuse_weights(slots)
+        raise
+
+
+def _refuse_weights(slots: Collection[Slot]) -> None:
+    for slot in slots:
+        for which, weight in slot.head.named_parameters():
             if not linalg.all_finite(weight.detach()):
                 raise NonFiniteError(
-                    f"{which!r} of head {name!r} is not finite: an earlier step has made it so; "
-                    "go back to an earlier state, and lower the learning rate"
+                    f"{which!r} of head {slot.name!r} is not finite: an earlier step has made it "
+                    "so; go back to an earlier state, and lower the learning rate"
                 )
-
-
-def reported_losses(
-    losses: Mapping[str, Tensor], observed: Mapping[str, Targets], valid: Tensor | None
-) -> dict[str, Tensor]:
-    """Losses to report: NaN for tasks without a label, and where the batch was found bad."""
-    losses = {
-        name: loss.detach()
-        if observed[name].mask is None
-        else torch.where(observed[name].counts() > 0, loss.detach(), torch.nan)
-        for name, loss in losses.items()
-    }
-    if valid is None:
-        return losses
-    return {name: torch.where(valid, loss, torch.nan) for name, loss in losses.items()}

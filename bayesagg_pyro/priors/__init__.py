@@ -10,10 +10,8 @@ from bayesagg_pyro.priors._policy import Policy, Tracker
 from bayesagg_pyro.priors._previous_batch import PreviousBatch
 from bayesagg_pyro.priors._running import Running
 from bayesagg_pyro.priors._shaped import dense, diagonal, weight_and_bias
-from bayesagg_pyro.priors._show import Batches, show
 
 __all__ = [
-    "Batches",
     "Constant",
     "DataPolicy",
     "Evidence",
@@ -26,6 +24,5 @@ __all__ = [
     "dense",
     "diagonal",
     "isotropic",
-    "show",
     "weight_and_bias",
 ]

@@ -137,7 +137,7 @@ class Life:
     def _changed(self, before: dict[str, Any]) -> list[str]:
         """What a refused call has changed; validation that is deferred has gone on meanwhile."""
         after = self._snapshot()
-        return [] if self.mtl._guard.mode == "deferred" else changed(before, after)
+        return [] if self.mtl._validation.mode == "deferred" else changed(before, after)
 
     def _judge(self, call: Call, error: BayesAggError, may_refuse: bool) -> None:
         if may_refuse or not call.tame:
@@ -183,7 +183,7 @@ class Life:
     # -- training --------------------------------------------------------------------------------
 
     def _batch(self, call: Call) -> Batch:
-        return batch(self.case, call, self.mtl._slots.heads)
+        return batch(self.case, call, dict(self.mtl.heads.items()))
 
     def _backward(self, call: Call) -> None:
         given = self._batch(call)
@@ -218,7 +218,7 @@ class Life:
 
     def _absent(self, given: Batch, losses: dict[str, Tensor]) -> None:
         """A task without a label has no loss, which is not the same as a loss of 0."""
-        for name, head in self.mtl._slots.heads.items():
+        for name, head in self.mtl.heads.items():
             parsed = head.parse_targets(given.targets[name], len(given.features))
             if (losses[name][parsed.counts() == 0] == 0).any():
                 raise Broken("the loss of a task without any label is 0", str(losses))
@@ -250,7 +250,7 @@ class Life:
     def _untouched(self, leaf: Any, x: Any) -> None:
         if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
             return
-        if leaf.grad is not None and (self.mtl._guard.mode != "deferred" or leaf.grad.any()):
+        if leaf.grad is not None and (self.mtl._validation.mode != "deferred" or leaf.grad.any()):
             raise Broken("refused backward left a gradient in the features", "")
         if leaf.grad is not None:
             return
@@ -299,7 +299,7 @@ class Life:
             may_refuse=not self.prior,
             reads=True,
         )
-        if taken and (call.tame or self.mtl._guard.mode != "deferred"):
+        if taken and (call.tame or self.mtl._validation.mode != "deferred"):
             with _mode(call.mode):
                 check_predictive(self.mtl, given, found, call)
 

@@ -72,7 +72,7 @@ def check(case: Case, mtl: ba.BayesAgg, call: Call, given: Batch) -> None:
     law: Callable[..., Any] = globals()[f"_{call.law}"]
     if call.law != "repeated" and not (_deterministic(case) and _exact(case)):
         return
-    if mtl._guard.mode == "deferred":
+    if mtl._validation.mode == "deferred":
         return
     few = ("GaussianProcess", "Body", "Network")  # gradients of fewer dimensions than features
     if "covariance='full'" in repr(case) and any(name in repr(case) for name in few):
@@ -175,7 +175,7 @@ def _dropped(case: Case, mtl: ba.BayesAgg, call: Call, given: Batch) -> Pair | N
     """An example without any label is as one left out."""
     if len(given.features) < 2 or "Running" in repr(case) or call.form:
         return None
-    shape = {n: h.tasks for n, h in mtl._slots.heads.items()}
+    shape = {n: h.tasks for n, h in mtl.heads.items()}
     masked = {}
     for name, target in given.targets.items():
         values, mask, weight = _parts(target)

@@ -34,7 +34,7 @@ def check_step(mtl: ba.BayesAgg, update: Tensor) -> None:
     if not info.bayesian:
         _check_warmup(mtl, kept.features, kept.targets, update)
         return
-    for name, head in mtl._slots.heads.items():
+    for name, head in mtl.heads.items():
         prior, posterior = kept.priors[name], kept.posteriors[name]
         if info.fresh[name]:
             _check_posterior(
@@ -73,7 +73,7 @@ def _near(what: str, found: Tensor, expected: Tensor, tolerance: float, size: An
 def _check_warmup(mtl: ba.BayesAgg, features: Tensor, targets: Any, update: Tensor) -> None:
     h = features.clone().requires_grad_()
     total = h.new_zeros(())
-    for name, head in mtl._slots.heads.items():
+    for name, head in mtl.heads.items():
         own = targets[name]
         loss = head.losses(h, own)
         factor = torch.ones_like(loss) if own.weight is None else own.weight.to(loss)

@@ -19,7 +19,7 @@ __all__ = ["check_predicted", "check_predictive"]
 
 def check_predicted(mtl: ba.BayesAgg, given: Batch, found: dict[str, Tensor], call: Call) -> None:
     """Shapes and finiteness."""
-    for name, head in mtl._slots.heads.items():
+    for name, head in mtl.heads.items():
         outputs = found[name]
         if call.tame and not outputs.isfinite().all():
             raise Broken("a prediction is not finite", f"{name}: {outputs}")
@@ -31,7 +31,7 @@ def check_predicted(mtl: ba.BayesAgg, given: Batch, found: dict[str, Tensor], ca
 
 def check_predictive(mtl: ba.BayesAgg, given: Batch, found: dict[str, Any], call: Call) -> None:
     """Mean, variance, samples and log-density of the labels."""
-    for name, head in mtl._slots.heads.items():
+    for name, head in mtl.heads.items():
         try:
             _check(head, found[name], given, name, mtl.posteriors()[name], call)
         except (Broken, BayesAggError):

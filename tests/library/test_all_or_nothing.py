@@ -1,7 +1,7 @@
 """A call that is stopped anywhere leaves engine, gradients and random states as they were.
 
-Calls of functions of the package, and lines of the engine and of its steps, are made to raise in
-turn: a sample of all, of the first and the last time that each is run.
+Calls of functions of the package, and lines of the engine, are made to raise in turn: a sample of
+all, of the first and the last time that each is run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
 
 PACKAGE = str(Path(ba.__file__).parent)
-BY_LINE = {f"{PACKAGE}/engine/{name}.py" for name in ("bayesagg", "step", "backbone")}
+ENGINE = Path(PACKAGE) / "engine"
 #: What puts things back must not be stopped as well.
-SAFE = {f"{PACKAGE}/engine/transaction.py", f"{PACKAGE}/_modes.py"}
+SAFE = {f"{ENGINE}/transaction.py", f"{PACKAGE}/_modes.py"}
+BY_LINE = {str(path) for path in ENGINE.glob("*.py")} - SAFE
 #: Places to stop a call at; fewer where one takes long.
 STOPS, LONG, FEW = 30, 5000, 8
 

@@ -47,11 +47,11 @@ def test_a_posterior_that_is_held_is_not_of_zeros(rng: torch.Generator) -> None:
     before = mtl.priors()["a"]
     bad_step(mtl, *spoilt(rng))
     step(mtl, *batch(rng))
-    held = mtl._slots.refreshers["a"].held
+    held = mtl._slots["a"].posterior
     assert held is not None
     assert not mtl.info.fresh["a"]  # type: ignore[union-attr]
-    torch.testing.assert_close(held.posterior.mean, before.mean)  # there was none before: the prior
-    torch.testing.assert_close(held.posterior.variance, before.variance)
+    torch.testing.assert_close(held.mean, before.mean)  # there was none before: the prior
+    torch.testing.assert_close(held.variance, before.variance)
 
 
 def test_what_overflows_is_not_collected(rng: torch.Generator) -> None:
@@ -86,7 +86,7 @@ def test_a_first_batch_that_is_bad_leaves_the_base_prior(
     scheme = inference.TaylorGGN(structure)
     policy = priors.PreviousBatch(variance=2.0)
     mtl = ba.BayesAgg({"a": head}, inference=scheme, prior=policy, validate="deferred")
-    base = mtl._slots.trackers["a"].prior
+    base = mtl._slots["a"].tracker.prior
     assert base is not None
     x, labels = torch.randn(8, D, generator=rng), torch.randint(3, (8,), generator=rng)
     weight = torch.ones(8)

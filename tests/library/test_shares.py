@@ -19,6 +19,7 @@ from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.errors import ShapeError, StateError
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Deferred
 
 SIZES = [2, 4, 1]
 
@@ -100,30 +101,30 @@ def shares(rng: torch.Generator, *, flag: bool = False) -> list[Batch]:
         mask = torch.rand(size, 2, generator=rng) > 0.5 if rank == 1 else None
         weight = draw(size, 2).abs() if rank == 2 else None
         labels = torch.arange(size).reshape(-1, 1) + 10 * rank
-        observed = {
+        targets = {
             "r": Targets(draw(size, 2).to(torch.float64 if rank == 0 else torch.float32), mask),
             "c": Targets(labels, None, weight[:, :1] if weight is not None else None),
         }
-        valid = torch.tensor(True) if flag else None
-        found.append(Batch(draw(size, 3), observed, valid))
+        validity = Deferred(torch.tensor(True)) if flag else CHECKED
+        found.append(Batch(draw(size, 3), targets, validity))
     return found
 
 
 def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Generator) -> None:
     parts = shares(rng)
     found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
-    values = torch.cat([part.observed["r"].values.double() for part in parts])
+    values = torch.cat([part.targets["r"].values.double() for part in parts])
     mask = torch.ones(sum(SIZES), 2, dtype=torch.bool)
-    mask[2:6] = parts[1].observed["r"].mask
+    mask[2:6] = parts[1].targets["r"].mask
     weight = torch.ones(sum(SIZES), 1, dtype=torch.float64)
-    weight[6:] = parts[2].observed["c"].weight
+    weight[6:] = parts[2].targets["c"].weight
     for rank, batch in enumerate(found):
         assert isinstance(batch, Batch), batch
         assert torch.equal(batch.features, torch.cat([part.features for part in parts]))
         assert torch.equal(batch.features[batch.rows], parts[rank].features)
         assert batch.processes == 3
-        assert batch.valid is None
-        regression, labels = batch.observed["r"], batch.observed["c"]
+        assert batch.validity is CHECKED
+        regression, labels = batch.targets["r"], batch.targets["c"]
         assert torch.equal(regression.values, values)
         assert regression.mask is not None
         assert regression.mask.dtype == torch.bool
@@ -140,17 +141,17 @@ def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Gen
 
 def test_one_bad_share_makes_the_whole_batch_bad(threads: Threads, rng: torch.Generator) -> None:
     parts = shares(rng, flag=True)
-    parts[1] = Batch(parts[1].features, parts[1].observed, torch.tensor(False))
+    parts[1] = Batch(parts[1].features, parts[1].targets, Deferred(torch.tensor(False)))
     found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
-    assert [bool(batch.valid) for batch in found] == [False] * 3
-    assert all(batch.valid.dtype == torch.bool for batch in found)
+    assert [bool(batch.validity.flag) for batch in found] == [False] * 3
+    assert all(batch.validity.flag.dtype == torch.bool for batch in found)
 
 
 def test_features_of_different_dtypes_are_refused_by_all(
     threads: Threads, rng: torch.Generator
 ) -> None:
     parts = shares(rng)
-    parts[2] = Batch(parts[2].features.double(), parts[2].observed, None)
+    parts[2] = Batch(parts[2].features.double(), parts[2].targets)
     found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
     for error in found:
         assert isinstance(error, StateError)
@@ -214,7 +215,7 @@ def test_engines_join_once_and_share_their_streams(threads: Threads, rng: torch.
     first, *others = [dict(one.heads.named_parameters()) for one in engines]
     assert all(torch.equal(first[k], other[k]) for other in others for k in first)
     drawn = [
-        [torch.rand(4, generator=one._slots.streams[name]).tolist() for name in ("a", "b")]
+        [torch.rand(4, generator=one._slots[name].generator).tolist() for name in ("a", "b")]
         for one in engines
     ]
     assert drawn[0] == drawn[1] == drawn[2]
@@ -229,7 +230,7 @@ def test_engines_join_once_and_share_their_streams(threads: Threads, rng: torch.
     for _ in range(2):
         alone.collect(x, y)
     for one in [*engines, alone]:
-        one._slots.renew()
+        one._renew()
     for one in engines:
         for name, prior in one.priors().items():
             torch.testing.assert_close(prior.mean, alone.priors()[name].mean)

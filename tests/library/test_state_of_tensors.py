@@ -215,7 +215,7 @@ def test_heads_that_match_are_taken_over() -> None:
     y = torch.ones(14, 1)
     for name in ("b", "y"):
         assert torch.equal(mtl.predict(x)[name], old.predict(x)[name])
-        posterior = mtl._slots.trackers[name].posterior
+        posterior = mtl._slots[name].tracker.posterior
         assert posterior is not None
         assert torch.equal(posterior.mean, old.posteriors()[name].mean)
     with pytest.raises(errors.StateError, match=r"\['new'\].*refit"):

@@ -124,7 +124,7 @@ class Run:
             yield x, {"a": y}
 
     def update(self) -> None:
-        tracker = self.mtl._slots.trackers["a"]
+        tracker = self.mtl._slots["a"].tracker
         if tracker.takes_batches:
             self.mtl.update_prior(batches=((self.backbone(x), y) for x, y in self.batches()))
         else:

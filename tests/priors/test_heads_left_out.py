@@ -90,7 +90,7 @@ def run(backbone: nn.Module, mtl: Any, batches: Any) -> list[Any]:
                 module.zero_grad()
             losses = mtl.backward(backbone(x), y)
             seen += [*losses.values(), *gradients_of(backbone, mtl)]
-        fresh = any(tracker.takes_batches for tracker in mtl._slots.trackers.values())
+        fresh = any(slot.tracker.takes_batches for slot in mtl._slots.values())
         mtl.update_prior(((backbone(x), y) for x, y in batches) if fresh else None)
         mtl.start_bayes()
     return [*seen, *(p.mean for p in mtl.posteriors().values())]

@@ -62,9 +62,9 @@ def test_running_never_lags_an_epoch(rng) -> None:
     """Its prior holds the batch just passed; FullData's does not before the update."""
     run = Run(rng, "conjugate", priors.Running(30))
     for x, y in run.batches():
-        before = run.mtl._slots.trackers["a"].prior
+        before = run.mtl._slots["a"].tracker.prior
         run.step(x, y)
-        after = run.mtl._slots.trackers["a"].prior
+        after = run.mtl._slots["a"].tracker.prior
         assert before is None or (before.mean != after.mean).any()
     run.mtl.update_prior()
     run.mtl.start_bayes()

@@ -112,8 +112,8 @@ def test_the_flag_of_deferred_validation_stays_where_it_is() -> None:
     for value in (1.0, float("nan"), 1.0):
         features = torch.full((4, 2), value, requires_grad=True) * 1.0
         mtl.backward(features, {"y": torch.zeros(4, 1)})
-        flag = mtl._guard._bad
+        flag = mtl._validation._bad
         assert flag is not None
         places.add(flag.data_ptr())
     assert len(places) == 1
-    assert bool(mtl._guard._bad)
+    assert bool(mtl._validation._bad)

@@ -11,7 +11,8 @@ from torch import nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, gradients, heads, inference, posteriors, priors
-from bayesagg_pyro.engine.refresh import Held, Refresher, streams
+from bayesagg_pyro.engine.slot import Slot
+from bayesagg_pyro.engine.streams import streams
 
 
 class World:
@@ -211,7 +212,7 @@ def test_what_a_head_draws_depends_on_no_other() -> None:
         found.append(grad.mean[grad.groups["a"]])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
-    assert not torch.equal(mtl._slots.refreshers["a"].generator.get_state(), seed().get_state())
+    assert not torch.equal(mtl._slots["a"].generator.get_state(), seed().get_state())
     free = World(scheme, number=2)
     free.mtl = ba.BayesAgg(
         {"size": heads.Gaussian(2), "sick": heads.Bernoulli(2)}, inference=scheme
@@ -233,11 +234,13 @@ def test_classification_heads_learn_and_predict_by_their_point() -> None:
 
 
 def test_what_is_held_moves_with_the_weights() -> None:
-    refresher = Refresher(heads.Bernoulli(2), inference.Ensemble(3, refresh=2), None)
-    refresher.held = Held(posteriors.Empirical(torch.randn(3, 1, 3)), 1, False)
-    refresher.to(torch.device("meta"))
-    assert refresher.held.posterior.mean.device.type == "meta"
-    assert (refresher.held.age, refresher.held.fresh) == (1, False)
+    head = heads.Bernoulli(2)
+    slot = Slot("a", head, inference.Ensemble(3, refresh=2), {"a": None}, priors.FullData(), None)
+    slot.posterior, slot.age = posteriors.Empirical(torch.randn(3, 1, 3)), 1
+    with slot.moving(bayesian=True):
+        head.to("meta")
+    assert slot.posterior.mean.device.type == "meta"
+    assert slot.age == 1
 
 
 def test_streams_of_different_generators_are_different() -> None:

@@ -1,0 +1,357 @@
+"""What belongs to one head between steps, and what the head comes to in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import gradients, linalg
+from bayesagg_pyro._state import count, named, number, part
+from bayesagg_pyro.engine.transaction import Undo, of_attributes, of_gradients, of_values
+from bayesagg_pyro.errors import NumericalError, StateError
+from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference import Scheme
+from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.priors import Policy, Tracker
+from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import Validity
+
+__all__ = ["HeadStep", "Slot", "reported_dtype"]
+
+
+def reported_dtype(features: Tensor) -> torch.dtype:
+    """Of predictions and losses: the features', float32 for lower precisions."""
+    return torch.promote_types(features.dtype, torch.float32)
+
+
+class Slot:
+    """A head's scheme, estimator, prior over time, posterior held and stream of randomness.
+
+    Args:
+        name: of the head.
+        head: the head.
+        scheme: infers its posteriors.
+        estimators: {name: estimator, or None to choose by types}, as users may change them.
+        policy: of its prior over time.
+        generator: the head's stream of randomness; None for torch's global one.
+
+    Attributes:
+        posterior: in use since the last step; None before.
+        age: steps since that was inferred; 0 where the last step did.
+        due: whether there is a new prior since the last step.
+        weight_then: the weights that the full-data posterior was made for, where the head's may be
+            others: in a copy, or after others were loaded without a posterior; else None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        head: Head,
+        scheme: Scheme,
+        estimators: Mapping[str, Estimator | None],
+        policy: Policy,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.name = name
+        self.head = head
+        self.scheme = scheme
+        self.generator = generator
+        self._estimators = estimators
+        self.policy = policy
+        self._tracker: Tracker | None = None
+        self.weight_then: Tensor | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything seen; begin with the policy's prior, once the weights have a place."""
+        self.posterior: Posterior | None = None
+        self.age = 0
+        self.due = True
+        if not self.head.weight.is_meta:
+            self._tracker = self.policy.start(self.head, self.scheme)
+            self._tracker.generator = self.generator
+
+    def fresh(self) -> Slot:
+        """One for the same head that has seen nothing."""
+        return Slot(
+            self.name,
+            self.head,
+            self.scheme,
+            self._estimators,
+            self.policy,
+            self.generator,
+        )
+
+    @property
+    def placed(self) -> bool:
+        """Whether the weights have a place, which those on the meta device have not."""
+        return self._tracker is not None
+
+    @property
+    def tracker(self) -> Tracker:
+        """The prior over time.
+
+        Raises:
+            StateError: while the weights have no place.
+        """
+        if self._tracker is None:
+            raise StateError(
+                f"head {self.name!r} is on the meta device: load a state with assign=True, or call "
+                "to_empty(device=...) and give its weights values"
+            )
+        return self._tracker
+
+    @property
+    def estimator(self) -> Estimator | None:
+        """Of the gradient's moments; None chooses by types."""
+        return self._estimators[self.name]
+
+    def draw_from(self, generator: torch.Generator | None) -> None:
+        """Another stream of randomness."""
+        self.generator = self.tracker.generator = generator
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def infer(self, features: Tensor, targets: Targets) -> HeadStep:
+        """Prior and posterior of a step on these examples; nothing changes before `hold`.
+
+        Args:
+            features: [B, d], detached.
+            targets: [B, tasks].
+
+        Raises:
+            StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
+        """
+        prior = self.tracker.prior_for(features, targets)
+        posterior, age = self._refreshed(features, targets, prior)
+        return HeadStep(self, features, targets, prior, posterior, age)
+
+    def _refreshed(
+        self, features: Tensor, targets: Targets, prior: Posterior
+    ) -> tuple[Posterior, int]:
+        """The posterior that the scheme's `refresh` asks for, and its age."""
+        refresh = self.scheme.refresh
+        if refresh == "epoch":
+            full = self.tracker.posterior
+            if full is None:
+                raise StateError(
+                    f"head {self.head.site!r}: {self.scheme!r} takes the posterior of the last "
+                    "epoch's data, and there is none yet; run the first epoch's batches through "
+                    "backward() or collect() and call update_prior()"
+                )
+            return full, 0 if self.posterior is None or self.due else self.age + 1
+        every = 1 if refresh == "step" else int(refresh)
+        if self.posterior is not None and self.age + 1 < every:
+            return self.posterior, self.age + 1
+        start, generator = self.posterior, self.generator
+        return self.scheme.infer(
+            self.head, features, targets, prior, start=start, generator=generator
+        ), 0
+
+    def hold(self, step: HeadStep, validity: Validity) -> None:
+        """Hold the posterior of a step; after a bad batch the one before, if later steps use it."""
+        posterior = step.posterior
+        lasting = self.scheme.warm_starts or self.scheme.refresh not in ("step", "epoch")
+        if lasting and step.age == 0:
+            before = step.prior if self.posterior is None else self.posterior
+            posterior = validity.keep_posterior(posterior, before)
+        self.posterior, self.age, self.due = posterior, step.age, False
+
+    # -- weights ---------------------------------------------------------------------------------
+
+    @property
+    def learns(self) -> bool:
+        """Whether the head's weights learn by gradient after the warm-up, and predict.
+
+        Gaussian heads predict with the posterior mean instead, unless their scheme expands around
+        the point.
+        """
+        return self.scheme.needs_point or not isinstance(self.head, Gaussian)
+
+    @property
+    def descends(self) -> bool:
+        """Whether a Bayesian step changes the head by the gradient of its loss; not if frozen."""
+        wanted = self.learns or self.head.has_own_parameters
+        return wanted and any(weight.requires_grad for weight in self.head.parameters())
+
+    def point(self, *, warmup: bool) -> Tensor | None:
+        """Weights that predict; None stands for the head's own parameter."""
+        posterior = None if warmup or self.learns else self.tracker.posterior
+        if posterior is None:
+            return None
+        mean, weight = posterior.mean, self.head.point().detach()
+        # Averages and copies change the parameter, which holds the mean else, rounded to its dtype.
+        return torch.where(_follows(weight, mean), mean, weight.to(mean))
+
+    def losses(self, features: Tensor, targets: Targets, *, warmup: bool) -> Tensor:
+        """Mean loss of each task at those weights, [tasks]; 0 for a task without examples."""
+        each = self.head.losses(features, targets, self.point(warmup=warmup))
+        return targets.mean(each, none=0.0).to(reported_dtype(features))
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Write the posterior's mean into weights that do not learn by gradient."""
+        posterior = None if self.learns or self._tracker is None else self._tracker.posterior
+        if posterior is not None:
+            self.head.weight.copy_(posterior.mean.reshape(self.head.weight.shape))
+
+    def stop_learning(self) -> None:
+        """End of the warm-up; an old gradient's momentum would move weights that follow."""
+        if not self.learns:
+            self.head.weight.grad = None
+            self.follow()
+
+    # -- the prior over time ---------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Put in force what was collected.
+
+        Raises:
+            NumericalError: if no posterior can be made of it.
+        """
+        found = self.tracker.propose(self.posterior)
+        if not all(linalg.all_finite(tensor) for tensor in found.tensors().values()):
+            raise NumericalError(
+                f"the posterior of head {self.name!r}, made of what was collected, is not finite; "
+                "the priors stay as they were. Standardise features and targets, and begin anew "
+                "with refit(batches)"
+            )
+        self.tracker.accept(found)
+        self.due = True
+        self.weight_then = None
+
+    # -- copies, and other places ----------------------------------------------------------------
+
+    def remember(self) -> None:
+        """Note which weights the posterior belongs to, in a copy, whose weights may be averaged."""
+        there = self._tracker is not None and self._tracker.predicts
+        self.weight_then = self.head.point().detach().clone() if there else None
+
+    def check_weights(self) -> None:
+        """Refuse a posterior that is not that of the weights.
+
+        Raises:
+            StateError: naming the head and the remedy.
+        """
+        if self.weight_then is not None and not self._unchanged(self.weight_then):
+            raise StateError(
+                f"the weights of head {self.name!r} are not those that its posterior was made for: "
+                "they were averaged, edited, or loaded without one; call refit(batches)"
+            )
+
+    @contextmanager
+    def moving(self, *, bayesian: bool) -> Iterator[None]:
+        """A block in which the head's tensors change place or precision; the rest follows.
+
+        Args:
+            bayesian: whether the warm-up is over. Weights that follow a mean are rounded once.
+        """
+        then, following = self.weight_then, False
+        unchanged = then is not None and self._unchanged(then)
+        if bayesian and not self.learns and self._tracker is not None:
+            mean, weight = self._tracker.posterior, self.head.point().detach()
+            following = mean is not None and bool(_follows(weight, mean.mean))
+        yield
+        if self._tracker is None:
+            self.restart()  # they may have got a place
+            return
+        device = self.head.weight.device
+        self._tracker.to(device)
+        self.posterior = None if self.posterior is None else self.posterior.to(device=device)
+        if following:
+            self.follow()
+        if then is not None:
+            now = self.head.point().detach().clone()
+            self.weight_then = now if unchanged else then.to(now.device)
+
+    def _unchanged(self, then: Tensor) -> bool:
+        return torch.equal(then, self.head.point().detach().to(then))
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The posterior held and its age."""
+        state = {"due": number(self.due)}
+        if self.posterior is not None:
+            state["age"] = number(self.age)
+            state |= named("posterior", self.posterior.state_dict())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` saved.
+
+        Raises:
+            ShapeError: if the posterior is over the weights of another head.
+            BayesAggError: if it is no sound state.
+        """
+        posterior, age, saved = None, 0, part(state, "posterior")
+        if saved:
+            posterior = Posterior.from_state_dict(saved, self.head.weight.device)
+            self.head.check_weights(posterior, "saved posterior")
+            age = count(state, "age")
+        self.posterior, self.age, self.due = posterior, age, bool(count(state, "due", most=1))
+
+    def undo(self, *, step: bool) -> Iterator[Undo]:
+        """What puts everything here back to what it is now.
+
+        Args:
+            step: whether the head's buffers stay as they are in what is to come.
+        """
+        written: list[Tensor] = [] if self.learns else [self.head.weight]
+        if not step:
+            written += self.head.buffers()
+        yield of_values(written)
+        yield of_gradients(w for w in self.head.parameters() if w.requires_grad)
+        if self._tracker is not None:
+            yield of_attributes(self._tracker)
+        yield of_attributes(self)
+
+
+@dataclass(frozen=True)
+class HeadStep:
+    """One head in one step: what it was given, and what it made of that.
+
+    Attributes:
+        slot: what belongs to the head.
+        features: [B, d].
+        targets: [B, tasks].
+        prior: of this step.
+        posterior: in use.
+        age: steps since that was inferred; 0 where this one did.
+    """
+
+    slot: Slot
+    features: Tensor
+    targets: Targets
+    prior: Posterior
+    posterior: Posterior
+    age: int
+
+    def gradient(self, rows: slice) -> GradientDistribution:
+        """The gradient's distribution for some of the examples, [tasks, B, d]."""
+        features, targets, slot = self.features[rows], self.targets, self.slot
+        grad = gradients.distribution(
+            slot.head,
+            self.posterior,
+            features,
+            targets if len(features) == len(self.features) else targets.examples(rows),
+            estimator=slot.estimator,
+            generator=slot.generator,
+        )
+        if targets.mask is None:
+            return grad
+        return replace(grad, scale=loss_scale(targets.mask.mT, grad.mean.dtype))
+
+    def hold(self, validity: Validity) -> None:
+        """Keep the posterior for later steps."""
+        self.slot.hold(self, validity)
+
+
+def _follows(weight: Tensor, mean: Tensor) -> Tensor:
+    """Whether a weight is that mean, rounded to its dtype; [] bool, on their device."""
+    return (weight == mean.to(weight.dtype)).all()
