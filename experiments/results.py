@@ -30,6 +30,7 @@ __all__ = [
     "read",
     "save",
     "timing",
+    "training_examples",
 ]
 
 FORMAT = 1
@@ -63,10 +64,13 @@ _SEED: Final = {"split_seed?": (int, None)}
 #: What a report needs.
 _RECORD: Final = {
     "title?": str,
+    "benchmark_title?": str,
+    "usual?": dict,
     "benchmark": {"name": str, "options": _SEED},
     "method": {"name": str, "options": {"level?": (str, None)}},
     "settings": {"seed": int, "epochs": int, "batch_size": int},
     "tasks?": [_TASK],
+    "examples?": {"train": int},
     "data?": {
         "sizes?": {str: NUMBER},
         "molecules?": NUMBER,
@@ -129,6 +133,17 @@ def timing(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds": sum(record["seconds"] for record in history),
         "seconds_per_step": {name: statistics.median(times) for name, times in phases.items()},
     }
+
+
+def training_examples(record: Mapping[str, Any]) -> int | None:
+    """How many examples the run was trained on; None where its file does not tell.
+
+    Earlier files tell it in other places: the sizes of the splits, or the number of molecules
+    that was asked for.
+    """
+    about, options = record.get("data", {}), record["benchmark"]["options"]
+    places = (record.get("examples", about.get("sizes", {})).get("train"), options.get("molecules"))
+    return next((int(count) for count in places if count is not None), None)
 
 
 def save(path: Path, record: Mapping[str, Any]) -> None:

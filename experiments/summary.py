@@ -30,11 +30,22 @@ def describe(run: Run, method: Method, data: Data) -> Record:
     return {
         **run.describe(),
         "title": method.title,
+        "benchmark_title": benchmark.title,
+        "usual": {
+            **run.defaults()["benchmark"]["options"],
+            "epochs": benchmark.default_settings.epochs,
+            "batch_size": benchmark.default_settings.batch_size,
+        },
         "tasks": [dataclasses.asdict(task) for task in benchmark.tasks],
         "metric": benchmark.metric,
         "single_task_source": benchmark.single_task_source,
         "score_name": benchmark.score_name,
         "data": dict(data.about),
+        "examples": {
+            "train": len(data.train),
+            "validation": len(data.validation),
+            "test": len(data.test),
+        },
         "parameters": sum(p.numel() for p in method.parameters()),
     }
 

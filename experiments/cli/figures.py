@@ -27,10 +27,12 @@ def figures(
 ) -> None:
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
     from experiments import figures as drawing
-    from experiments import results, tables
+    from experiments import results
     from experiments.errors import DataError
     from experiments.files import prepare_folder
     from experiments.output import RESULTS
+    from experiments.report.render import terminal
+    from experiments.report.runs import comparison
 
     with friendly(debug) as console:
         folders = list(dict.fromkeys(runs))
@@ -41,7 +43,7 @@ def figures(
         _require_same_tasks(folders, records)
         shown = _told_apart(folders, records)
         prepare_folder(out)
-        console.print(tables.comparison(shown))
+        console.print(terminal(comparison(shown)))
         for path in drawing.draw(shown, out):
             console.print(f"figure: {path}", soft_wrap=True, highlight=False)
 

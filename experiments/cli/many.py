@@ -11,15 +11,16 @@ import torch
 import typer
 from rich.console import Console
 
-from experiments import comparisons, figures, presets, results, tables
+from experiments import comparisons, figures, presets, results
 from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
-from experiments.compare import draw, markdown, rows, table
+from experiments.compare import draw, table
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder, strict
-from experiments.report import tables as report_tables
-from experiments.report import terminal, write
 from experiments.report.figures import draw as report_figures
+from experiments.report.render import markdown, terminal
+from experiments.report.runs import comparison
+from experiments.report.write import tables, write
 from experiments.runner import (
     Ending,
     Job,
@@ -97,11 +98,11 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
             outcomes = _conduct(todo, given, out, console)
         if given["plan"]:
             return
-        benchmark, shown = todo[0].run.benchmark, rows(todo)
+        shown = table(found, todo)
         if given["markdown"]:
-            print(markdown(benchmark, shown))
+            print(markdown(shown))
         else:
-            console.print(table(found, benchmark, shown))
+            console.print(terminal(shown))
         if given["figure"] is not None:
             for path in draw(todo, given["figure"]):
                 console.print(f"figure: {path}", soft_wrap=True, highlight=False)
@@ -119,8 +120,8 @@ def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
         _leave(outcomes, console)
         found = [Place(job.folder).load() for job in todo]
         results.save(out / RESULTS, {"runs": [strict(record) for record in found]})
-        console.print(tables.comparison(found))
-        made = report_tables(out, ["qm9", "qm9-full"])
+        console.print(terminal(comparison(found)))
+        made = tables(out, ["qm9", "qm9-full"])
         console.print(terminal(made[0]))
         console.print(f"results: {out / RESULTS}", soft_wrap=True, highlight=False)
         report = write(made, "md", out / "report")

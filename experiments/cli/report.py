@@ -11,9 +11,6 @@ from experiments.cli.launch import friendly
 
 __all__ = ["report"]
 
-_WIDE = 220
-"""Columns of a table that goes into a file or a pipe."""
-
 
 def report(
     store: Annotated[
@@ -23,7 +20,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Which table of the paper; may be repeated.",
+            help="Which table of the paper, or a benchmark in the store; may be repeated.",
             show_default="all that have something to show",
         ),
     ] = None,
@@ -47,18 +44,22 @@ def report(
             "runs in the store.",
         ),
     ] = "published",
+    everything: Annotated[
+        bool,
+        typer.Option("--all-rows", help="Also what stands in the paper's tables and was not run."),
+    ] = False,
     debug: Annotated[bool, typer.Option(help="Show the full traceback of an error.")] = False,
 ) -> None:
     """The paper's tables and figures from finished runs, ours beside the paper's.
 
-    What was not run is marked so. Of several configurations of a method the one that is best on
-    validation is shown; numbers are those of the test split.
+    Of several configurations of a method the one that is best on validation is shown; numbers are
+    those of the test split.
     """
     from experiments.errors import SettingsError
     from experiments.escaping import PlainConsole, visible
-    from experiments.report import FORMATS, markdown, tables, terminal, write
     from experiments.report.figures import draw
-    from experiments.report.latex import latex
+    from experiments.report.render import latex, markdown, terminal
+    from experiments.report.write import FORMATS, tables, write
     from experiments.runner import records
 
     with friendly(debug) as console:
@@ -69,14 +70,18 @@ def report(
             if value not in known:
                 raise SettingsError(f"{name} = {value!r} is unknown: give {' or '.join(known)}")
         unreadable: list[str] = []
-        made = tables(store, table, single_task, unreadable.append)  # type: ignore[arg-type]
+        made = tables(
+            store,
+            table,
+            single_task,  # type: ignore[arg-type]
+            unreadable.append,
+            everything=everything,
+        )
         for line in unreadable:
             PlainConsole(stderr=True).print(
                 visible(f"warning: {line}"), style="yellow", soft_wrap=True, highlight=False
             )
         if form == "terminal":
-            if not console.is_terminal:
-                console.width = max(console.width, _WIDE)
             for one in made:
                 console.print(terminal(one))
         elif out is None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import figures, presets, tables
+from experiments import figures, presets
 from experiments.cli.launch import friendly
 from experiments.errors import OutputError, SettingsError
 from experiments.files import prepare_folder, remove_if_empty
+from experiments.report.render import terminal
+from experiments.report.runs import single
 from experiments.run import Run
 from experiments.runner import Place, Request, choose
 from experiments.runner.values import pairs
@@ -88,7 +90,7 @@ def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: Console) 
             record=given["record"],
             minutes=given["minutes"],
         ).train()
-    console.print(tables.single(found))
+    console.print(terminal(single(found)))
     console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)
     if given["record"] is not None:
         console.print(f"record: {folder / RECORD}", soft_wrap=True, highlight=False)

@@ -44,6 +44,7 @@ def study(
     """
     with friendly(debug) as console:
         chosen = find(name)
+        from experiments.report.render import terminal
         from experiments.studies.study import RESULTS, Context, conduct
 
         folder = out or Path("results") / f"study-{name}"
@@ -54,7 +55,7 @@ def study(
 
         found = conduct(chosen, Context(folder, seed, quick, told))
         for table in found.tables.values():
-            console.print(table.grid())
+            console.print(terminal(table.shown()))
         for note in found.notes:
             told(note)
         told(f"results: {folder / RESULTS}")

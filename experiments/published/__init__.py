@@ -15,7 +15,18 @@ from typing import Any, Final
 from experiments.errors import DataError
 from experiments.reading import json_file
 
-__all__ = ["QM9_SINGLE_TASK", "QM9_SOURCE", "Doubt", "Erratum", "Row", "Table", "load", "other"]
+__all__ = [
+    "QM9_SINGLE_TASK",
+    "QM9_SOURCE",
+    "Doubt",
+    "Erratum",
+    "Row",
+    "Table",
+    "find",
+    "load",
+    "names",
+    "other",
+]
 
 _FOLDER: Final = Path(__file__).resolve().parent
 
@@ -90,6 +101,9 @@ class Table:
         units: Unit of each task's number.
         factors: Printed number per number that the benchmark reports.
         seeds: How many each row is a mean of.
+        training_examples: About how many examples the networks were trained on.
+        trained_tasks: How many tasks they were trained for; more than ``tasks`` where the table
+            has one number for all.
         single_task: The single-task row to measure Δm against, with all published digits; empty
             where none is published.
         single_task_source: Where that row is from.
@@ -107,12 +121,24 @@ class Table:
     units: tuple[str, ...]
     factors: tuple[float, ...]
     seeds: int
+    training_examples: int
+    trained_tasks: int
     single_task: tuple[float, ...]
     single_task_source: str
     source: str
     rows: Mapping[str, Row]
     errata: tuple[Erratum, ...]
     doubts: tuple[Doubt, ...] = ()
+
+
+def names() -> list[str]:
+    """Benchmarks that a published table is kept of."""
+    return sorted(file.stem for file in _FOLDER.glob("*.json"))
+
+
+def find(name: str) -> Table | None:
+    """The table of a benchmark; None where nothing is published."""
+    return load(name) if name in names() else None
 
 
 @functools.cache
@@ -122,9 +148,8 @@ def load(name: str) -> Table:
     Raises:
         DataError: There is no table of that name, or its file is not in order.
     """
-    known = sorted(file.stem for file in _FOLDER.glob("*.json"))
-    if name not in known:
-        raise DataError(f"no published table {name!r}; there are {', '.join(known)}")
+    if name not in names():
+        raise DataError(f"no published table {name!r}; there are {', '.join(names())}")
     path = _FOLDER / f"{name}.json"
     try:
         return parse(json_file(path, "restore it"))
@@ -176,6 +201,8 @@ def parse(record: Mapping[str, Any]) -> Table:
         units=tuple(record["units"]),
         factors=tuple(factors),
         seeds=int(record["seeds"]),
+        training_examples=int(record["training_examples"]),
+        trained_tasks=int(record.get("trained_tasks", len(tasks))),
         single_task=tuple(float(v) for v in single["values"]),
         single_task_source=single["source"],
         source=record["source"],

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pandas as pd
+
+from experiments import published
 from experiments.files import strict
 from experiments.methods import METHODS
+from experiments.report.frame import method_key
+from experiments.results import training_examples
 from experiments.runner import BENCHMARKS
 from experiments.runner.plan import SPLIT
 
-__all__ = ["Group", "Setup", "mean_std", "method_key", "setups", "title_of"]
+__all__ = ["Group", "Setup", "mean_std", "setups", "title_of"]
 
 Record = Mapping[str, Any]
 
@@ -24,6 +28,10 @@ Record = Mapping[str, Any]
 _FREE: Final = ("data", "groups", SPLIT, "seed", "device", "threads", "graph")
 #: Settings that are the problem's; the others are part of a configuration that may be searched.
 _SETUP: Final = ("epochs", "batch_size")
+_FOLLOWS: Final = "follows the seed"
+#: Share by which the number of training examples may differ from the paper's: images that cannot
+#: be read, splits by patient.
+_NEARLY: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -68,43 +76,123 @@ class Setup:
     data: str = ""
 
     @property
+    def records(self) -> list[Record]:
+        """Of all groups."""
+        return [record for group in self.groups.values() for record in group.records]
+
+    @property
+    def title(self) -> str:
+        """Of the benchmark, in print."""
+        kind = BENCHMARKS.get(self.benchmark)
+        usual = kind.title if kind else self.benchmark
+        return str(self.records[0].get("benchmark_title", usual))
+
+    @property
+    def examples(self) -> list[int]:
+        """Numbers of training examples; one, as a rule."""
+        counts = {training_examples(record) for record in self.records}
+        return sorted(count for count in counts if count is not None)
+
+    @property
     def as_published(self) -> bool:
         """Whether nothing differs from the published setup."""
         return not self.changes
 
+    @property
+    def same_tasks(self) -> bool:
+        """Whether the tasks are those of the published table."""
+        table = published.find(self.benchmark)
+        own = {task["name"] for task in self.records[0]["tasks"]}
+        if table is None or "source" in self.changes or len(own) != table.trained_tasks:
+            return False
+        return len(table.tasks) != len(own) or {*table.tasks} == own
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a difference to the published numbers means something."""
+        table = published.find(self.benchmark)
+        return (
+            table is not None
+            and self.as_published
+            and self.same_tasks
+            and bool(self.examples)
+            and all(abs(count / table.training_examples - 1) <= _NEARLY for count in self.examples)
+        )
+
     def describe(self) -> str:
         """``"as published"``, or what differs."""
-        parts = [f"{name} {value}" for name, value in self.changes.items()] or ["as published"]
+        plain = "as published" if published.find(self.benchmark) else "as by default"
+        parts = [f"{name} {value}" for name, value in self.changes.items()] or [plain]
         return ", ".join([*parts, self.data] if self.data else parts)
 
 
 def setups(records: Sequence[Record]) -> list[Setup]:
     """Comparisons in a store, those in the published setup first, then by number of records."""
-    alike: dict[str, dict[str, list[Record]]] = {}
-    for record in records:
-        shared = [record["benchmark"]["name"], _changes(record)]
-        by_data = alike.setdefault(json.dumps(strict(shared), sort_keys=True), {})
-        by_data.setdefault(json.dumps(_contents(record), sort_keys=True), []).append(record)
+    if not records:
+        return []
+    keys = pd.DataFrame([_keys(record) for record in records])
     made = []
-    for by_data in alike.values():
-        for same in by_data.values():
-            data = _place(same[0]) if len(by_data) > 1 else ""
-            for split, found in _by_split(same).items():
-                changes = _changes(found[0]) | ({} if split is None else {SPLIT: split})
-                made.append(Setup(found[0]["benchmark"]["name"], changes, _groups(found), data))
-    size = {id(setup): sum(len(g.records) for g in setup.groups.values()) for setup in made}
-    return sorted(made, key=lambda setup: (not setup.as_published, -size[id(setup)]))
+    for (benchmark, _), alike in keys.groupby(["benchmark", "changes"], sort=False):
+        by_data = alike.groupby("contents", sort=False)
+        for _, same in by_data:
+            first = records[same.index[0]]
+            data = _place(first) if len(by_data) > 1 else ""
+            for changes, found in _by_split(same, _changes(first)):
+                made.append(Setup(benchmark, changes, _groups(records, found), data))
+    return sorted(made, key=lambda setup: (not setup.as_published, -len(setup.records)))
 
 
-def method_key(record: Record) -> str:
-    """Name of the method, with ``@LEVEL`` where that is not its usual one."""
-    name = str(record["method"]["name"])
-    level = record["method"]["options"].get("level")
-    kind = METHODS.get(name)
-    usual = getattr(kind, "level", None)
-    if level is None or usual is None or level == usual.key:
-        return name
-    return f"{name}@{level}"
+def _keys(record: Record) -> dict[str, Any]:
+    """What decides to which setup, method and configuration a record belongs."""
+    split, seed = record["benchmark"]["options"].get(SPLIT), record["settings"]["seed"]
+    settings = {k: v for k, v in record["settings"].items() if k not in _FREE}
+    return {
+        "benchmark": record["benchmark"]["name"],
+        "changes": json.dumps(strict(_changes(record)), sort_keys=True),
+        "contents": json.dumps(_contents(record), sort_keys=True),
+        "split": _FOLLOWS if split in (None, seed) else split,
+        "seed": seed,
+        "method": method_key(record),
+        "configuration": json.dumps([record["method"], settings], sort_keys=True),
+        "score": record["best"]["validation_score"],
+    }
+
+
+def _by_split(
+    same: pd.DataFrame, changes: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Records by the split that is set for them, or that follows the seed.
+
+    The run of seed 0 is the same whether its split is set to 0 or follows, so it belongs to both.
+    """
+    follows = same["split"] == _FOLLOWS
+    following, splits = same[follows], same[~follows]["split"].unique()
+    seeds = following["seed"].unique()
+    if len(seeds) > 1 or not {*seeds} <= {*splits}:  # else all of them are shown with a set split
+        yield changes, following
+    for split in splits:
+        found = same[(same["split"] == split) | (follows & (same["seed"] == split))]
+        yield changes | {SPLIT: split}, found
+
+
+def _groups(records: Sequence[Record], found: pd.DataFrame) -> dict[str, Group]:
+    """Of each method the configuration that is best on validation, the last run of each seed."""
+    groups = {}
+    for method, mine in found.groupby("method", sort=False):
+        tried = mine.groupby("configuration", sort=False)
+        runs = min(
+            (one.drop_duplicates("seed", keep="last").sort_values("seed") for _, one in tried),
+            key=lambda one: one["score"].mean(),
+        )
+        every = tried.get_group(found.loc[runs.index[0], "configuration"])["seed"]
+        groups[method] = Group(
+            method,
+            title_of(method),
+            tuple(records[place] for place in runs.index),
+            len(tried),
+            tuple(sorted(every[every.duplicated()].unique().tolist())),
+        )
+    return groups
 
 
 def title_of(key: str) -> str:
@@ -120,53 +208,6 @@ def mean_std(values: Sequence[float | None]) -> tuple[float | None, float | None
     if not known or len(known) < len(values):
         return None, None
     return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None
-
-
-def _groups(records: Sequence[Record]) -> dict[str, Group]:
-    by_method: dict[str, dict[str, list[Record]]] = {}
-    for record in records:
-        configuration = {
-            "method": record["method"],
-            "settings": {k: v for k, v in record["settings"].items() if k not in _FREE},
-        }
-        text = json.dumps(configuration, sort_keys=True)
-        by_method.setdefault(method_key(record), {}).setdefault(text, []).append(record)
-    groups = {}
-    for key, configurations in by_method.items():
-        tried = [_group(key, found, len(configurations)) for found in configurations.values()]
-        groups[key] = min(tried, key=lambda group: group.score)
-    return groups
-
-
-def _group(key: str, records: Sequence[Record], tried: int) -> Group:
-    seeds = {record["settings"]["seed"]: record for record in records}
-    count = Counter(record["settings"]["seed"] for record in records)
-    return Group(
-        key,
-        title_of(key),
-        tuple(seeds[seed] for seed in sorted(seeds)),
-        tried,
-        tuple(seed for seed in sorted(seeds) if count[seed] > 1),
-    )
-
-
-def _by_split(records: Sequence[Record]) -> dict[int | None, list[Record]]:
-    """Records by the split that is set for them; None where it follows the seed.
-
-    The run of seed 0 is the same whether its split is set to 0 or follows, so it belongs to both.
-    """
-    found: dict[int | None, list[Record]] = {}
-    for record in records:
-        split, seed = record["benchmark"]["options"].get(SPLIT), record["settings"]["seed"]
-        found.setdefault(None if split == seed else split, []).append(record)
-    following = found.get(None, [])
-    for split, same in found.items():
-        if split is not None:
-            same += [record for record in following if record["settings"]["seed"] == split]
-    seeds = {record["settings"]["seed"] for record in following}
-    if len(seeds) == 1 and seeds <= found.keys():  # all of them are shown with the set split
-        del found[None]
-    return found
 
 
 def _contents(record: Record) -> dict[str, Any]:
@@ -192,9 +233,8 @@ def _place(record: Record) -> str:
 
 def _changes(record: Record) -> dict[str, Any]:
     """Options of the benchmark and settings of the problem that are not the published ones."""
-    name = record["benchmark"]["name"]
-    kind = BENCHMARKS.get(name)
-    usual: dict[str, Any] = {}
+    kind = BENCHMARKS.get(record["benchmark"]["name"])
+    usual: dict[str, Any] = dict(record.get("usual", {}))
     if kind is not None:
         usual = {item.name: item.default for item in dataclasses.fields(kind)}
         usual |= {key: getattr(kind.default_settings, key) for key in _SETUP}

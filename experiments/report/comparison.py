@@ -1,128 +1,123 @@
-"""The paper's tables, ours beside its numbers."""
+"""Methods side by side, ours beside the paper's numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from experiments.errors import DataError
-from experiments.report.cells import Cells, better, heading, label_of, own_cells, printed_cells
+from experiments.report.cells import Cells, label_of, own_cells, printed_cells
 from experiments.report.collect import Setup
 from experiments.report.notes import notes_of
-from experiments.report.plans import TABLES, Measure, Plan
+from experiments.report.plans import DELTA_M, Measure, Plan
 from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table, highlight
 
 __all__ = ["build"]
 
+_STL = "STL"
+_DIFFERENCE = (DELTA_M, "accuracy")  # measures that are compared with the paper's one by one
+
 
 def build(
     name: str,
+    plan: Plan,
     found: Mapping[str, Setup],
     single: Mapping[str, Sequence[float | None]] | None = None,
+    *,
+    everything: bool = False,
 ) -> Table:
-    """A table of the paper.
+    """A table of methods.
 
     Args:
-        name: One of :data:`TABLES`.
+        name: For files and labels.
+        plan: What it shows.
         found: The setup to show of each benchmark.
         single: Single-task rows from runs, by benchmark; None where they are not asked for.
-
-    Raises:
-        DataError: There is no table of that name.
+        everything: Also the rows and benchmarks of the paper's table that were not run.
     """
-    if name not in TABLES:
-        raise DataError(f"no table {name!r}: give one of {', '.join(TABLES)}, run-time")
-    plan = TABLES[name]
-    own = own_cells(plan, found, single or {})
-    theirs = {m: printed_cells(m) for m in plan.measures}
-    labels = [*plan.methods, *_others(plan, found)]
+    measures = [m for m in plan.measures if everything or m.benchmark in found]
+    own = {m: own_cells(m, found, single or {}) for m in measures}
+    theirs = {m: _theirs(m, found) for m in measures}
+    run = {label for cells in own.values() for label in cells}
+    labels = [label for label in plan.methods if everything or label in run]
+    labels += _others(plan, found)
     make = _stacked if plan.stacked else _beside
-    columns, rows = make(plan, labels, own, theirs)
-    return Table(
-        name, plan.title, tuple(columns), tuple(rows), tuple(notes_of(plan, found, single))
-    )
+    columns, rows = make(plan, measures, labels, own, theirs, found)
+    notes = notes_of(plan, found, single)
+    return Table(name, plan.title, tuple(columns), tuple(rows), tuple(notes))
+
+
+def _theirs(measure: Measure, found: Mapping[str, Setup]) -> Cells:
+    """The paper's numbers, but for runs of other tasks."""
+    setup = found.get(measure.benchmark)
+    return printed_cells(measure) if setup is None or setup.same_tasks else {}
 
 
 def _beside(
     plan: Plan,
+    measures: Sequence[Measure],
     labels: Sequence[str],
     own: Mapping[Measure, Cells],
     theirs: Mapping[Measure, Cells],
+    found: Mapping[str, Setup],
 ) -> tuple[list[Column], list[Row]]:
-    """For each measure ours, the paper's and, for Δm, the difference."""
+    """For each measure ours, the paper's and, where it means something, the difference."""
+    several = len({m.benchmark for m in plan.measures}) > 1
     columns: list[Column] = []
-    places: list[tuple[int, Measure]] = []
-    for measure in plan.measures:
-        places.append((len(columns), measure))
-        group = heading(measure, several=len({m.benchmark for m in plan.measures}) > 1)
-        columns.append(Column("ours", group))
-        if theirs[measure]:
-            columns.append(Column("paper", group))
-            if measure.what in ("delta_m", "accuracy"):
-                columns.append(Column("ours − paper", group))
-    rows = []
-    for label in labels:
-        cells: list[Cell] = []
-        for measure in plan.measures:
-            ours = own[measure].get(label, NOT_RUN)
-            if label == "STL" and measure.what == "delta_m":
-                ours = MISSING
-            cells.append(ours)
-            if theirs[measure]:
-                paper = theirs[measure].get(label, MISSING)
-                cells.append(paper)
-                if measure.what in ("delta_m", "accuracy"):
-                    cells.append(_difference(ours, paper))
-        rows.append(Row(label, tuple(cells), rule=_ruled(label, labels, plan)))
-    for place, measure in places:
-        rows = highlight(rows, place, better(measure), ["STL"])
+    cells: dict[str, list[Cell]] = {label: [] for label in labels}
+    best: list[tuple[int, Measure]] = []
+    for measure in measures:
+        setup = found.get(measure.benchmark)
+        title = f"{setup.title}: {measure.title}" if several and setup else measure.title
+        best.append((len(columns), measure))
+        paper = theirs[measure]
+        shown = measure.what in _DIFFERENCE and setup is not None and setup.comparable
+        heads = ["ours", *(["paper"] if paper else []), *(["ours − paper"] if shown else [])]
+        columns += [Column(head, title) for head in heads] if paper else [Column(title)]
+        for label in labels:
+            ours, printed = own[measure].get(label, NOT_RUN), paper.get(label, MISSING)
+            cells[label] += [ours, printed, _difference(ours, printed)][: len(heads)]
+    rows = [Row(label, tuple(cells[label]), _ruled(label, labels, plan)) for label in labels]
+    for place, measure in best:
+        rows = highlight(rows, place, measure.better, [_STL])
     return columns, rows
 
 
 def _stacked(
     plan: Plan,
+    measures: Sequence[Measure],
     labels: Sequence[str],
     own: Mapping[Measure, Cells],
     theirs: Mapping[Measure, Cells],
+    found: Mapping[str, Setup],
 ) -> tuple[list[Column], list[Row]]:
     """For each method a row of ours and a row of the paper's."""
-    columns = [Column(heading(measure, several=False)) for measure in plan.measures]
     ours = [
-        Row(
-            f"{label}, ours",
-            tuple(
-                MISSING if label == "STL" and m.what == "delta_m" else own[m].get(label, NOT_RUN)
-                for m in plan.measures
-            ),
-            rule=True,
-        )
+        Row(f"{label}, ours", tuple(own[m].get(label, NOT_RUN) for m in measures), rule=True)
         for label in labels
     ]
-    for place, measure in enumerate(plan.measures):
-        ours = highlight(ours, place, better(measure), ["STL, ours"])
+    for place, measure in enumerate(measures):
+        ours = highlight(ours, place, measure.better, [f"{_STL}, ours"])
     rows = []
     for label, row in zip(labels, ours, strict=True):
         rows.append(row)
-        printed = tuple(theirs[m].get(label, MISSING) for m in plan.measures)
+        printed = tuple(theirs[m].get(label, MISSING) for m in measures)
         if any(cell.mean is not None for cell in printed):
             rows.append(Row(f"{label}, paper", printed))
-    return columns, rows
+    return [Column(measure.title) for measure in measures], rows
 
 
 def _others(plan: Plan, found: Mapping[str, Setup]) -> list[str]:
     """Methods in the store that the paper's table does not have."""
-    if plan is TABLES["ensembles"]:
+    if plan.closed:
         return []
-    labels: dict[str, None] = {}
-    for measure in plan.measures:
-        setup = found.get(measure.benchmark)
-        labels |= {label_of(key): None for key in (setup.groups if setup else {})}
-    hidden = {"STL"} if "STL" not in plan.methods else set()
-    return [label for label in labels if label not in plan.methods and label not in hidden]
+    hidden = {*plan.methods, _STL}
+    shown = [found[m.benchmark] for m in plan.measures if m.benchmark in found]
+    labels = dict.fromkeys(label_of(key) for setup in shown for key in setup.groups)
+    return [label for label in labels if label not in hidden]
 
 
 def _ruled(label: str, labels: Sequence[str], plan: Plan) -> bool:
-    others = labels[len(plan.methods) :]
-    after_stl = labels[0] == "STL" and label == labels[1]
+    others = [other for other in labels if other not in plan.methods]
+    after_stl = labels[0] == _STL and label == labels[1]
     return label == "BayesAgg-MTL" or after_stl or bool(others and label == others[0])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments import published
 from experiments.report.collect import Setup
-from experiments.report.plans import Plan
+from experiments.report.plans import DELTA_M, Plan
 from experiments.runner import BENCHMARKS
 
 __all__ = ["notes_of"]
@@ -18,36 +18,42 @@ def notes_of(
     """What a table's readers must know, benchmark by benchmark; arguments as for `build`."""
     notes = []
     for benchmark in dict.fromkeys(measure.benchmark for measure in plan.measures):
-        title = BENCHMARKS[benchmark].title
-        setup = found.get(benchmark)
+        setup, table = found.get(benchmark), published.find(benchmark)
         if setup is None:
-            notes.append(f"{title}: not run.")
+            notes.append(f"{BENCHMARKS[benchmark].title}: not run.")
             continue
+        title = setup.title
+        count = " or ".join(f"{n:,}" for n in setup.examples) or "an unknown number of"
+        paper = f" (the paper's: about {table.training_examples:,})" if table else ""
         seeds = sorted({len(group.records) for group in setup.groups.values()})
-        text = "1 seed" if seeds == [1] else f"{'/'.join(map(str, seeds))} seeds"
+        runs = "1 seed" if seeds == [1] else f"{'/'.join(map(str, seeds))} seeds"
         notes.append(
-            f"{title}, ours: {setup.describe()}; {text}; test split, best epoch on validation."
+            f"{title}, ours: {count} training examples{paper}; {setup.describe()}; {runs}; test "
+            "split, best epoch on validation."
         )
-        if not setup.as_published and benchmark != "digits":
-            notes.append(f"{title}: this is not the paper's setup, so ours and the paper's differ.")
+        if table and not setup.same_tasks:
+            notes.append(f"{title}: these are not the paper's tasks, so its numbers are left out.")
+        elif table and not setup.comparable:
+            notes.append(
+                f"{title}: this is not the paper's setup, so ours and the paper's do not compare."
+            )
         notes += [
             f"{group.title}: the store holds seed {', '.join(map(str, group.repeated))} more than "
             "once; shown is the last in the order of folders."
             for group in setup.groups.values()
             if group.repeated
         ]
-        searched = [g for g in setup.groups.values() if g.tried > 1]
         notes += [
             f"{group.title}: best on validation of {group.tried} configurations."
-            for group in searched
+            for group in setup.groups.values()
+            if group.tried > 1
         ]
-        if any(m.what == "delta_m" and m.benchmark == benchmark for m in plan.measures):
+        if any(m.what == DELTA_M and m.benchmark == benchmark for m in plan.measures):
             own = single is not None and benchmark in single
-            row = "our STL runs" if own else BENCHMARKS[benchmark].single_task_source
+            row = "our STL runs" if own else setup.records[0].get("single_task_source")
             without = "no STL runs in this setup, so " if single is not None and not own else ""
             notes.append(f"{title}: {without}Δm of ours is relative to {row}.")
-        if benchmark != "digits":
-            table = published.load(benchmark)
+        if table and setup.same_tasks:
             notes += [
                 f"{title}: {e.row} {e.task} is printed as {e.printed:g}; "
                 f"shown is {e.corrected:g}, since {e.reason}."

@@ -48,17 +48,19 @@ def load(folder: Path) -> Mapping[str, Any] | None:
     return found
 
 
-def run_time(timings: Mapping[str, Any] | None) -> Table:
+def run_time(timings: Mapping[str, Any] | None, *, everything: bool = False) -> Table:
     """Milliseconds of a step and the ratio to LS, ours beside the paper's ratio.
 
     Args:
         timings: What :func:`load` gives.
+        everything: Also rows that were not measured.
     """
     paper = published.other("run_time")
     base = next(row for row in paper["rows"] if row["method"] == "ls")
     printed = {(row["method"], row["level"]): row for row in paper["rows"]}
     measured = {(row["method"], row["level"]): row for row in (timings or {}).get("rows", ())}
-    places = [*printed, *(place for place in measured if place not in printed)]
+    places = [place for place in printed if everything or place in measured]
+    places += [place for place in measured if place not in printed]
     columns = []
     for case in CASES.values():
         columns += [Column(name, case) for name in ("ours, ms", "ours / LS", "paper / LS")]

@@ -1,9 +1,10 @@
-"""A table as data: columns, rows of numbers, notes. How it looks is the renderers' business."""
+"""A table as data: columns, rows of numbers, notes. How it looks is :mod:`.render`'s business."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,15 +31,35 @@ class Cell:
     text: str = ""
     signed: bool = False
 
+    @classmethod
+    def number(cls, value: float | None) -> Cell:
+        """About four significant digits, without exponents for everyday sizes."""
+        if value is None:
+            return MISSING
+        limits = (1.0, 10.0, 100.0, 1000.0)
+        return cls(value, decimals=4 - sum(abs(value) >= limit for limit in limits))
+
+    @classmethod
+    def spread(cls, values: Sequence[float], decimals: int) -> Cell:
+        """Mean and sample standard deviation; a dash for none."""
+        if not values:
+            return MISSING
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, decimals)
+
     def parts(self) -> tuple[str, ...]:
         """Mean and deviation as text; empty when there is no number."""
         if self.mean is None:
             return ()
         if not math.isfinite(self.mean):
-            return ("nan",)
+            return (str(self.mean),)
         sign = "+" if self.signed else ""
         mean = f"{self.mean:{sign},.{self.decimals}f}"
         return (mean,) if self.std is None else (mean, f"{self.std:,.{self.decimals}f}")
+
+    def __str__(self) -> str:
+        """The number with its deviation, or the words."""
+        return " ± ".join(self.parts()) or self.text
 
 
 MISSING = Cell(text="–")
@@ -51,11 +72,13 @@ class Column:
 
     Attributes:
         title: Its name.
-        group: What neighbours with the same group have in common; written once above them.
+        group: What neighbours with the same group have in common, written above them.
+        words: Whether it holds words, which begin at the left, and no numbers.
     """
 
     title: str
     group: str = ""
+    words: bool = False
 
 
 @dataclass(frozen=True)

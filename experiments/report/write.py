@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from experiments.errors import SettingsError
+from experiments.errors import DataError, SettingsError
 from experiments.files import prepare_folder, write_text
 from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.comparison import build
-from experiments.report.latex import document
-from experiments.report.markdown import markdown
-from experiments.report.plans import TABLES
+from experiments.report.plans import TABLES, Plan, of_records
+from experiments.report.render import document, markdown
 from experiments.report.run_time import load, run_time
 from experiments.report.table import Table
 from experiments.runner import records
@@ -25,6 +24,7 @@ SingleTask = Literal["published", "runs"]
 FORMATS: Final = get_args(Format)
 RUN_TIME: Final = "run-time"
 NAMES: Final = (*TABLES, RUN_TIME)
+"""Tables of the paper; those of other benchmarks have the benchmark's name."""
 _SUFFIX: Final = {"md": ".md", "latex": ".tex"}
 _STL: Final = "stl"
 
@@ -36,51 +36,72 @@ def tables(
     names: Sequence[str] | None = None,
     single_task: SingleTask = "published",
     warn: Callable[[str], object] = warnings.warn,
+    *,
+    everything: bool = False,
 ) -> list[Table]:
     """The tables of a store.
 
     A store with several setups of a benchmark (the paper's, and a small one, say) gives its tables
-    once for each.
+    once for each. A benchmark that no table of the paper shows has one of its own, of all tasks.
 
     Args:
         folder: The store.
-        names: Which; None for those that have something to show.
+        names: Which, of :data:`NAMES` or benchmarks in the store; None for those that have
+            something to show.
         single_task: Take Δm against the published single-task rows, or against STL runs; a setup
             without such runs keeps the published rows, and a note says so.
         warn: Is told of every results file that cannot be read.
+        everything: Also the rows of the paper's tables that were not run.
 
     Raises:
         DataError: No such folder, or no table of a name.
         SettingsError: ``single_task="runs"`` and no setup has such runs.
     """
     found = setups(records(folder, warn))
-    asked = {m.benchmark for n in names or TABLES if n in TABLES for m in TABLES[n].measures}
-    relevant = [setup for setup in found if setup.benchmark in asked]
-    if single_task == "runs" and relevant and not any(_STL in s.groups for s in relevant):
-        benchmark = relevant[0].benchmark
+    known = _plans(found)
+    wanted = [n for n in names or _with_runs(known, found) if n != RUN_TIME]
+    if unknown := [name for name in wanted if name not in known]:
+        raise DataError(f"no table {unknown[0]!r}: give one of {', '.join([*known, RUN_TIME])}")
+    asked = {m.benchmark for name in wanted for m in known[name].measures}
+    _require_single(single_task, [setup for setup in found if setup.benchmark in asked])
+    made: list[Table] = []
+    for name in wanted:
+        plan = known[name]
+        benchmarks = [m.benchmark for m in plan.measures]
+        main = [s for s in found if s.benchmark == benchmarks[0]]
+        usual = {s.benchmark: s for s in reversed(found) if s.benchmark in benchmarks}
+        for by_name in [usual | {s.benchmark: s} for s in main] or [usual]:
+            if name not in TABLES:
+                plan = of_records(by_name[name].records, by_name[name].title)
+            rows = _single(by_name) if single_task == "runs" else None
+            made.append(build(name, plan, by_name, rows, everything=everything))
+    timings = load(folder)
+    if RUN_TIME in (names or ()) or (names is None and timings is not None):
+        made.append(run_time(timings, everything=everything))
+    return made
+
+
+def _plans(found: Sequence[Setup]) -> dict[str, Plan]:
+    """The paper's tables, and one for every other benchmark in a store."""
+    others = {s.benchmark: of_records(s.records, s.title) for s in found}
+    return {**others, **TABLES}
+
+
+def _with_runs(known: Mapping[str, Plan], found: Sequence[Setup]) -> list[str]:
+    """Tables of the paper that have something to show, then benchmarks that none of them shows."""
+    run = {setup.benchmark for setup in found}
+    shown = {m.benchmark for name in TABLES for m in TABLES[name].measures}
+    paper = [name for name in TABLES if run & {m.benchmark for m in TABLES[name].measures}]
+    return [*paper, *(name for name in known if name in run - shown)]
+
+
+def _require_single(single_task: SingleTask, setups: Sequence[Setup]) -> None:
+    if single_task == "runs" and setups and not any(_STL in setup.groups for setup in setups):
+        benchmark = setups[0].benchmark
         raise SettingsError(
             f"single-task = 'runs' needs STL runs of {benchmark} in the same setup: add them "
             f"with python -m experiments run {benchmark} --methods {_STL}, or take published"
         )
-    made: list[Table] = []
-    for name in names or TABLES:
-        if name == RUN_TIME:
-            continue
-        wanted = [m.benchmark for m in TABLES[name].measures] if name in TABLES else []
-        main = [s for s in found if wanted and s.benchmark == wanted[0]]
-        if names is None and not any(s.benchmark in wanted for s in found):
-            continue
-        alternatives: list[Setup | None] = [*main] if main else [None]
-        for shown in alternatives:
-            by_name = {s.benchmark: s for s in reversed(found) if s.benchmark in wanted}
-            if shown is not None:
-                by_name[shown.benchmark] = shown
-            rows = _single(by_name) if single_task == "runs" else None
-            made.append(build(name, by_name, rows))
-    timings = load(folder)
-    if RUN_TIME in (names or ()) or (names is None and timings is not None):
-        made.append(run_time(timings))
-    return made
 
 
 def write(made: Sequence[Table], form: Format, path: Path) -> Path:

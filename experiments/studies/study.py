@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from rich.table import Table as Grid
 
 from experiments import results
-from experiments.escaping import markdown
 from experiments.figures import write_figure
 from experiments.files import prepare_folder, write_json, write_text
+from experiments.report import table as report
+from experiments.report.render import markdown
 
 __all__ = [
     "RESULTS",
@@ -78,20 +78,15 @@ class Table:
         around = row.get(f"{key}_spread")
         return format(row[key], spec) + ("" if around is None else f" ± {around:{spec}}")
 
-    def grid(self) -> Grid:
-        """For a terminal."""
-        grid = Grid(title=self.title, title_justify="left", padding=(0, 0))
-        for number, heading in enumerate(self.columns):
-            grid.add_column(heading, justify="left" if number < self.labels else "right")
+    def shown(self) -> report.Table:
+        """For the renderers of reports."""
+        heads = list(self.columns)
+        rows = []
         for row in self.rows:
-            grid.add_row(*self.cells(row))
-        return grid
-
-    def markdown(self) -> str:
-        """For a page."""
-        lines = [list(map(markdown, line)) for line in (self.columns, *map(self.cells, self.rows))]
-        lines.insert(1, ["---"] * len(self.columns))
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+            first, *others = self.cells(row)
+            rows.append(report.Row(first, tuple(report.Cell(text=text) for text in others)))
+        columns = [report.Column(h, words=n < self.labels) for n, h in enumerate(heads)]
+        return report.Table("study", self.title, tuple(columns[1:]), tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -149,8 +144,8 @@ def conduct(study: Study, context: Context) -> Findings:
         "tables": {name: list(table.rows) for name, table in outcome.tables.items()},
     }
     write_json(context.folder / RESULTS, record)
-    text = "\n\n".join(f"{t.title}\n\n{t.markdown()}" for t in outcome.tables.values())
-    write_text(context.folder / "tables.md", text + "\n")
+    text = "\n".join(markdown(table.shown()) for table in outcome.tables.values())
+    write_text(context.folder / "tables.md", text)
     for name, make in outcome.figures.items():
         write_figure(make, context.folder / name)
     return outcome

@@ -12,9 +12,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from experiments import figures, tables
+from experiments import figures
 from experiments.errors import OutputError
 from experiments.methods import BayesAggOptions, MethodOptions
+from experiments.report.table import Cell
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
@@ -122,7 +123,7 @@ def test_typeset() -> None:
     ],
 )
 def test_numbers(value: float, text: str) -> None:
-    assert tables.number(value) == text
+    assert str(Cell.number(value)) == text
 
 
 def test_names_of_figures_may_hold_dots(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from experiments import comparisons
 from experiments.cli import app
-from experiments.compare import draw, markdown, rows, table
+from experiments.compare import draw, table
 from experiments.compare.figure import curves, recorded
-from experiments.compare.table import spread
 from experiments.comparisons import Comparison, Entry
 from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import BayesAggOptions
+from experiments.report.render import markdown
+from experiments.report.table import Cell
 from experiments.runner import Ending, Local, Place, compared, execute, work, worker
 from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.toy import Toy
@@ -82,23 +83,21 @@ def test_one_table(tmp_path: Path) -> None:
     jobs = compared(toys, tmp_path, changes={"epochs": 3})
     for job in jobs[:3]:
         Trainer(job.run, job.folder).train()
-    first, second = rows(jobs)
+    made = table(toys, jobs)
+    first, second = made.rows
     records = [json.loads((tmp_path / "ls" / f"seed{s}" / RESULTS).read_text()) for s in (0, 1)]
-    assert first.best == [record["best"]["test_delta_m"] for record in records]
-    assert first.seeds == [0, 1]
-    assert first.tasks[0] == pytest.approx(sum(r["best"]["test"]["sine"] for r in records) / 2)
-    assert second.seeds == [0]
-    assert second.unfinished == ["seed 1: 0/3"]
-    made = table(toys, Toy(), [first, second])
-    assert made.row_count == 3 + 5
-    many = table(toys, Toy(), [first, second] * 3)
-    assert many.row_count == 6 + 3  # a line for each unfinished run
-    assert [column.header for column in many.columns][1:3] == ["Δm %", "last epoch"]
-    text = markdown(Toy(), [first, second])
-    assert text.splitlines()[2].startswith("| LS |")
-    assert "± " in text
-    assert spread([]) == "–"
-    assert spread([1.0, 3.0]) == "2.0 ± 1.4"
+    best = [record["best"]["test_delta_m"] for record in records]
+    assert [column.title for column in made.columns][3:] == [
+        "Δm %", "Δm %, last epoch", "minutes a run", "seeds",
+    ]  # fmt: skip
+    assert first.cells[0].mean == pytest.approx(sum(r["best"]["test"]["sine"] for r in records) / 2)
+    assert first.cells[3] == Cell.spread(best, 1)
+    assert (first.cells[-1].text, second.cells[-1].text) == ("0, 1", "0")
+    assert made.notes[1].startswith("Training examples: ")
+    assert made.notes[2:] == ("BayesAgg, seed 1: 0/3 epochs",)
+    assert "± " in markdown(made)
+    assert str(Cell.spread([], 1)) == "–"
+    assert str(Cell.spread([1.0, 3.0], 1)) == "2.0 ± 1.4"
 
 
 def test_figures_of_scores_and_records(tmp_path: Path) -> None:
@@ -168,9 +167,9 @@ def test_finished_runs_with_other_settings_are_in_the_way(tmp_path: Path) -> Non
     (planned,) = compared(toys, tmp_path, only=["ls"], seeds=[0])
     assert Place(planned.folder).differences(planned.run) == ["settings.epochs: 2 there, 4 here"]
     assert Place(short.folder).differences(short.run) == []
-    (row,) = rows([planned])
-    assert row.seeds == []
-    assert row.unfinished == ["seed 0: other settings (settings.epochs: 2 there, 4 here)"]
+    made = table(toys, [planned])
+    assert made.rows == ()
+    assert made.notes[-1] == "LS, seed 0: other settings (settings.epochs: 2 there, 4 here)"
 
 
 def test_an_option_of_a_later_version_counts_as_its_default(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import methods, results
+from experiments import methods, published, results
 from experiments.runner import BENCHMARKS, Request, plan
 
 
@@ -20,6 +20,7 @@ def record(
     validation: float = 100.0,
     changes: Mapping[str, str] | None = None,
     figures: Mapping[str, float] | None = None,
+    examples: int | None = None,
 ) -> dict[str, Any]:
     """What a run leaves, with the given test metrics at its best epoch."""
     (job,) = plan(Request(benchmark, [method], (seed,), changes=dict(changes or {})), Path())
@@ -35,12 +36,21 @@ def record(
     return {
         **job.run.describe(),
         "title": methods.find(name).title,
+        "metric": bench.metric,
+        "single_task_source": bench.single_task_source,
+        "examples": {"train": examples or bench_examples(benchmark)},
         "tasks": [dataclasses.asdict(task) for task in bench.tasks],
         "best": best,
         "last": best,
         "history": [],
         "weights": [],
     }
+
+
+def bench_examples(benchmark: str) -> int:
+    """As many as the paper's networks saw."""
+    table = published.find(benchmark)
+    return table.training_examples if table else 1000
 
 
 def store(folder: Path, records: list[dict[str, Any]]) -> Path:

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from bayesagg_pyro.diagnostics._page import Section, write_page
-from experiments import escaping, figures, tables
+from experiments import escaping, figures
 from experiments.files import write_json
-from experiments.report import markdown, terminal
 from experiments.report.figures import draw
-from experiments.report.latex import latex
+from experiments.report.render import latex, markdown, terminal
+from experiments.report.runs import comparison
 from experiments.report.table import Cell, Column, Row, Table
 from experiments.studies.study import Table as StudyTable
 from experiments.weight_figure import typeset
@@ -45,7 +45,7 @@ def test_markdown() -> None:
     assert "\x1b" not in text
     text.encode()
     study = StudyTable("t", {"name": ("n", ""), "x": ("x", ".1f")}, [{"n": HOSTILE, "x": 1.0}])
-    assert len(study.markdown().splitlines()) == 3
+    assert len([line for line in markdown(study.shown()).splitlines() if line[:1] == "|"]) == 3
     assert escaping.markdown("a_b ε_HOMO c-d") == "a_b ε_HOMO c-d"
 
 
@@ -144,6 +144,6 @@ def test_a_title_from_a_file_in_the_terminal() -> None:
         "constant": {"test": values, "test_figures": {}, "test_score": 1.0},
     }
     entry["best"] |= {"test_score": 1.0}
-    text = shown(tables.comparison([entry]))
+    text = shown(terminal(comparison([entry])))
     assert "[bold]x\\x1b[2J" in text
     assert "[red]" in text

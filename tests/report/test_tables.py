@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 import statistics
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -15,10 +17,13 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.errors import DataError, SettingsError
-from experiments.report import NAMES, document, latex, markdown, setups, tables, terminal, write
+from experiments.escaping import latex as escaped
+from experiments.report.collect import setups
 from experiments.report.figures import draw
-from experiments.report.latex import escaped
-from experiments.report.table import Cell, Row, Table
+from experiments.report.frame import load_frame
+from experiments.report.render import document, latex, markdown, terminal
+from experiments.report.table import Cell, Column, Row, Table
+from experiments.report.write import NAMES, tables, write
 from experiments.runner import BENCHMARKS
 from tests.report.records import qm9, record, store
 
@@ -35,7 +40,7 @@ def test_ours_beside_the_papers(tmp_path: Path) -> None:
     (table,) = tables(store(tmp_path, found), ["qm9"])
     assert [column.title for column in table.columns] == ["ours", "paper", "ours − paper"]
     by_label = rows(table)
-    assert len(by_label) == 13
+    assert list(by_label) == ["LS", "BayesAgg-MTL"]
     ours, paper, difference = by_label["LS"].cells
     assert ours.parts() == ("110.0", "10.0")
     assert paper.parts() == ("177.6", "3.4")
@@ -44,9 +49,12 @@ def test_ours_beside_the_papers(tmp_path: Path) -> None:
     assert (alone.mean, alone.std, alone.bold) == (pytest.approx(50.0), None, True)
     assert printed.bold
     assert not ours.bold
-    assert by_label["UW"].cells[0].text == "not run"
-    assert by_label["UW"].cells[2].mean is None
     assert any("1/3 seeds" in note for note in table.notes)
+    assert any("110,831 training examples" in note for note in table.notes)
+    (whole,) = tables(tmp_path, ["qm9"], everything=True)
+    assert len(whole.rows) == 13
+    assert rows(whole)["UW"].cells[0].text == "not run"
+    assert rows(whole)["UW"].cells[2].mean is None
     assert any("0.98" in note and "0.098" in note for note in table.notes)
 
 
@@ -68,6 +76,7 @@ def test_setups_are_not_mixed(tmp_path: Path) -> None:
     assert rows(first)["LS"].cells[0].mean == pytest.approx(100.0)
     assert rows(second)["LS"].cells[0].mean == pytest.approx(800.0)
     assert any("not the paper's setup" in note for note in second.notes)
+    assert [column.title for column in second.columns] == ["ours", "paper"]
     assert not any("not the paper's setup" in note for note in first.notes)
 
 
@@ -174,8 +183,10 @@ def test_full_table_has_a_row_for_each(tmp_path: Path) -> None:
     by_label = rows(table)
     assert by_label["LS, ours"].cells[2].parts() == ("121.15",)
     assert by_label["LS, paper"].cells[2].parts() == ("73.57",)
-    assert by_label["Aligned-MTL-UB, paper"].cells[10].parts() == ("0.098",)
-    assert [cell.text for cell in by_label["UW, ours"].cells] == ["not run"] * 12
+    assert "UW, ours" not in by_label
+    (whole,) = tables(tmp_path, ["qm9-full"], everything=True)
+    assert [cell.text for cell in rows(whole)["UW, ours"].cells] == ["not run"] * 12
+    assert rows(whole)["Aligned-MTL-UB, paper"].cells[10].parts() == ("0.098",)
 
 
 def test_faces_are_printed_times_ten(tmp_path: Path) -> None:
@@ -195,11 +206,15 @@ def test_delta_m_is_explained_where_it_is_shown(tmp_path: Path) -> None:
 
 
 def test_every_table_of_the_paper_without_any_run(tmp_path: Path) -> None:
-    made = tables(tmp_path, list(NAMES))
+    made = tables(tmp_path, list(NAMES), everything=True)
     assert [table.name for table in made] == list(NAMES)
     for table in made:
         assert all(len(row.cells) == len(table.columns) for row in table.rows)
         assert "not run" in markdown(table)
+    for table in tables(tmp_path, list(NAMES)):
+        assert (table.rows, table.columns[6:]) == ((), ())
+        assert "not run" in markdown(table) or "not measured" in markdown(table)
+        assert "tabular" in latex(table)
     assert tables(tmp_path) == []
     with pytest.raises(DataError, match="no table 'qm11': give one of qm9"):
         tables(tmp_path, ["qm11"])
@@ -221,7 +236,8 @@ def test_run_time(tmp_path: Path) -> None:
         ],
     }
     (tmp_path / "run-time.json").write_text(json.dumps(timings))
-    (table,) = tables(tmp_path)
+    assert len(tables(tmp_path)[0].rows) == 2
+    (table,) = tables(tmp_path, ["run-time"], everything=True)
     by_label = {label.split("  [")[0]: row for label, row in rows(table).items()}
     assert [cell.parts() for cell in by_label["MGDA"].cells[3:]] == [
         ("500.0",),
@@ -242,7 +258,7 @@ def test_text_in_latex() -> None:
 
 def every(folder: Path) -> list[Table]:
     found = [record("ls", seed, qm9(2.0 + seed)) for seed in (0, 1)] + [record("uw", 0, qm9(1.5))]
-    return tables(store(folder, found), list(NAMES))
+    return tables(store(folder, found), list(NAMES), everything=True)
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
@@ -310,8 +326,98 @@ def test_unreadable_results_are_named_once(tmp_path: Path) -> None:
     assert str(folder / "1" / "results.json") in done.output
 
 
-def test_terminal_has_all_rows(tmp_path: Path) -> None:
-    console = Console(width=200, record=True, quiet=True)
-    for table in every(tmp_path):
-        assert terminal(table).row_count == len(table.rows)
-        console.print(terminal(table))
+def shown(table: Table, width: int) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(terminal(table))
+    return cast(io.StringIO, console.file).getvalue()
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_nothing_is_cut_in_a_terminal(width: int, tmp_path: Path) -> None:
+    """Every number in one piece in a block that has the row's name, whatever the width."""
+    found = [record("ls", seed, qm9(200.0 + seed)) for seed in (0, 1)]
+    for table in tables(store(tmp_path, found), ["qm9", "qm9-full"]):
+        text = shown(table, width)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert {str(cell) for row in table.rows for cell in row.cells if cell.parts()} <= {
+            number for line in text.splitlines() for number in re.findall(r"\S+(?: ± \S+)?", line)
+        }
+        blocks = text.count("───\n")
+        if width > 30:  # else names of rows take two lines
+            assert all(text.count(f"\n{row.label} ") == blocks for row in table.rows)
+        if width == 80:
+            assert (blocks > 1) == (table.name == "qm9-full")
+        words = " ".join(text.split())
+        assert all(note in words for note in table.notes)
+
+
+def test_columns_of_a_group_stay_together() -> None:
+    columns = [Column(title, group) for group in ("first", "second") for title in ("ours", "paper")]
+    rows = (Row("a", tuple(Cell(1000.0 + n) for n in range(4))),)
+    heads = [line.split() for line in shown(Table("t", "t", tuple(columns), rows), 35).splitlines()]
+    assert heads.count(["first", "first"]) == heads.count(["second", "second"]) == 1
+
+
+def test_no_difference_to_other_data(tmp_path: Path) -> None:
+    """Fewer faces, in the same setup otherwise: 150 of them are no 16,595."""
+    test = {"age": 0.135, "gender": 93.0, "ethnicity": 84.0}
+    whole = record("ls", 0, test, benchmark="utkface")
+    few = record("ls", 0, test, benchmark="utkface", examples=105)
+    for entry, heads in ((whole, 3), (few, 2)):
+        folder = store(tmp_path / str(heads), [entry])
+        (table,) = tables(folder, ["utkface"])
+        assert [c.title for c in table.columns if c.group.startswith("Δm")] == [
+            "ours", "paper", "ours − paper"][:heads]  # fmt: skip
+        (told,) = [note for note in table.notes if "training examples" in note]
+        assert f"{16595 if heads == 3 else 105:,} training examples (the paper's: about" in told
+
+
+def test_other_tasks_have_nothing_of_the_papers_beside_them(tmp_path: Path) -> None:
+    ten = {"source": "cifar10"}
+    classes = BENCHMARKS["cifar-mtl"](source="cifar10").tasks  # type: ignore[call-arg]
+    test = dict.fromkeys((task.name for task in classes), 90.0)
+    entry = record(
+        "ls", 0, test, benchmark="cifar-mtl", figures={"accuracy": 70.0}, changes=ten
+    )  # fmt: skip
+    (table,) = tables(store(tmp_path, [entry]), ["cifar-chest"])
+    assert [column.title for column in table.columns] == ["CIFAR-MTL: accuracy (%) ↑"]
+    assert any("not the paper's tasks" in note for note in table.notes)
+    (every,) = tables(tmp_path, ["cifar-mtl"])  # the benchmark's own: each task, then the figure
+    assert [column.title for column in every.columns][-2:] == ["truck ↑", "accuracy ↑"]
+
+
+def test_a_benchmark_of_ones_own_has_a_table(tmp_path: Path) -> None:
+    """Nothing is known of it but what its record says."""
+    entry = record("ls", 0, {"age": 0.1, "gender": 93.0, "ethnicity": 84.0}, benchmark="utkface")
+    options = {"depth": 4, "data": "here"}
+    entry |= {
+        "benchmark": {"name": "mine", "options": options},
+        "benchmark_title": "Mine",
+        "usual": {"depth": 4, **{k: entry["settings"][k] for k in ("epochs", "batch_size")}},
+    }
+    for task in entry["tasks"]:
+        task["single_task"] = None
+    entry["best"]["test_delta_m"] = None
+    (table,) = tables(store(tmp_path, [entry]))
+    assert (table.name, table.title.partition(":")[0]) == ("mine", "Mine")
+    assert [column.title for column in table.columns] == [
+        "age (×0.1) ↓",
+        "gender ↑",
+        "ethnicity ↑",
+    ] or [column.title for column in table.columns] == ["age ↓", "gender ↑", "ethnicity ↑"]
+    assert [cell.parts() for cell in table.rows[0].cells] == [("0.1000",), ("93.00",), ("84.00",)]
+    assert "as by default" in table.notes[0]
+
+
+def test_runs_as_a_frame(tmp_path: Path) -> None:
+    found = [record("ls", seed, qm9(2.0 + seed)) for seed in (0, 1)]
+    found += [record("imtl-g@representation", 0, qm9(1.5))]
+    frame = load_frame(store(tmp_path, found))
+    assert list(frame["method"]) == ["ls", "ls", "imtl-g@representation"]
+    assert list(frame["seed"]) == [0, 1, 0]
+    assert set(frame["training_examples"]) == {110831}
+    means = frame.groupby("method")["delta_m"].mean()
+    assert means["ls"] == pytest.approx(150.0)
+    assert frame["test.mu"].tolist() == [record["best"]["test"]["mu"] for record in found]
+    assert {"benchmark.width", "settings.learning_rate", "method.level"} <= {*frame.columns}

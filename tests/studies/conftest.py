@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from experiments.report.render import terminal
 from experiments.studies import find as find_study
 from experiments.studies.study import Context, conduct
 
@@ -29,7 +30,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
             assert told
             console = Console(record=True, width=120)
             for table in outcome.tables.values():
-                console.print(table.grid())
+                console.print(terminal(table.shown()))
             assert console.export_text().strip()
             done[name] = folder, json.loads((folder / "results.json").read_text())
         return done[name]
