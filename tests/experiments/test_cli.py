@@ -173,7 +173,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         *("ls", "uw", "imtl-g", "aligned-mtl-ub", "bayesagg")
     }
     assert len(list((out / "figures").glob("*.png"))) == 3
-    assert "not run" in (out / "report" / "report.md").read_text()
+    assert "34 training examples" in (out / "report" / "report.md").read_text()
     assert (out / "report" / "figures" / "flow.png").exists()
     text = run("demo", "--out", str(out), *small, "--learning-rate", "0.1", code=2)
     assert "holds a finished run with other settings (settings.learning_rate: 0.003 there" in text
