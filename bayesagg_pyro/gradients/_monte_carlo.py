@@ -13,9 +13,10 @@ from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import REPEATS, Moments, check_tolerance, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments, squares
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import Point, Posterior
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["MonteCarlo"]
@@ -65,6 +66,8 @@ class MonteCarlo(Estimator):
         generator: torch.Generator | None = None,
     ) -> GradientDistribution:
         """Sample mean and unbiased sample variance of the gradient."""
+        if isinstance(posterior, Point):  # whose draws differ by rounding, which is no variance
+            return AtPoint().estimate(head, posterior, features, targets)
         generator = self.generator or generator
         posterior = posterior.to(dtype=linalg.head_dtype(features.device))
 

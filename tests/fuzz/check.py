@@ -73,6 +73,7 @@ class Life:
         self.taken = False  # whether a batch was
         self.wild = False  # whether one that might have been refused was taken
         self.heavy = False  # whether one that outweighs others by 1e10 and more was taken
+        self.far = False  # whether one with targets of 1e10 and more was
         self.collected = False
         self.prior = False
         self.doubled = False
@@ -115,6 +116,8 @@ class Life:
                 raise Broken(
                     f"refused {call.do} changed {_kinds(difference)}", str(error)
                 ) from error
+            with contextlib.suppress(NonFiniteError):  # a flag that was set before the error
+                self.mtl.raise_deferred()
             self._judge(call, error, may_refuse)
             return False, None
         except Broken:
@@ -162,6 +165,7 @@ class Life:
             few
             or narrow
             or self.heavy
+            or self.far
             or any(name in part.head for name in steep for part in self.case.parts)
         )
 
@@ -239,6 +243,7 @@ class Life:
     def _took(self, call: Call) -> None:
         self.collected = self.taken = True
         self.wild = self.wild or not call.tame
+        self.far = self.far or call.targets >= 1e10
         self.heavy = self.heavy or call.weight == "huge" or call.features >= 1e10
 
     def _must_refuse(self, call: Call, given: Batch, taken: bool, graphless: bool) -> None:

@@ -99,18 +99,28 @@ def _compare(call: Call, one: Any, two: Any, tolerance: float | None) -> None:
     if tolerance is None:
         different = changed(one, two)
     else:
-        different = [path for path in one if not _close(one[path], two.get(path), tolerance)]
+        different = [
+            path
+            for path in one
+            if not _close(one[path], two.get(path), tolerance, _unit(one, path))
+        ]
     if different:
         what = sorted({re.sub(r"h\d", "*", path) for path in different})
         shown = "; ".join(f"{path}: {one[path]} / {two.get(path)}" for path in different[:2])
         raise Broken(f"law {call.law} ({call.do}) does not hold for {', '.join(what[:3])}", shown)
 
 
-def _close(a: Any, b: Any, tolerance: float) -> bool:
+def _unit(values: dict[str, Any], path: str) -> float:
+    """What a value is small beside: a mean beside the deviation."""
+    deviation = values.get(path.removesuffix("mean") + "deviation")
+    return 1e-30 if deviation is None else float(deviation.nan_to_num().max())
+
+
+def _close(a: Any, b: Any, tolerance: float, unit: float) -> bool:
     if a is None or b is None:
         return a is b
     a, b = a.double(), b.double()
-    size = max(1e-30, float(a.nan_to_num().abs().max()), float(b.nan_to_num().abs().max()))
+    size = max(unit, float(a.nan_to_num().abs().max()), float(b.nan_to_num().abs().max()))
     return torch.allclose(a, b, rtol=0, atol=tolerance * size, equal_nan=True)
 
 

@@ -34,13 +34,26 @@ def check_predictive(mtl: ba.BayesAgg, given: Batch, found: dict[str, Any], call
     for name, head in mtl.heads.items():
         try:
             _check(head, found[name], given, name, mtl.posteriors()[name], call)
-        except (Broken, BayesAggError):
+        except Broken:
             raise
+        except BayesAggError as error:
+            if _trains(head, given.targets[name], len(given.features)):
+                kind = f"{type(head).__name__} predictive refuses what training takes"
+                raise Broken(kind, str(error)) from error
         except NotImplementedError:
             continue
         except Exception as error:
             kind = f"{type(head).__name__} predictive raises {type(error).__name__}"
             raise Broken(kind, str(error)) from error
+
+
+def _trains(head: heads.Head, labels: Any, examples: int) -> bool:
+    """Whether training takes these labels."""
+    try:
+        head.parse_targets(labels, examples)
+    except BayesAggError:
+        return False
+    return True
 
 
 def _check(

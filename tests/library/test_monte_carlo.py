@@ -186,3 +186,15 @@ def test_moments_of_exact_equal_the_paper_through_the_estimator_argument(rng) ->
     mean, cov = moments(p.mean, p.covariance_matrix, c.design, c.targets, 4)
     close(grad.mean, mean)
     close(grad.covariance_matrix, cov)
+
+
+def test_draws_of_a_point_are_no_uncertainty(rng) -> None:
+    """Sixteen equal gradients have a sample variance of rounding errors."""
+    head = heads.Categorical(5, 3, tasks=3)
+    features = torch.randn(8, 5, generator=rng, dtype=torch.float64)
+    targets = torch.randint(3, (8, 3), generator=rng)
+    p = posteriors.Point(head.point().detach())
+    grad = gradients.distribution(head, p, features, targets, estimator=gradients.MonteCarlo(16))
+    assert (grad.variance == 0).all()
+    assert (grad.covariance_matrix == 0).all()
+    assert torch.equal(grad.mean, gradients.distribution(head, p, features, targets).mean)
