@@ -35,7 +35,9 @@ def of_some(aggregator: nn.Module, present: Tensor) -> nn.Module:
             if name == "_phi_t" and len(value) == len(present):
                 setattr(module, name, value[kept][:, kept])
             elif name in _SETTINGS.union(_MEMORY) and len(value) == len(present):
-                setattr(module, name, value[kept])
+                # Weights that are remembered sum to 1, which a setting need not.
+                remembered = name == "_weights" and name in module._buffers
+                setattr(module, name, _simplex(value[kept]) if remembered else value[kept])
             elif name == "_tau" and len(value) == len(present) - 1:  # the first task has none
                 setattr(module, name, torch.cat([value[:1], value])[kept][1:])
         key = getattr(module, "_state_key", None)
@@ -79,6 +81,12 @@ def _merged(name: str, old: Tensor | None, new: Tensor, present: Tensor, own: An
     else:
         whole[present] = new
     return whole
+
+
+def _simplex(weights: Tensor) -> Tensor:
+    """Weights over their sum; equal ones where all have underflowed to 0."""
+    total = weights.sum()
+    return torch.where(total > 0, weights / total, 1 / len(weights))
 
 
 def _growth(name: str, own: Any) -> float:

@@ -70,13 +70,13 @@ def of_attributes(owner: Any) -> Undo:
 
 def of_gradients(weights: Iterable[Tensor]) -> Undo:
     """The `.grad` of tensors, which autograd adds to in place."""
-    before = [(w, w.grad, None if w.grad is None else w.grad.clone()) for w in weights]
+    before = [(weight, weight.grad) for weight in weights]
+    values = of_values(gradient for _, gradient in before if gradient is not None)
 
     def undo() -> None:
-        for weight, gradient, value in before:
+        for weight, gradient in before:
             weight.grad = gradient
-            if gradient is not None and value is not None:
-                gradient.data.copy_(value)
+        values()
 
     return undo
 

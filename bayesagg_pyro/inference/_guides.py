@@ -167,7 +167,7 @@ class _Pathwise(TorchDistribution):
         self._guide = guide
         tasks, size = guide.loc.shape
         batch = torch.Size([tasks]) if batch_shape is None else batch_shape
-        super().__init__(batch, torch.Size([size]), validate_args=False)
+        super().__init__(batch, torch.Size([size]))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> _Pathwise:
         return _Pathwise(self._guide, torch.Size(batch_shape))

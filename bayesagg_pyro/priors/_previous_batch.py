@@ -157,11 +157,12 @@ class _PreviousBatchTracker(Tracker):
 
     def propose(self, start: Posterior | None = None) -> Posterior:
         """The prior in force: it is renewed at every batch."""
-        if self._last is None or self.prior is None:
+        if self._last is None:
             raise StateError(
                 f"head {self._head.site!r}: no data has been collected yet; "
                 "only backward() in train mode collects"
             )
+        assert self.prior is not None
         return self.prior
 
     def accept(self, prior: Posterior) -> None:

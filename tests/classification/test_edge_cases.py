@@ -7,7 +7,7 @@ import torch
 from dense import F64, close, gaussian, minimum, newton, normal
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from bayesagg_pyro import gradients, heads, inference, posteriors, priors
+from bayesagg_pyro import errors, gradients, heads, inference, posteriors, priors
 
 SCHEMES = [inference.TaylorGGN, inference.Laplace]
 
@@ -228,3 +228,13 @@ def test_a_tiny_prior_variance_leaves_the_prior(rng, kind) -> None:
             (g,) = torch.autograd.grad(head.loss(head(x, mean), y)[:, t].sum(), x)
             close(found.mean[t], g, 1e-6)
         assert (found.variance < 1e-10).all()
+
+
+@pytest.mark.parametrize("kind", [heads.Categorical, heads.Heteroscedastic])
+@pytest.mark.parametrize("scheme", [inference.TaylorGGN, inference.Laplace])
+def test_a_precision_that_overflows_names_its_head(kind, scheme) -> None:
+    head = kind(2, 2, name="mine").double()
+    y = torch.zeros(4, 1, dtype=torch.long) if kind is heads.Categorical else torch.ones(4, 2)
+    h = torch.full((4, 2), 1e160, dtype=torch.float64)
+    with pytest.raises(errors.NumericalError, match="posterior precision of head 'mine' is not"):
+        scheme().infer(head, h, y, priors.isotropic(head, 1.0))

@@ -176,3 +176,17 @@ def test_bad_ways_to_keep() -> None:
         Keep(dtype=torch.int8)
     with pytest.raises(errors.SettingError, match="variance"):
         priors.FullData(0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_examples_than_are_expanded_at_once(rng, kind) -> None:
+    t = task(rng, kind, n=5000)
+    tracker = start(t, inference.TaylorGGN())
+    for cut in (slice(0, 1500), slice(1500, 5000)):
+        tracker.collect(t.features[cut], rows(t, cut))
+    tracker.update()
+    assert isinstance(tracker.prior, posteriors.GaussianFamily)
+    one = direct(t, inference.TaylorGGN())
+    same(tracker.prior, one, 1e-8)
+    assert not torch.allclose(one.info.gain_ratio, torch.ones(()).double())
+    close(tracker.prior.info.gain_ratio, one.info.gain_ratio, 1e-8)

@@ -186,12 +186,13 @@ def test_outputs_that_use_other_weights_than_those_given_are_refused(scheme: Any
         scheme().infer(head, h, y, priors.isotropic(head, 1.0))
 
 
-def test_an_expansion_by_hand_in_inference_mode() -> None:
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_expansion_by_hand_in_inference_mode(bias: bool) -> None:
     class Twice(heads.Bernoulli):
         def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
             return 2 * super().forward(features, weight)
 
-    head = Twice(D)
+    head = Twice(D, bias=bias)
     h, y = torch.randn(6, D, dtype=torch.float64), torch.ones(6, 1)
     right = inference.TaylorGGN().infer(head, h, y, priors.isotropic(head, 1.0))
     with torch.inference_mode():

@@ -43,6 +43,7 @@ class World:
             "running": {"prior": priors.Running(half_life=20)},
             "previous": {"prior": priors.PreviousBatch(in_place=True)},
             "learned": {"prior": priors.Evidence()},
+            "warmup": {},
             "sampled": {
                 "inference": inference.Ensemble(4, refresh=2),
                 "estimator": gradients.MonteCarlo(8),
@@ -61,10 +62,17 @@ class World:
         for _ in range(2):
             self.call("backward")
             self.mtl.update_prior()
-        self.mtl.start_bayes()
-        self.call("backward")
+        if kind == "warmup":
+            self.mtl.zero_grad()  # what is stopped has made gradients, not added to them
+        else:
+            self.mtl.start_bayes()
+            self.call("backward")
         self.state = self.mtl.state_dict()
-        self.call("backward")
+        if kind != "warmup":
+            self.call("backward")
+        with torch.no_grad():  # so that to load is to change weights, too
+            for weight in self.mtl.parameters():
+                weight.mul_(1.01)
 
     def call(self, which: str) -> None:
         batch = self.backbone(self.x), self.y
@@ -136,7 +144,7 @@ def run(world: World, which: str, place: int | None) -> Fault:
 # A fault in a generator that is being closed cannot go anywhere.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("which", ["backward", "collect", "update_prior", "refit", "load"])
-@pytest.mark.parametrize("kind", ["sums", "running", "previous", "learned", "sampled"])
+@pytest.mark.parametrize("kind", ["sums", "running", "previous", "learned", "sampled", "warmup"])
 def test_a_call_that_is_stopped_leaves_everything_as_it_was(kind: str, which: str) -> None:
     places = run(World(kind), which, None).sample()
     world = World(kind)

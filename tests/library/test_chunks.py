@@ -72,6 +72,22 @@ def test_methods_that_mix_examples_see_the_whole_batch(resolution) -> None:
     close(run(1), run(None))
 
 
+@pytest.mark.parametrize("kind", ["mean", "sum", "paper"])
+def test_methods_that_do_not_mix_examples_see_pieces(rng, kind) -> None:
+    base = {"mean": aggregation.Mean, "sum": aggregation.Sum}.get(
+        kind, aggregation.PrecisionWeighted
+    )
+
+    class Counting(base):
+        def aggregate(self, grad):
+            sizes.append(grad.mean.shape[1])
+            return super().aggregate(grad)
+
+    sizes: list[int] = []
+    step(*setting(rng, 1, agg=Counting.paper() if kind == "paper" else Counting()))
+    assert sizes == [1] * 11
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4, 6])
 def test_pieces_of_tasks_are_as_large_as_memory_allows(rng, at_once) -> None:
     """A task takes five dense matrices in float64; the last piece holds what is left."""

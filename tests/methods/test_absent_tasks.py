@@ -311,3 +311,52 @@ def test_an_engine_trains_on_domains_in_turn() -> None:
         assert backbone.weight.grad.norm() > 0
         assert mtl.info is not None
         assert float(mtl.info.observed_tasks) == 1  # type: ignore[arg-type]
+
+
+MEMORIES: dict[str, Any] = {
+    "GradVac": agg.GradVac,
+    "ExcessMTL": agg.ExcessMTL,
+    "ExcessMTL in warm-up": lambda: agg.ExcessMTL(n_warmup_steps=2),
+    "PCD": agg.PCD,
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_memory_of_the_others_grows_as_if_there_were_no_absent_task(name: str) -> None:
+    whole, fewer = Rows(MEMORIES[name]()), Rows(MEMORIES[name]())
+    present = torch.tensor([True, False, True])
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(4):
+        matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
+        found = whole(matrix * present[:, None], present=present).direction
+        torch.testing.assert_close(found, fewer(matrix[present]).direction)
+
+
+@pytest.mark.parametrize("name", ["ExcessMTL", "ExcessMTL in warm-up", "PCD"])
+def test_memory_of_the_others_does_not_see_that_a_task_is_absent(name: str) -> None:
+    """What is kept of each task by itself; of weights, which sum to 1, their ratio."""
+    whole, holes = Rows(MEMORIES[name]()), Rows(MEMORIES[name]())
+    generator = torch.Generator().manual_seed(4)
+    for absent in (False, True, False):
+        matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
+        present = torch.tensor([True, True, not absent])
+        whole(matrix)
+        holes(matrix * present[:, None], present=present)
+    one, two = (
+        {k: v for k, v in rows.state_dict().items() if v.shape[:1] == (3,)}
+        for rows in (whole, holes)
+    )
+    assert one.keys() == two.keys() != set()
+    for key, value in one.items():
+        each = [v[:2] / v[0] if key.endswith("_weights") else v[:2] for v in (value, two[key])]
+        torch.testing.assert_close(*each)
+
+
+def test_weights_that_were_all_on_the_absent_task_are_equal_ones() -> None:
+    rows = Rows(agg.ExcessMTL(robust_step_size=1e3))
+    matrix = torch.tensor([[1.0, 2.0], [0.1, 0.0], [0.0, 0.1]], dtype=torch.float64)
+    assert rows(matrix).weights.tolist() == [1.0, 0.0, 0.0]  # type: ignore[union-attr]
+    present = torch.tensor([False, True, True])
+    found = rows(matrix * present[:, None], present=present).weights
+    assert found is not None
+    torch.testing.assert_close(found, torch.tensor([0.0, 0.5, 0.5], dtype=torch.float64))

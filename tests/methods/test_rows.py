@@ -177,6 +177,16 @@ def test_failure_names_aggregator_and_norms() -> None:
         Rows(agg.Krum(n_byzantine=1))(matrix()[:1])
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_direction_that_is_not_finite_names_aggregator_and_norms(bad: float) -> None:
+    class Broken(agg.Aggregator):  # type: ignore[misc]
+        def forward(self, matrix: Tensor, /) -> Tensor:
+            return torch.cat([matrix[0, 1:], matrix.new_full((1,), bad)])
+
+    with pytest.raises(NumericalError, match=r"Broken gave .* not finite .* norms \[5.0, 10.0\]"):
+        Rows(Broken())(torch.tensor([[3.0, 4.0], [6.0, 8.0]]))
+
+
 @pytest.mark.parametrize("name", ["CAGrad", "UPGrad", "DualProj"])
 def test_tiny_gradients_meet_no_threshold(name: str) -> None:
     """TorchJD gives zeros or the mean below 1e-4; a conflict must be seen at any size."""

@@ -125,3 +125,21 @@ def test_copies_need_the_same_structure() -> None:
     dense = priors.dense(head, torch.eye(3))
     with pytest.raises(errors.ShapeError, match="cannot be written into"):
         dense.copy_(priors.isotropic(head, 1.0))
+
+
+POLICIES = [
+    priors.FullData(),
+    priors.Running(5),
+    priors.PreviousBatch(),
+    priors.Fresh(),
+    priors.Evidence(),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_no_prior_is_made_of_nothing(policy) -> None:
+    tracker = policy.start(heads.Gaussian(3), inference.Conjugate())
+    before = tracker.prior
+    with pytest.raises(errors.StateError, match=r"head .* no data has been collected"):
+        tracker.update()
+    assert tracker.prior is before

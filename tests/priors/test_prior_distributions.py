@@ -141,3 +141,22 @@ def test_the_base_of_a_prior_over_time_moves_with_it() -> None:
     tracker = priors.FullData().start(head, inference.Conjugate())
     tracker.to(torch.device("meta"))
     assert tracker._base.mean.device.type == "meta"
+
+
+def test_priors_do_not_share_the_memory_of_what_they_were_made_of() -> None:
+    """Else whoever goes on with the numbers, or a policy that writes in place, changes others."""
+    head = heads.Gaussian(3, 2)
+    numbers = {"mean": torch.ones(2, 3).double(), "variance": torch.full((3,), 2.0).double()}
+    made = [
+        priors.diagonal(head, **numbers),
+        priors.dense(head, torch.diag(numbers["variance"]), mean=numbers["mean"]),
+        priors.weight_and_bias(heads.Gaussian(2, 2, bias=True), numbers["variance"][:2], 2.0),
+    ]
+    before = [prior.tensors() for prior in made]
+    before = [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in before]
+    for tensor in numbers.values():
+        tensor.mul_(7)
+    for prior, tensors in zip(made, before, strict=True):
+        for name, tensor in prior.tensors().items():
+            assert torch.equal(tensor, tensors[name]), name
+            tensor.add_(1)  # each number has a place of its own
