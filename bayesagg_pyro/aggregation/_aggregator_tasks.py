@@ -64,7 +64,7 @@ def give_back(aggregator: nn.Module, inner: nn.Module, present: Tensor) -> None:
 def _merged(name: str, old: Tensor | None, new: Tensor, present: Tensor, own: Any) -> Tensor:
     """The memory of all tasks, [T, ...], from that before and that of some afterwards."""
     present = present.to(new.device)
-    if old is None or len(old) != len(present):
+    if old is None:
         start = 0.0 if name in _BLANK else float(new.mean())
         old = new.new_full((len(present), *new.shape[1:]), start)
         if name == "_phi_t":

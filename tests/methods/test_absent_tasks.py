@@ -352,6 +352,38 @@ def test_memory_of_the_others_does_not_see_that_a_task_is_absent(name: str) -> N
         torch.testing.assert_close(*each)
 
 
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_task_that_was_never_there_begins_as_the_others_are(name: str) -> None:
+    rows = Rows(MEMORIES[name]())
+    generator = torch.Generator().manual_seed(4)
+    matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
+    present = torch.tensor([True, False, True])
+    rows(matrix * present[:, None], present=present)
+    memory = {k: v for k, v in rows.state_dict().items() if v.shape[:1] == (3,)}
+    assert memory
+    for key, value in memory.items():
+        if key.endswith(("_phi_t", "_sq_grad_sum")):  # similarities, sums: none so far
+            assert not value[1].any()
+            assert not (key.endswith("_phi_t") and value[:, 1].any())
+        else:
+            torch.testing.assert_close(value[1], value[present].mean())
+        if key.endswith("_weights"):
+            torch.testing.assert_close(value.sum(), torch.ones(()).double())
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_memory_made_in_inference_mode_is_merged(name: str) -> None:
+    one, two = Rows(MEMORIES[name]()), Rows(MEMORIES[name]())
+    generator = torch.Generator().manual_seed(4)
+    matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
+    present = torch.tensor([True, False, True])
+    with torch.inference_mode():
+        one(matrix.clone())
+    two(matrix)
+    found = [rows(matrix * present[:, None], present=present).direction for rows in (one, two)]
+    assert torch.equal(*found)
+
+
 def test_weights_that_were_all_on_the_absent_task_are_equal_ones() -> None:
     rows = Rows(agg.ExcessMTL(robust_step_size=1e3))
     matrix = torch.tensor([[1.0, 2.0], [0.1, 0.0], [0.0, 0.1]], dtype=torch.float64)

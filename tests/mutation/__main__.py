@@ -38,7 +38,8 @@ AREAS = {
     "inference": "bayesagg_pyro/inference/*.py",
     "priors": "bayesagg_pyro/priors/*.py",
     "posteriors": "bayesagg_pyro/posteriors/*.py",
-    "engine": "bayesagg_pyro/[_e]*.py",
+    "engine": "bayesagg_pyro/engine/*.py",
+    "shared": "bayesagg_pyro/*.py",
 }
 #: Folders of tests that are of other parts than the library, or slow and wide, or of this.
 SKIPPED = {
