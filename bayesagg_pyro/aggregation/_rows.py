@@ -244,7 +244,7 @@ class Rows:
                 update_weights_every=1,
                 optim_niter=aggregator.optim_niter,
             )
-        return Rows(aggregator, generator=self.generator)
+        return Rows(aggregator)
 
     @contextlib.contextmanager
     def _isolated(self, device: torch.device) -> Iterator[None]:

@@ -144,12 +144,13 @@ class BlockedGaussian(Gaussian):
 
     def sound(self) -> bool:
         """Whether the precision is definite and the inverse factor is its own."""
-        if not GaussianFamily.sound(self):
-            return False
         inverse = self.inverse_tril
-        if not (inverse.diagonal(dim1=-2, dim2=-1) > 0).all():
-            return False
-        return _belongs(linalg.inverse_tril(inverse), self.precision_matrix, self.info.jitter)
+        positive = bool((inverse.diagonal(dim1=-2, dim2=-1) > 0).all())
+        return (
+            GaussianFamily.sound(self)
+            and positive
+            and _belongs(linalg.inverse_tril(inverse), self.precision_matrix, self.info.jitter)
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Mean, and both triangles by rows."""

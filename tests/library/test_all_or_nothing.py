@@ -62,14 +62,13 @@ class World:
         for _ in range(2):
             self.call("backward")
             self.mtl.update_prior()
+        if kind != "warmup":
+            self.mtl.start_bayes()
+        self.call("backward")
+        self.state = {name: value.clone() for name, value in self.mtl.state_dict().items()}
+        self.call("backward")
         if kind == "warmup":
             self.mtl.zero_grad()  # what is stopped has made gradients, not added to them
-        else:
-            self.mtl.start_bayes()
-            self.call("backward")
-        self.state = {name: value.clone() for name, value in self.mtl.state_dict().items()}
-        if kind != "warmup":
-            self.call("backward")
         with torch.no_grad():  # so that to load is to change weights, too
             for weight in self.mtl.parameters():
                 weight.mul_(1.01)

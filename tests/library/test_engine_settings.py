@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +18,17 @@ from bayesagg_pyro import aggregation, errors, gradients, heads, inference, prio
 def test_names_that_torch_would_reject(name) -> None:
     with pytest.raises(errors.TaskError, match=r"cannot name a head.*rename"):
         ba.BayesAgg({name: heads.Gaussian(3)})
+
+
+@pytest.mark.parametrize("given", [{"a": 1}, {"a": 1, "c": 1}, {}, {"a": 1, "b": 1, "c": 1}])
+@pytest.mark.parametrize("setting", ["inference", "prior"])
+def test_settings_for_each_head_are_for_all_heads_and_no_others(setting, given) -> None:
+    value = inference.TaylorGGN() if setting == "inference" else priors.FullData()
+    model = {"a": heads.Bernoulli(3), "b": heads.Bernoulli(3)}
+    missing, unknown = [n for n in "ab" if n not in given], [n for n in given if n == "c"]
+    text = re.escape(f"missing {missing}, unknown {unknown}")
+    with pytest.raises(errors.TaskError, match=text):
+        ba.BayesAgg(model, **{setting: dict.fromkeys(given, value)})
 
 
 def test_one_head_under_two_names() -> None:

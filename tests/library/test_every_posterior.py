@@ -196,3 +196,57 @@ def test_a_posterior_class_takes_no_unknown_keyword() -> None:
 def test_tensors_of_two_dtypes_are_all_brought_to_one() -> None:
     mixed = posteriors.DiagonalGaussian(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.float64))
     assert {t.dtype for t in mixed.to(dtype=torch.float32).tensors().values()} == {torch.float32}
+
+
+#: An entry of the state that, times −1, is of no distribution.
+NEGATIVE = {
+    "Gaussian": "precision_matrix",
+    "shared": "precision_matrix",
+    "Blocked": "upper",
+    "Packed": "lower",
+    "Diagonal": "precision",
+    "LowRank": "diagonal",
+    "Kronecker": "isotropic",
+    "NormalInverseGamma": "shape",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_no_distribution_is_refused(rng, kind) -> None:
+    state = make(kind, rng)[0].state_dict()
+    (key,) = (name for name in state if name.endswith(f".{NEGATIVE[kind]}"))
+    with pytest.raises(errors.BayesAggError, match=r"definite|must be positive|shape > 2"):
+        posteriors.Posterior.from_state_dict({**state, key: -100 * state[key]})
+
+
+@pytest.mark.parametrize("kind", GAUSSIANS)
+def test_a_dense_copy_keeps_what_is_known_and_has_its_own_condition(rng, kind) -> None:
+    found = make(kind, rng)[0]
+    steps = torch.tensor([1, 2, 3])
+    known = posteriors.Info(torch.zeros(TASKS).double(), torch.ones(TASKS).double(), steps=steps)
+    dense = found.replace(info=known).to_gaussian()
+    own = posteriors.Gaussian(found.mean, dense.precision_matrix).info
+    assert torch.equal(dense.info.steps, steps)
+    if type(found) is not posteriors.Gaussian:
+        close(dense.info.condition.expand(TASKS), own.condition.expand(TASKS))
+        close(dense.info.jitter.expand(TASKS), own.jitter.expand(TASKS))
+
+
+@pytest.mark.parametrize(
+    ("factor", "jitter"), [((TASKS, P, P), (TASKS + 1,)), ((1, P, P), (1,)), ((P, P), (P,))]
+)
+def test_a_factor_of_another_shape_is_refused(factor, jitter) -> None:
+    mean, precision = torch.zeros(TASKS, P), torch.eye(P).expand(TASKS, -1, -1)
+    with pytest.raises(errors.ShapeError, match="needs a factor of that shape"):
+        posteriors.Gaussian(
+            mean, precision, precision_tril=torch.ones(factor), jitter=torch.zeros(jitter)
+        )
+
+
+@pytest.mark.parametrize("shape", [(TASKS, P + 1), (1, P), (P,)])
+def test_a_scale_of_another_shape_is_refused(shape) -> None:
+    packed = posteriors.PackedGaussian.pack(
+        posteriors.Gaussian(torch.zeros(TASKS, P), torch.eye(P).expand(TASKS, -1, -1)), F64
+    )
+    with pytest.raises(errors.ShapeError, match=r"scale of shape \[3, "):
+        posteriors.PackedGaussian(packed.mean, packed.lower, torch.ones(shape))

@@ -298,3 +298,6 @@ def test_heads_with_other_parameters_are_refused_by_name() -> None:
     state["heads.y.offset"] = state.pop("heads.y.weight")
     with pytest.raises(errors.StateError, match=r"'y' lacks \['weight'\].*unknown \['offset'\]"):
         mtl.load_state_dict(state)
+    more = {**mtl.state_dict(), "heads.y.offset": torch.ones(1)}
+    with pytest.raises(errors.StateError, match=r"'y' lacks \[\].*unknown \['offset'\]"):
+        mtl.load_state_dict(more)

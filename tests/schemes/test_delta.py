@@ -115,3 +115,12 @@ def test_a_point_goes_through_its_state(rng) -> None:
     assert again.weight_mean.shape == (4, 4)
     assert again.to(dtype=torch.float32).weight_mean.dtype == torch.float32
     assert (again.variance == 0).all()
+
+
+@pytest.mark.parametrize("kind", [posteriors.Posterior, posteriors.Gaussian, posteriors.Empirical])
+def test_an_estimator_at_a_point_is_for_points_alone(kind) -> None:
+    """Also where no more is known of a scheme than that it gives posteriors."""
+    head = heads.Bernoulli(3)
+    gradients.AtPoint().check(head, posteriors.Point)
+    with pytest.raises(errors.DtypeError, match=kind.__name__):
+        gradients.AtPoint().check(head, kind)
