@@ -184,6 +184,25 @@ def test_weights_per_example_of_single_labels_warn_once() -> None:
         PrecisionWeighted.paper()(several)
 
 
+@pytest.mark.parametrize(
+    ("labelled", "both", "unlabelled", "warns"),
+    [(8, 0, 0, True), (7, 0, 0, False), (7, 0, 9, False), (8, 0, 9, True),
+     (24, 1, 0, True), (24, 2, 0, False), (20, 1, 0, True), (20, 2, 20, False)],
+)  # fmt: skip
+def test_single_labels_are_those_of_nearly_all_labelled_examples(
+    labelled: int, both: int, unlabelled: int, warns: bool
+) -> None:
+    observed = torch.zeros(2, labelled + unlabelled, dtype=torch.bool)
+    observed[0, :labelled] = observed[1, :both] = True
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mean = observed[..., None] * torch.ones(3)
+        PrecisionWeighted.paper()(GradientDistribution(mean, mean, observed))
+    assert [str(one.message)[: len(f"{both} of {labelled} ")] for one in caught] == (
+        [f"{both} of {labelled} "] * warns
+    )
+
+
 def test_domains_weigh_by_their_uncertainty() -> None:
     """Nobody has two labels: the update still depends on the power, by the tasks' variances."""
     grad = one_label_each()

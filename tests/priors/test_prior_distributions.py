@@ -160,3 +160,14 @@ def test_priors_do_not_share_the_memory_of_what_they_were_made_of() -> None:
         for name, tensor in prior.tensors().items():
             assert torch.equal(tensor, tensors[name]), name
             tensor.add_(1)  # each number has a place of its own
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_one_number_that_is_not_finite_is_refused(bad) -> None:
+    head = heads.Gaussian(3, 2)
+    covariance, mean = torch.eye(3).double(), torch.zeros(3).double()
+    covariance[1, 1] = mean[1] = bad
+    with pytest.raises(errors.SettingError, match="must be finite and symmetric"):
+        priors.dense(head, covariance)
+    with pytest.raises(errors.SettingError, match="mean must be finite"):
+        priors.diagonal(head, 1.0, mean=mean)
