@@ -247,16 +247,20 @@ def _check_moments(
     size = deviation + 1e-9 * size
     # What reads as uncertain still, and the rounding of a slope that is 0.
     least = (2 * torch.finfo(torch.float32).tiny ** 0.5 + 4e-15 * weights) * found[2]
+    # Parts that cancel (g = w f(hᵀw) may hardly vary where w and f do) leave their rounding.
+    exact = isinstance(head, heads.Gaussian | heads.Poisson)
+    eps = torch.finfo(torch.float64 if exact else features.dtype).eps
+    least = least + (4 * eps) ** 0.5 * found[3]
     size = size + least / (2 * tolerance)
     _near(f"{name} sd[g]", variance.double().sqrt(), deviation, 2 * tolerance, size)
 
 
 def _integrated(
     head: heads.OnePredictor, posterior: Any, features: Tensor, targets: Targets
-) -> tuple[Tensor, Tensor, Tensor] | None:
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     """Moments [tasks, B, d] by the trapezoidal rule in the predictor, None where it will not do.
 
-    The third are the weights of examples, [tasks, B, 1].
+    The third are the weights of examples, [tasks, B, 1], the fourth the parts of a deviation.
     """
     d, tasks = head.in_features, head.tasks
     design = head.exact(features)  # [B, D]
@@ -299,7 +303,11 @@ def _integrated(
     if (known := targets.factor(torch.float64)) is not None:
         factor = known.mT
     factor = factor[..., None]
-    return first * factor, second * factor.square(), factor
+    spread = f - (p * f).sum(0)
+    lean = z * f - (p * z * f).sum(0)
+    parts = m[:, None, :d].square() * (p * spread.square()).sum(0)[..., None]
+    parts = parts + k.square() * (p * lean.square()).sum(0)[..., None]
+    return first * factor, second * factor.square(), factor, parts.sqrt() * factor
 
 
 def _refined(head: heads.StudentT, targets: Targets, centre: Tensor, root: Tensor) -> Tensor:
