@@ -1,4 +1,4 @@
-"""Modes of torch that callers may be in, and that what outlives a call must not depend on."""
+"""Global states of torch: modes that callers may be in, generators that are put back afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-__all__ = ["lasting_property", "plain"]
+__all__ = ["lasting_property", "plain", "seeded"]
 
 
 @contextmanager
@@ -26,6 +26,27 @@ def plain() -> Iterator[None]:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextmanager
+def seeded(
+    generator: torch.Generator | None, device: torch.device, below: int = 2**62
+) -> Iterator[None]:
+    """Code that draws from torch's global generators, on a seed from `generator`.
+
+    Args:
+        generator: gives the seed; the CPU's global one if None.
+        device: on which is drawn. Its generator and the CPU's are put back afterwards.
+        below: of which number the seed is.
+    """
+    source = None if generator is None else generator.device
+    seed = int(torch.randint(below, (), generator=generator, device=source))
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 

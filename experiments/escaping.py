@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from bayesagg_pyro.diagnostics._text import visible
+from bayesagg_pyro.diagnostics._report.text import visible
 
 __all__ = ["PlainConsole", "figure", "file_name", "latex", "markdown", "terminal", "visible"]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._modes import seeded
+from bayesagg_pyro._pieces import CACHE
 from bayesagg_pyro._state import (
     check_generator,
     finite,
@@ -26,8 +28,6 @@ from bayesagg_pyro.aggregation._natures import nature_of
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
 __all__ = ["Combined", "Rows"]
-
-_COLUMNS = 1 << 20  # of a chunk that is converted to float64 at once
 
 
 class Combined(NamedTuple):
@@ -246,17 +246,11 @@ class Rows:
             )
         return Rows(aggregator)
 
-    @contextlib.contextmanager
-    def _isolated(self, device: torch.device) -> Iterator[None]:
+    def _isolated(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
         """Let draws from the global generator follow ours, and give that back as it was."""
         if not self._nature.random:
-            yield
-            return
-        draw = torch.randint(2**63 - 1, (), generator=self.generator, device=self.generator.device)
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(int(draw))
-            yield
+            return contextlib.nullcontext()
+        return seeded(self.generator, device, 2**63 - 1)
 
     def __repr__(self) -> str:
         return f"Rows({self.aggregator!r})"
@@ -280,7 +274,7 @@ def _gramian(matrix: Tensor) -> Tensor:
     """Inner products of rows in the precision of head algebra, without a copy of the matrix."""
     dtype = linalg.head_dtype(matrix.device)
     total = torch.zeros(len(matrix), len(matrix), dtype=dtype, device=matrix.device)
-    for columns in matrix.split(_COLUMNS, dim=1):
+    for columns in matrix.split(CACHE, dim=1):
         exact = columns.to(dtype)
         total += exact @ exact.T
     return total

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro._state import named, part, read_generator, set_generator
 from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, observed_weights
 from bayesagg_pyro.aggregation._rows import Rows
@@ -15,8 +16,6 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["PerSample", "TorchJD"]
-
-_ELEMENTS = 1 << 24  # of the samples that are held at once
 
 
 class TorchJD(Aggregation):
@@ -115,17 +114,13 @@ class PerSample(Aggregation):
             set_generator(self.generator, self._waiting)
         direction = torch.zeros_like(grad.mean[0])
         weights: Tensor | None = None
-        left = self.samples
-        chunk = max(1, _ELEMENTS // grad.mean.numel())
-        while left:
-            count = min(chunk, left)
-            for draw in grad.sample((count,), generator=self.generator):
+        for drawn in slices(self.samples, fitting(grad.mean.numel(), 2 * LARGE)):
+            for draw in grad.sample((drawn.stop - drawn.start,), generator=self.generator):
                 result = self.aggregator.aggregate(_certain(draw, grad))
                 direction += result.direction / self.samples
                 if result.weights is not None:
                     share = result.weights / self.samples
                     weights = share if weights is None else weights + share
-            left -= count
         return Aggregated(direction, weights, observed=grad.observed)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -42,14 +42,6 @@ from bayesagg_pyro.diagnostics._gradients import (
 from bayesagg_pyro.diagnostics._importance import Importance, importance, psis
 from bayesagg_pyro.diagnostics._inference_data import to_inference_data
 from bayesagg_pyro.diagnostics._lines import read
-from bayesagg_pyro.diagnostics._page import Section, write_page
-from bayesagg_pyro.diagnostics._plot_posterior import (
-    plot_calibration,
-    plot_posterior,
-    plot_predictions,
-)
-from bayesagg_pyro.diagnostics._plot_record import plot_record
-from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features, plot_gradients
 from bayesagg_pyro.diagnostics._predictions import (
     Epistemic,
     Pit,
@@ -60,7 +52,19 @@ from bayesagg_pyro.diagnostics._predictions import (
 )
 from bayesagg_pyro.diagnostics._recorder import Recorder
 from bayesagg_pyro.diagnostics._reliability import Reliability, reliability
-from bayesagg_pyro.diagnostics._report import report
+from bayesagg_pyro.diagnostics._report.page import Section, write_page
+from bayesagg_pyro.diagnostics._report.plot_posterior import (
+    plot_calibration,
+    plot_posterior,
+    plot_predictions,
+)
+from bayesagg_pyro.diagnostics._report.plot_record import plot_record
+from bayesagg_pyro.diagnostics._report.plot_step import (
+    plot_aggregation,
+    plot_features,
+    plot_gradients,
+)
+from bayesagg_pyro.diagnostics._report.report import report
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, Threshold, judge
 
 __all__ = [

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._modes import seeded
 from bayesagg_pyro.diagnostics._moments import at_least
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import SettingError
@@ -198,10 +199,7 @@ def uniformity(values: Tensor, bins: int = 20) -> tuple[Tensor, Tensor]:
 
 
 def _targets(head: Head, truth: Tensor, features: Tensor, generator: torch.Generator) -> Targets:
-    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-    devices = [features.device] if features.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        torch.manual_seed(seed)
+    with seeded(generator, features.device, 2**31), torch.no_grad():
         values = head.likelihood(head(features.to(truth.dtype), truth)).sample()
     return head.parse_targets(values, len(features))
 

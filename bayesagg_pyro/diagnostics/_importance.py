@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import CACHE, fitting
 from bayesagg_pyro.diagnostics._moments import at_least
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import DtypeError
@@ -105,7 +106,7 @@ def importance(
         joint = torch.cat(
             [
                 log_joint(head, part, features.detach().double(), observed, prior)
-                for part in weight.split(max(1, 2**20 // max(1, len(features) * head.tasks)))
+                for part in weight.split(fitting(len(features) * head.tasks, CACHE))
             ]
         )
         log_weights, khat = psis(joint - own.log_prob(weight))

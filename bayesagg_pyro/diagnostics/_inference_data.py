@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import CACHE, fitting
 from bayesagg_pyro.diagnostics._moments import at_least
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
@@ -85,7 +86,7 @@ def _log_likelihood(head: Head, weight: Tensor, features: Tensor, observed: Targ
     features = features.detach().to(weight.dtype)
     parts = [
         -head.negative_log_probs(features, observed, part)
-        for part in weight.split(max(1, 2**20 // max(1, observed.values.numel())))
+        for part in weight.split(fitting(observed.values.numel(), CACHE))
     ]
     found = torch.cat(parts)
     return found if observed.weight is None else found * observed.weight.to(found.dtype)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import gradients, linalg
+from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._effective import WeightSums
 from bayesagg_pyro.engine.slot import HeadStep, Slot
@@ -68,7 +69,7 @@ def aggregate(
     batch = len(heads[0].features)
     size = _examples_at_once(aggregation, heads, memory)
     results, sums = [], []
-    for rows in _slices(batch, size):
+    for rows in slices(batch, size):
         grad = gradients.cat({one.slot.name: one.gradient(rows) for one in heads})
         result = aggregation.aggregate(grad)
         if result.weights is not None:
@@ -102,11 +103,6 @@ def _tasks_at_once(head: Head, scheme: Scheme, memory: int | None) -> int | None
     return None if head.tasks * each <= memory or not divisible(head) else max(1, memory // each)
 
 
-def _slices(length: int, size: int) -> Iterator[slice]:
-    """Cover 0 … length in pieces of at most `size`."""
-    return (slice(i, min(i + size, length)) for i in range(0, length, size))
-
-
 @dataclass(frozen=True)
 class _Parts:
     """The step of a head, some tasks at a time; whoever goes through again has all made again."""
@@ -119,7 +115,7 @@ class _Parts:
 
     def __iter__(self) -> Iterator[tuple[slice, Posterior, GradientDistribution]]:
         slot = self.slot
-        for rows in _slices(slot.head.tasks, self.tasks):
+        for rows in slices(slot.head.tasks, self.tasks):
             head, targets = part(slot.head, rows), self.targets.part(rows)
             posterior = slot.scheme.infer(head, self.features, targets, self.prior.part(rows))
             yield (

@@ -24,6 +24,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import CACHE, fitting, slices
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import Moments, check_tolerance, repeated, until
@@ -37,8 +38,6 @@ from bayesagg_pyro.targets import Targets
 
 __all__ = ["Conditional"]
 
-#: Entries of the largest temporary of a chunk of examples: 2²⁰ doubles are 8 MiB, near a cache.
-_CHUNK = 2**20
 #: Samples at most, where a tolerance asks for more.
 _LIMIT = 2**16
 
@@ -142,10 +141,9 @@ class Conditional(Estimator):
         c = head.classes
         coefficients = 2 * c if independent(posterior) else c + c * c
         per_example = head.tasks * coefficients * max(samples, head.in_features)
-        size = max(1, _CHUNK // per_example)
         parts = [
             self._chunk(head, posterior, design[rows], targets.examples(rows), z)
-            for rows in (slice(i, i + size) for i in range(0, len(design), size))
+            for rows in slices(len(design), fitting(per_example, CACHE))
         ]
         return Moments(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import CACHE, fitting, slices
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import Moments, refined
 from bayesagg_pyro.gradients._finish import finish
@@ -36,8 +37,6 @@ _NODES = 48
 _INNER, _OUTER = (3 - 6**0.5) ** 0.5, (3 + 6**0.5) ** 0.5
 _ROOTS = (-_OUTER, -_INNER, _INNER, _OUTER)
 _MASSES = tuple((3 + sign * 6**0.5) / 12 for sign in (-1, 1, 1, -1))
-#: Entries of the largest temporary of a chunk of examples, as in `_conditional`.
-_CHUNK = 2**20
 
 
 @register(Heteroscedastic, GaussianFamily)
@@ -47,8 +46,8 @@ def heteroscedastic_moments(
     """Mean and variance by a product rule over (f, s); the full covariance on request."""
     design = head.exact(features)
     posterior = posterior.to(design.device, design.dtype)
-    size = max(1, _CHUNK // (head.tasks * max(len(_ROOTS) * _NODES * 6, 4 * head.in_features)))
-    chunks = [slice(i, i + size) for i in range(0, len(design), size)]
+    each = head.tasks * max(len(_ROOTS) * _NODES * 6, 4 * head.in_features)
+    chunks = list(slices(len(design), fitting(each, CACHE)))
 
     def integrated(nodes: int) -> list[_Sums]:
         return [

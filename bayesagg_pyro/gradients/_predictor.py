@@ -16,13 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import BLOCK, fitting
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["PredictorTerms", "predictor_terms", "pull_back"]
-
-#: Entries of the largest temporary of a chunk of examples: 2²² doubles are 32 MiB.
-_CHUNK = 2**22
 
 
 class PredictorTerms(NamedTuple):
@@ -86,9 +84,8 @@ def pull_back(jacobian: Tensor, gradient: Tensor) -> Tensor:
 def _pulled_variance(jacobian: Tensor, posterior: GaussianFamily, size: int) -> Tensor:
     """Diagonal of Jᵀ S J, [tasks or 1, B, d]: the variance of the predictor along each column."""
     k, d = jacobian.shape[1:]
-    count = max(1, _CHUNK // (posterior.tasks * d * size))
     parts = []
-    for part in jacobian.split(count):
+    for part in jacobian.split(fitting(posterior.tasks * d * size, BLOCK)):
         columns = part.mT.reshape(-1, k)
         columns = torch.cat([columns, columns.new_zeros(len(columns), size - k)], 1)
         parts.append(posterior.project(columns).variance.unflatten(-1, (len(part), d)))

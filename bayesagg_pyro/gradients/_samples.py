@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro.gradients._predictor import pull_back
 from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import Posterior
@@ -20,9 +21,6 @@ __all__ = [
     "sampled_moments",
     "squares",
 ]
-
-#: Entries of the largest temporary of a chunk: 2²³ doubles are 64 MiB.
-_CHUNK = 2**23
 
 
 def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
@@ -131,10 +129,9 @@ def sampled_moments(
         generator: source of randomness.
         products: sums the products of centred gradients [n, tasks, B, d] over the first axis.
     """
-    size = max(1, min(samples, _CHUNK // head.numbers_per_draw(len(features))))
     total = CentredSums(products)
-    for start in range(0, samples, size):
-        weight = posterior.sample((min(size, samples - start),), generator=generator)
+    for part in slices(samples, fitting(head.numbers_per_draw(len(features)), LARGE)):
+        weight = posterior.sample((part.stop - part.start,), generator=generator)
         total.add(sampled_gradients(head, weight, features, targets))
     return total.mean, total.products / (samples - 1)
 

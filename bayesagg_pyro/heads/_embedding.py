@@ -7,12 +7,10 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro._pieces import BLOCK, fitting
 from bayesagg_pyro.heads._module import check_module, in_precision, output_size
 
 __all__ = ["Body", "Embedding"]
-
-#: Entries of the largest temporary of a Jacobian: 2²² doubles are 32 MiB.
-_CHUNK = 2**22
 
 
 class Embedding(nn.Module, ABC):
@@ -49,7 +47,7 @@ class Embedding(nn.Module, ABC):
 
     def jacobian(self, features: Tensor) -> Tensor:
         """∂φ/∂h for every example, [B, k, d]; nothing else is differentiated."""
-        size = max(1, _CHUNK // (self.out_features * max(self.in_features, self.out_features)))
+        size = fitting(self.out_features * max(self.in_features, self.out_features), BLOCK)
         return torch.cat([self._jacobian(part) for part in features.detach().split(size)])
 
     def _jacobian(self, features: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro._pieces import LARGE, fitting
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._batches import check_batches
 from bayesagg_pyro.heads._columns import Columns
@@ -21,9 +22,6 @@ from bayesagg_pyro.targets import RawTargets, Targets
 __all__ = ["FromPyro"]
 
 Kind = Literal["real", "binary", "class"]
-
-#: Entries of features times draws at once: 2²³ doubles are 64 MiB.
-_CHUNK = 2**23
 
 
 class FromPyro(SharedWeights):
@@ -219,7 +217,7 @@ class FromPyro(SharedWeights):
             if weight.ndim == 2:
                 return function(features, weight[0])
             draws = weight.reshape(-1, weight.shape[-1])
-            size = max(1, _CHUNK // (features.numel() * self.tasks))
+            size = fitting(features.numel() * self.tasks, LARGE)
             mapped = torch.func.vmap(function, in_dims=(None, 0), chunk_size=size)
             found: Tensor = mapped(features, draws).unflatten(0, weight.shape[:-2])
             return found

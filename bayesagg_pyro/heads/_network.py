@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro._pieces import LARGE, fitting
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body
@@ -18,9 +19,6 @@ from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Network"]
-
-#: Entries of the largest temporary when outputs at many draws are computed: 2²³ doubles, 64 MiB.
-_CHUNK = 2**23
 
 
 class Network(SharedWeights):
@@ -141,7 +139,7 @@ class Network(SharedWeights):
             if weight.ndim == 2:
                 return self._shaped(self.flat_outputs(features, weight[0]))
             draws = weight.reshape(-1, weight.shape[-1])
-            size = max(1, _CHUNK // (len(features) * self._widest))
+            size = fitting(len(features) * self._widest, LARGE)
             outputs = torch.func.vmap(self.flat_outputs, in_dims=(None, 0), chunk_size=size)(
                 features, draws
             )

@@ -19,7 +19,7 @@ from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
 
-__all__ = ["Iterative", "default_dtype", "seeded"]
+__all__ = ["Iterative", "default_dtype"]
 
 
 class Iterative(Scheme):
@@ -87,22 +87,6 @@ class Iterative(Scheme):
         self, joint: Joint, start: Posterior | None, generator: torch.Generator | None
     ) -> Posterior:
         """The posterior that belongs to a joint density; called with gradients enabled."""
-
-
-@contextmanager
-def seeded(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
-    """Code that draws from torch's global generators, on a seed from `generator`.
-
-    The global generators are put back afterwards; without a `generator` the CPU's gives the seed.
-    """
-    source = None if generator is None else generator.device
-    seed = int(torch.randint(2**62, (), generator=generator, device=source))
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 @contextmanager

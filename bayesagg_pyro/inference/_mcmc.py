@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, get_args
@@ -11,15 +10,16 @@ import torch
 from pyro.infer import HMC as PyroHMC
 from pyro.infer import MCMC
 from pyro.infer import NUTS as PyroNUTS
-from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
+from bayesagg_pyro._modes import seeded
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.inference._iterative import Iterative, seeded
+from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._scheme import Refresh
 from bayesagg_pyro.inference._whitening import DenseWhitening, Whiten, approximate
 from bayesagg_pyro.posteriors import Empirical, Posterior
+from bayesagg_pyro.posteriors._chains import effective_size, r_hat
 
 __all__ = ["HMC", "NUTS"]
 
@@ -100,8 +100,8 @@ class _Sampler(Iterative):
             whitening.centre.info,
             divergences=torch.tensor(divergences, device=z.device),
             acceptance=torch.tensor(acceptance, dtype=z.dtype, device=z.device),
-            r_hat=split_gelman_rubin(weight, chain_dim=0, sample_dim=1),
-            ess=_effective(weight),
+            r_hat=r_hat(weight),
+            ess=effective_size(weight),
         )
         return Empirical(weight.flatten(0, 1), self.chains, info=info)
 
@@ -207,15 +207,3 @@ class _JitteredHMC(PyroHMC):
     def num_steps(self) -> int:
         length: float = self.trajectory_length * (0.5 + float(torch.rand(())))
         return max(1, min(_MOST_STEPS, round(length / float(self.step_size))))
-
-
-def _effective(weight: Tensor) -> Tensor:
-    """Effective sample size of [chains, draws, tasks, P], at most S log10 S of S draws.
-
-    Chains whose draws alternate have negative autocorrelations, whose estimated sum can pass any
-    bound or change its sign; the cap is that of Stan.
-    """
-    found: Tensor = effective_sample_size(weight, chain_dim=0, sample_dim=1)
-    count = weight.shape[0] * weight.shape[1]
-    most = count * math.log10(count)
-    return torch.where((found <= 0) | (found > most), most, found)

@@ -13,9 +13,10 @@ from pyro.infer import Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
 
+from bayesagg_pyro._modes import seeded
 from bayesagg_pyro.errors import NumericalError, SettingError
 from bayesagg_pyro.inference._guides import DiagonalGuide, FullGuide, GaussianGuide, LowRankGuide
-from bayesagg_pyro.inference._iterative import Iterative, default_dtype, seeded
+from bayesagg_pyro.inference._iterative import Iterative, default_dtype
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._scheme import Refresh
 from bayesagg_pyro.inference._whitening import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
@@ -132,8 +133,8 @@ class PackedGaussian(GaussianFamily):
         if not super().sound():
             return False
         try:
-            for start in range(0, self.tasks, 64):
-                self.part(slice(start, start + 64)).variance  # noqa: B018
+            for rows in slices(self.tasks, 64):
+                self.part(rows).variance  # noqa: B018
         except NumericalError:
             return False
         return True

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._modes import seeded
 from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.heads import Head, Network
 from bayesagg_pyro.predictive._laws import TakesTargets
 
-__all__ = ["PredictiveDistribution", "beside", "log_likelihood", "seeded"]
+__all__ = ["PredictiveDistribution", "beside", "log_likelihood"]
 
 
 class PredictiveDistribution(TakesTargets, TorchDistribution):
@@ -67,24 +68,8 @@ class PredictiveDistribution(TakesTargets, TorchDistribution):
         with torch.no_grad():
             if generator is None:
                 return self.draw(shape)
-            with seeded(generator):
+            with seeded(generator, generator.device, 2**31 - 1):
                 return self.draw(shape)
-
-
-class seeded:
-    """torch's global generator, seeded from another one and put back afterwards."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        device = generator.device
-        self._seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
-        self._fork = torch.random.fork_rng()
-
-    def __enter__(self) -> None:
-        self._fork.__enter__()
-        torch.manual_seed(self._seed)
-
-    def __exit__(self, *error: object) -> None:
-        self._fork.__exit__(*error)  # type: ignore[arg-type]
 
 
 def beside(parts: Tensor, value: Tensor) -> Tensor:

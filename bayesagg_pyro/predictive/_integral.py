@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from bayesagg_pyro._pieces import BLOCK, fitting
+
 __all__ = ["log_expectation"]
 
 #: Enough for bends away from the peak, such as a logistic that has become a step.
@@ -29,8 +31,6 @@ _FAR = 1e30
 _SPAN = 30.0
 #: Below exp(−_NEGLIGIBLE) of the peak nothing is left in double precision.
 _NEGLIGIBLE = 700.0
-#: Entries of the largest temporary.
-_CHUNK = 2**22
 
 
 def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
         with torch.no_grad():
             top = function(peak) - 0.5 * peak.square() - _NEGLIGIBLE
     unit = torch.arange(_NODES, dtype=like.dtype, device=like.device)
-    for part in unit.split(max(1, _CHUNK // max(1, like.numel()))):
+    for part in unit.split(fitting(like.numel(), BLOCK)):
         v = low + step * part.reshape(-1, *[1] * like.ndim)
         z = peak + width * v.sinh()
         weight = v.cosh().log() - 0.5 * z.square()

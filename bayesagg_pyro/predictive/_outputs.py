@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import BLOCK, fitting, slices
 from bayesagg_pyro.heads import Head, OnePredictor
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 
 __all__ = ["drawn_outputs", "joint_outputs", "predictor"]
-
-#: Entries of the largest temporary of a chunk of draws.
-_CHUNK = 2**22
 
 
 def predictor(
@@ -55,13 +53,12 @@ def drawn_outputs(
         generator = torch.Generator(features.device).manual_seed(0)
     weight: Any = posterior.samples if isinstance(posterior, Empirical) else None
     count = samples if weight is None else len(weight)
-    size = max(1, _CHUNK // (len(features) * head.tasks * head.outputs_per_task))
-    for start in range(0, count, size):
-        n = min(size, count - start)
+    size = fitting(len(features) * head.tasks * head.outputs_per_task, BLOCK)
+    for part in slices(count, size):
         drawn = (
-            posterior.sample((n,), generator=generator)
+            posterior.sample((part.stop - part.start,), generator=generator)
             if weight is None
-            else weight[start : start + n]
+            else weight[part]
         )
         with following(features):
             outputs = head(features.to(dtype), drawn.detach())

@@ -15,10 +15,10 @@ import bayesagg_pyro
 PACKAGE = Path(bayesagg_pyro.__file__).parent
 #: Stages in the order in which they are read; those in one row do not know each other.
 ORDER = [
-    ["errors", "_modes", "_torch_distribution", "quadrature"],
+    ["errors", "_modes", "_pieces", "_torch_distribution", "quadrature"],
     ["_state", "targets", "linalg"],
     ["posteriors"],
-    ["heads"],
+    ["heads", "validity"],
     ["predictive", "inference", "gradients"],
     ["priors", "aggregation"],
     ["engine"],
@@ -129,6 +129,12 @@ def faults(trees: dict[str, ast.Module]) -> list[str]:
 
 
 TREES = modules(PACKAGE)
+
+
+def test_numbers_know_nothing_of_figures_and_pages() -> None:
+    report = "diagnostics._report"
+    known = [i for i in imports(TREES) if i.of.startswith(report) and not i.by.startswith(report)]
+    assert {i.by for i in known} == {"diagnostics"}
 
 
 def test_every_stage_imports_those_before_it_alone() -> None:

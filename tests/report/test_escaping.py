@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bayesagg_pyro.diagnostics._page import Section, write_page
+from bayesagg_pyro.diagnostics._report.page import Section, write_page
 from experiments import escaping, figures
 from experiments.files import write_json
 from experiments.report.figures import draw

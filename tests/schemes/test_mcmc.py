@@ -7,6 +7,7 @@ import torch
 from problems import F64, Linear, by_grid, normal, seed
 
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
+from bayesagg_pyro.posteriors._chains import effective_size
 
 
 @pytest.mark.slow
@@ -82,13 +83,11 @@ def test_whitening_makes_the_units_of_features_irrelevant(rng) -> None:
 
 
 def test_chains_that_alternate_have_a_bounded_effective_size() -> None:
-    from bayesagg_pyro.inference._mcmc import _effective
-
     flip = torch.tensor([1.0, -1.0], dtype=F64).repeat(50)
     draws = (flip + 0.1 * torch.randn(100, dtype=F64, generator=seed())).reshape(1, 100, 1, 1)
-    assert float(_effective(draws)) == pytest.approx(200)
+    assert float(effective_size(draws)) == pytest.approx(200)
     walk = torch.randn(100, dtype=F64, generator=seed()).cumsum(0).reshape(1, 100, 1, 1)
-    assert float(_effective(walk)) < 20
+    assert float(effective_size(walk)) < 20
 
 
 def test_an_empirical_prior_stands_for_the_gaussian_of_its_moments(rng) -> None:

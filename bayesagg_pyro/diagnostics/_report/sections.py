@@ -14,9 +14,13 @@ from torch import Tensor
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.diagnostics import _aggregation, _diagonal, _features, _gradients
 from bayesagg_pyro.diagnostics._lines import read
-from bayesagg_pyro.diagnostics._page import Section
-from bayesagg_pyro.diagnostics._plot_record import plot_record
-from bayesagg_pyro.diagnostics._plot_step import plot_aggregation, plot_features, plot_gradients
+from bayesagg_pyro.diagnostics._report.page import Section
+from bayesagg_pyro.diagnostics._report.plot_record import plot_record
+from bayesagg_pyro.diagnostics._report.plot_step import (
+    plot_aggregation,
+    plot_features,
+    plot_gradients,
+)
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, owned
 from bayesagg_pyro.errors import NumericalError, SettingError
 from bayesagg_pyro.gradients import GradientDistribution

@@ -10,10 +10,10 @@ import torch
 
 from bayesagg_pyro.diagnostics._calibration import LEVELS, Calibration
 from bayesagg_pyro.diagnostics._distance import AgainstReference
-from bayesagg_pyro.diagnostics._figure import PALETTE, bars, canvas, limit, look, save, style
 from bayesagg_pyro.diagnostics._importance import Importance
 from bayesagg_pyro.diagnostics._predictions import Epistemic, Pit
 from bayesagg_pyro.diagnostics._reliability import Reliability
+from bayesagg_pyro.diagnostics._report.figure import PALETTE, bars, canvas, limit, look, save, style
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
 if TYPE_CHECKING:

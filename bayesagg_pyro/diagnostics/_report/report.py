@@ -13,16 +13,16 @@ from bayesagg_pyro.diagnostics._chains import convergence
 from bayesagg_pyro.diagnostics._conditioning import conditioning
 from bayesagg_pyro.diagnostics._distance import AgainstReference, against_reference
 from bayesagg_pyro.diagnostics._importance import Importance, importance
-from bayesagg_pyro.diagnostics._page import Section, write_page
-from bayesagg_pyro.diagnostics._plot_posterior import plot_posterior
-from bayesagg_pyro.diagnostics._predicted import predictions_section
-from bayesagg_pyro.diagnostics._row import task_names
-from bayesagg_pyro.diagnostics._sections import (
+from bayesagg_pyro.diagnostics._report.page import Section, write_page
+from bayesagg_pyro.diagnostics._report.plot_posterior import plot_posterior
+from bayesagg_pyro.diagnostics._report.predicted import predictions_section
+from bayesagg_pyro.diagnostics._report.sections import (
     aggregation_section,
     feature_section,
     gradient_section,
     training_section,
 )
+from bayesagg_pyro.diagnostics._row import task_names
 from bayesagg_pyro.diagnostics._thresholds import Check, owned
 from bayesagg_pyro.engine import BayesAgg
 from bayesagg_pyro.errors import SettingError

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bayesagg_pyro.diagnostics._aggregation import Conflicts, Update, Weights
 from bayesagg_pyro.diagnostics._features import Spectrum
-from bayesagg_pyro.diagnostics._figure import PALETTE, bars, canvas, limit, save, style
 from bayesagg_pyro.diagnostics._gradients import Moments, Normality, SignalToNoise
+from bayesagg_pyro.diagnostics._report.figure import PALETTE, bars, canvas, limit, save, style
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
 if TYPE_CHECKING:

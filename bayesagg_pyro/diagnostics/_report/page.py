@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayesagg_pyro.diagnostics._figure import png
-from bayesagg_pyro.diagnostics._text import html
+from bayesagg_pyro.diagnostics._report.figure import png
+from bayesagg_pyro.diagnostics._report.text import html
 from bayesagg_pyro.diagnostics._thresholds import Check
 
 if TYPE_CHECKING:

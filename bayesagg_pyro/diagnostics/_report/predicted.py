@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.diagnostics._page import Section
-from bayesagg_pyro.diagnostics._plot_posterior import plot_predictions
 from bayesagg_pyro.diagnostics._predictions import (
     Epistemic,
     Pit,
@@ -17,8 +15,10 @@ from bayesagg_pyro.diagnostics._predictions import (
     pit,
 )
 from bayesagg_pyro.diagnostics._reliability import Reliability, reliability
+from bayesagg_pyro.diagnostics._report.page import Section
+from bayesagg_pyro.diagnostics._report.plot_posterior import plot_predictions
 from bayesagg_pyro.diagnostics._thresholds import Check, owned
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import FromPyro, Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
@@ -47,10 +47,7 @@ def predictions_section(
         values = targets[name].values
         factor = targets[name].factor(torch.float64)
         seen = torch.ones_like(values, dtype=torch.bool) if factor is None else factor > 0
-        try:
-            predictive: Any = head.predictive(features, posteriors[name])
-        except NotImplementedError:  # no closed form: average over draws
-            predictive = _Mixture(head, posteriors[name], features, generator)
+        predictive = head.predictive(features, posteriors[name])
         if not seen.any():
             notes.append(f"{name}: no target is observed, so there is nothing to judge.")
             continue
@@ -79,33 +76,6 @@ def predictions_section(
     return Section("Predictions", text, figures, checks, notes)
 
 
-class _Mixture:
-    """The predictive distribution as the mean over draws of the weights."""
-
-    def __init__(
-        self, head: Head, posterior: Posterior, features: Tensor, generator: torch.Generator
-    ) -> None:
-        weight = posterior.sample((_DRAWS,), generator=generator)
-        self._parts: Any = head.likelihood(head(features.detach().to(weight.dtype), weight))
-
-    @property
-    def probs(self) -> Tensor:
-        """Of a 1, [B, tasks], or of classes, [B, tasks, C]."""
-        probabilities: Tensor = self._parts.probs
-        return probabilities.mean(0)
-
-    @property
-    def mean(self) -> Tensor:
-        """[B, tasks]."""
-        mean: Tensor = self._parts.mean
-        return mean.mean(0)
-
-    def cdf(self, values: Tensor) -> Tensor:
-        """[B, tasks]."""
-        below: Tensor = self._parts.cdf(values)
-        return below.mean(0)
-
-
 def _has_cdf(predictive: Any) -> bool:
     try:
         predictive.cdf(predictive.mean)
@@ -120,5 +90,6 @@ def _spread(
     """Standard deviation of E[y | h, w] over weights, [B, tasks]."""
     weight = posterior.sample((_DRAWS,), generator=generator)
     outputs = head(features.detach().to(weight.dtype), weight)
-    mean: Tensor = head.likelihood(outputs).mean
+    # A Pyro model's outputs are the means themselves.
+    mean: Tensor = outputs if isinstance(head, FromPyro) else head.likelihood(outputs).mean
     return mean.double().std(0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bayesagg_pyro.diagnostics._figure import canvas, legend, limit, lines, save, style
+from bayesagg_pyro.diagnostics._report.figure import canvas, legend, limit, lines, save, style
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 from bayesagg_pyro.errors import SettingError
 
