@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro._state import named, part, read_generator, set_generator
 from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, observed_weights
-from bayesagg_pyro.aggregation._rows import Rows
+from bayesagg_pyro.aggregation._matrix_aggregator import MatrixAggregator
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
@@ -34,7 +34,7 @@ class TorchJD(Aggregation):
     """
 
     def __init__(self, aggregator: Any, *, generator: torch.Generator | None = None) -> None:
-        self.rows = Rows(aggregator, generator=generator)
+        self.rows = MatrixAggregator(aggregator, generator=generator)
         self.scale = self.rows.scale
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
@@ -149,7 +149,7 @@ def _certain(draw: Tensor, grad: GradientDistribution) -> GradientDistribution:
     if grad.observed is not None:
         mean = torch.where(grad.observed[..., None], mean, 0.0)
     return GradientDistribution(
-        mean, torch.zeros_like(mean), grad.observed, grad.groups, scale=grad.loss_scale()
+        mean, torch.zeros_like(mean), grad.observed, grad.groups, batch_loss_scale=grad.loss_scale()
     )
 
 

@@ -214,7 +214,7 @@ def uncertainty_pull(
     if not linear or not isinstance(posterior, GaussianFamily):
         return None
     observed = head.parse_targets(targets, len(features))
-    design = head.exact(features)
+    design = head.design_matrix(features)
     size = head.in_features
     pull = posterior.project(design).cross[..., :size].expand(head.tasks, -1, -1)
     residual = (design @ posterior.mean.mT - observed.values.to(design.dtype)).mT

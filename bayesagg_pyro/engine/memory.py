@@ -182,6 +182,6 @@ def _in_parts(parts: _Parts) -> HeadStep:
         torch.cat(observed) if observed else None,
         covariance=parts.covariance,
         sampler=parts.sample,
-        scale=torch.cat(scales) if scales else None,
+        batch_loss_scale=torch.cat(scales) if scales else None,
     )
     return _InParts(parts.slot, features, targets, parts.prior, whole, 0, moments)

@@ -345,7 +345,7 @@ class HeadStep:
         )
         if targets.mask is None:
             return grad
-        return replace(grad, scale=loss_scale(targets.mask.mT, grad.mean.dtype))
+        return replace(grad, batch_loss_scale=loss_scale(targets.mask.mT, grad.mean.dtype))
 
     def hold(self, validity: Validity) -> None:
         """Keep the posterior for later steps."""

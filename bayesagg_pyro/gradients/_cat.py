@@ -74,7 +74,7 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
 
 def _scales(grads: list[GradientDistribution]) -> Tensor | None:
     """Loss scales of all tasks where some are of a larger batch; else they follow from the mask."""
-    if all(g.scale is None for g in grads):
+    if all(g.batch_loss_scale is None for g in grads):
         return None
     scales = [(g.loss_scale(), g) for g in grads]
     return torch.cat(

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._pieces import CACHE, fitting, slices
+from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._error import Moments, check_tolerance, repeated, until
+from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._logit_laws import dense_law, independent, independent_law
@@ -74,7 +75,7 @@ class Conditional(Estimator):
             raise SettingError(f"Conditional needs at least 2 samples, not {samples}")
         self.samples = samples
         self.sobol = sobol
-        self.tolerance = check_tolerance(tolerance)
+        self.tolerance = positive_or_none("tolerance", tolerance)
         self.generator = generator
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
@@ -105,7 +106,7 @@ class Conditional(Estimator):
         self.check(head, type(posterior))
         assert isinstance(head, Categorical)
         assert isinstance(posterior, GaussianFamily)
-        design = head.exact(features)
+        design = head.design_matrix(features)
         posterior = posterior.to(design.device, design.dtype)
 
         def moments(samples: int, generator: torch.Generator | None) -> Moments:

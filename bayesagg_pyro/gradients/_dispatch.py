@@ -97,7 +97,7 @@ def _weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistributio
     return replace(
         grad,
         observed=counted if grad.observed is None else grad.observed & counted,
-        scale=grad.mean.new_ones(grad.tasks, 1, 1) if scale is None else scale,
+        batch_loss_scale=grad.mean.new_ones(grad.tasks, 1, 1) if scale is None else scale,
         mean=times(grad.mean, factor),
         variance=times(grad.variance, square),
         covariance=covariance and (lambda: times(covariance(), square[..., None])),

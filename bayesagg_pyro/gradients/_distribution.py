@@ -43,7 +43,8 @@ class GradientDistribution:
         groups: which rows belong to which named head, once several are joined.
         covariance: makes the full covariance [tasks, B, d, d] when somebody asks for it.
         sampler: draws [S, tasks, B, d] from the exact distribution.
-        scale: `loss_scale` of the batch of which these are some examples; None if they are all.
+        batch_loss_scale: `loss_scale` of the batch of which these are some examples; None if they
+            are all.
         error: estimates the moments' own error when somebody asks for it.
     """
 
@@ -53,7 +54,7 @@ class GradientDistribution:
     groups: Mapping[str, slice] = field(default_factory=dict)
     covariance: Callable[[], Tensor] | None = None
     sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
-    scale: Tensor | None = None
+    batch_loss_scale: Tensor | None = None
     error: Callable[[], MomentError] | None = None
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class GradientDistribution:
             self.groups,
             covariance and (lambda: covariance()[:, rows]),
             sampler and (lambda count, generator: sampler(count, generator)[:, :, rows]),
-            scale=self.loss_scale(),
+            batch_loss_scale=self.loss_scale(),
             error=error and (lambda: MomentError(*(e[:, rows] for e in error()))),
         )
 
@@ -137,8 +138,8 @@ class GradientDistribution:
         A task's loss averages over its own n_t observed examples, the update over all B; the factor
         makes the two agree. It is 0 for a task without any observation.
         """
-        if self.scale is not None or self.observed is None:
-            return self.scale
+        if self.batch_loss_scale is not None or self.observed is None:
+            return self.batch_loss_scale
         return loss_scale(self.observed, self.mean.dtype)
 
 

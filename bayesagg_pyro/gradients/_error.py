@@ -11,10 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 
-__all__ = ["REPEATS", "Moments", "check_tolerance", "refined", "repeated", "until"]
+__all__ = ["REPEATS", "Moments", "refined", "repeated", "until"]
 
 #: Independent repetitions behind a sampled standard error, which is right to 18 %.
 REPEATS = 16
@@ -52,13 +51,6 @@ def repeated(
     return MomentError(
         *(torch.stack(each).std(0) * math.sqrt(share) for each in zip(*found, strict=True))
     )
-
-
-def check_tolerance(tolerance: float | None) -> float | None:
-    """The tolerance of an estimator, or an error."""
-    if tolerance is not None and not 0 < tolerance < math.inf:
-        raise SettingError(f"tolerance must be positive and finite, or None, not {tolerance!r}")
-    return tolerance
 
 
 def until(

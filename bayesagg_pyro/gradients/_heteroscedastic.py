@@ -44,7 +44,7 @@ def heteroscedastic_moments(
     head: Heteroscedastic, posterior: GaussianFamily, features: Tensor, targets: Targets
 ) -> GradientDistribution:
     """Mean and variance by a product rule over (f, s); the full covariance on request."""
-    design = head.exact(features)
+    design = head.design_matrix(features)
     posterior = posterior.to(design.device, design.dtype)
     each = head.tasks * max(len(_ROOTS) * _NODES * 6, 4 * head.in_features)
     chunks = list(slices(len(design), fitting(each, CACHE)))

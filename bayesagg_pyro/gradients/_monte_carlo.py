@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._error import REPEATS, Moments, check_tolerance, repeated, until
+from bayesagg_pyro.gradients._error import REPEATS, Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._point import AtPoint
@@ -54,7 +55,7 @@ class MonteCarlo(Estimator):
         if samples < 2:
             raise SettingError(f"MonteCarlo needs at least 2 samples, not {samples}")
         self.samples = samples
-        self.tolerance = check_tolerance(tolerance)
+        self.tolerance = positive_or_none("tolerance", tolerance)
         self.generator = generator
 
     def estimate(

@@ -48,7 +48,7 @@ def predictor_terms(
         features: [B, d].
         dtype: of a linear head's cross-covariances, as in `GaussianFamily.project`.
     """
-    design = head.exact(features)
+    design = head.design_matrix(features)
     linear = head.embedding is None
     cross, variance = posterior.project(design, dtype if linear else None)
     mean = design @ posterior.mean.mT

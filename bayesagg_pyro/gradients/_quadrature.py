@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._error import Moments, check_tolerance, refined, until
+from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._predictor import predictor_terms
@@ -64,7 +65,7 @@ class Quadrature(Estimator):
         if nodes is not None and nodes < 8:
             raise SettingError(f"Quadrature needs at least 8 nodes, not {nodes}")
         self.nodes = nodes
-        self.tolerance = check_tolerance(tolerance)
+        self.tolerance = positive_or_none("tolerance", tolerance)
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
         """Refuse more than one predictor, and what is no Gaussian."""
@@ -102,7 +103,7 @@ class Quadrature(Estimator):
             predictor = _one_predictor(head, posterior, features, targets)
         else:
             assert isinstance(head, Categorical)
-            predictor = _two_classes(head, posterior, head.exact(features), targets)
+            predictor = _two_classes(head, posterior, head.design_matrix(features), targets)
         return until(
             self.tolerance,
             partial(_moments, head, posterior, predictor, features, targets),

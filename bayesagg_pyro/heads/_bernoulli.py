@@ -9,9 +9,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import positive_setting
 
 __all__ = ["Bernoulli"]
 
@@ -57,7 +57,7 @@ class Bernoulli(OnePredictor):
             name=name,
         )
         if pos_weight is not None:
-            pos_weight = positive_setting("pos_weight", pos_weight, tasks)
+            pos_weight = positive_each("pos_weight", pos_weight, tasks)
         self.register_buffer("pos_weight", pos_weight)
 
     def likelihood(self, outputs: Tensor) -> Any:
@@ -88,7 +88,7 @@ class Bernoulli(OnePredictor):
         return self.weighed(slope, targets), self.weighed(curvature, targets)
 
     @property
-    def demand(self) -> str:
+    def support_description(self) -> str:
         """What targets are."""
         return "binary targets are 0 or 1"
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro._settings import positive_each
+from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import TargetKind
 
@@ -63,15 +63,9 @@ class Categorical(Head):
         )
         self.classes = classes
         if class_weight is not None:
-            class_weight = torch.as_tensor(class_weight, dtype=torch.float64, device="cpu")
-            if class_weight.shape != (classes,):
-                raise ShapeError(
-                    f"class_weight must hold one number for each of {classes} classes, "
-                    f"not be of shape {list(class_weight.shape)}"
-                )
-            if not (class_weight.isfinite() & (class_weight > 0)).all():
-                raise SettingError(f"class_weight must be positive and finite, not {class_weight}")
-            class_weight = class_weight.detach().clone().to(torch.get_default_device())
+            class_weight = positive_each(
+                "class_weight", class_weight, classes, "classes", one_for_all=False
+            )
         self.register_buffer("class_weight", class_weight)
 
     def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -97,7 +91,7 @@ class Categorical(Head):
         return None if self.class_weight is None else self.class_weight[targets]
 
     @property
-    def demand(self) -> str:
+    def support_description(self) -> str:
         """What targets are."""
         return f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import positive_setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -75,7 +75,7 @@ class Gaussian(OnePredictor):
                 )
             self.noise = "learned"
             noise_scale = [1.0] * tasks
-        self.register_buffer("noise_scale", positive_setting("noise_scale", noise_scale, tasks))
+        self.register_buffer("noise_scale", positive_each("noise_scale", noise_scale, tasks))
 
     def learn_noise(self) -> Self:
         """Let the data choose τ, as `noise_scale="learned"` does; returns itself.
@@ -93,7 +93,7 @@ class Gaussian(OnePredictor):
         Raises:
             SettingError, ShapeError: as for the constructor.
         """
-        scale = positive_setting("noise_scale", noise_scale, self.tasks)
+        scale = positive_each("noise_scale", noise_scale, self.tasks)
         if scale.ndim > self.noise_scale.ndim:
             raise ShapeError(
                 f"head {self.site!r} has one noise scale for all its tasks; make it with "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import positive
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._input import (
     TargetKind,
@@ -69,8 +69,7 @@ class Head(LinearOutputs, ABC):
         missing: Literal["error", "nan"] = "error",
         name: str | None = None,
     ) -> None:
-        if not (prior_variance > 0 and math.isfinite(prior_variance)):
-            raise SettingError(f"prior_variance must be positive and finite, not {prior_variance}")
+        positive("prior_variance", prior_variance)
         if missing not in ("error", "nan"):
             raise SettingError(f'missing must be "error" or "nan", not {missing!r}')
         super().__init__(
@@ -117,7 +116,7 @@ class Head(LinearOutputs, ABC):
         return values if weight is None else values * weight.to(values.dtype)
 
     @property
-    def demand(self) -> str:
+    def support_description(self) -> str:
         """What a message says targets are where some are not; empty where all finite ones are."""
         return ""
 
@@ -139,8 +138,8 @@ class Head(LinearOutputs, ABC):
         Raises:
             SettingError: naming the first one and what targets are.
         """
-        if self.demand:
-            refuse_targets(self, targets, self._supported(targets), self.demand)
+        if self.support_description:
+            refuse_targets(self, targets, self._supported(targets), self.support_description)
 
     def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
         """`loss` at the point estimate or at given weights, [..., B, tasks].

@@ -165,7 +165,7 @@ class LinearOutputs(Contract):
             outputs = outputs.unflatten(-1, (self.tasks, self.outputs_per_task))
             return outputs
 
-    def exact(self, features: Tensor, *, attached: bool = False) -> Tensor:
+    def design_matrix(self, features: Tensor, *, attached: bool = False) -> Tensor:
         """Design matrix in the precision of head algebra, [B, D].
 
         Args:

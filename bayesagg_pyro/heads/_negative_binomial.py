@@ -9,9 +9,10 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import are_counts, positive_setting
+from bayesagg_pyro.heads._settings import are_counts
 from bayesagg_pyro.quadrature import Transition
 
 __all__ = ["NegativeBinomial"]
@@ -62,7 +63,7 @@ class NegativeBinomial(OnePredictor):
             missing=missing,
             name=name,
         )
-        self.register_buffer("dispersion", positive_setting("dispersion", dispersion, tasks))
+        self.register_buffer("dispersion", positive_each("dispersion", dispersion, tasks))
 
     def likelihood(self, outputs: Tensor) -> Any:
         """NegativeBinomial(r, logits = u + log α), batch shape [..., B, tasks]."""
@@ -94,7 +95,7 @@ class NegativeBinomial(OnePredictor):
         return Transition(-self.dispersion.log(), 1.0)
 
     @property
-    def demand(self) -> str:
+    def support_description(self) -> str:
         """What targets are."""
         return "counts are 0, 1, 2, ..."
 

@@ -69,7 +69,7 @@ class OnePredictor(Head, ABC):
 
         Differentiable in the features.
         """
-        design = self.exact(features, attached=True)
+        design = self.design_matrix(features, attached=True)
         mean = design @ posterior.mean.mT
         variance = posterior.project(design).variance.mT
         residual = None

@@ -118,7 +118,7 @@ class Ordinal(OnePredictor):
         )
 
     @property
-    def demand(self) -> str:
+    def support_description(self) -> str:
         """What targets are."""
         return f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
 

@@ -79,7 +79,7 @@ class Poisson(OnePredictor):
         return EXPONENTIAL
 
     @property
-    def demand(self) -> str:
+    def support_description(self) -> str:
         """What targets are."""
         return "counts are 0, 1, 2, ..."
 

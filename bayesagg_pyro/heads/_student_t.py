@@ -9,8 +9,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import positive_setting
 from bayesagg_pyro.quadrature import Transition
 
 __all__ = ["StudentT"]
@@ -62,8 +62,8 @@ class StudentT(OnePredictor):
             missing=missing,
             name=name,
         )
-        self.register_buffer("df", positive_setting("df", df, tasks))
-        self.register_buffer("scale", positive_setting("scale", scale, tasks))
+        self.register_buffer("df", positive_each("df", df, tasks))
+        self.register_buffer("scale", positive_each("scale", scale, tasks))
 
     def likelihood(self, outputs: Tensor) -> Any:
         """StudentT(ν, u, τ), batch shape [..., B, tasks]."""

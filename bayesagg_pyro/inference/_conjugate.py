@@ -64,7 +64,7 @@ class Conjugate(Scheme):
         head = gaussian(head, "Conjugate inference")
         known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
         observed = head.parse_targets(targets, len(features))
-        design = head.exact(features)
+        design = head.design_matrix(features)
         known = known.to(design.device, design.dtype)
         residual = observed.values.to(design.dtype) - design @ known.mean.mT
         noise = noise_precision(head, design)
@@ -95,7 +95,7 @@ class Conjugate(Scheme):
         head = gaussian(head, "Conjugate inference")
         known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
         observed = head.parse_targets(targets, len(features))
-        design = head.exact(features)
+        design = head.design_matrix(features)
         known = known.to(design.device, design.dtype)
         residual = observed.values.to(design.dtype) - design @ known.mean.mT
         precision, shift = data_terms(

@@ -57,7 +57,7 @@ def check_tasks(head: Head) -> None:
 def chunk_of(head: Head, features: Tensor, targets: Targets) -> Chunk:
     """Some examples as the head's expansion takes them, detached and in the precision it has."""
     if _linear(head):
-        return Chunk(head.exact(features), targets)
+        return Chunk(head.design_matrix(features), targets)
     return Chunk(features.detach().to(linalg.head_dtype(features.device)), targets)
 
 

@@ -78,7 +78,7 @@ class GaussianStatistics(Statistics):
 
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's terms to the sums."""
-        design = self._head.exact(features)
+        design = self._head.design_matrix(features)
         values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
         weighted = values if factor is None else values * factor
         count = targets.counts().to(design.dtype)

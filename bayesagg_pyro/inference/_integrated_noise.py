@@ -74,7 +74,7 @@ class IntegratedNoise(Scheme):
             head.check_features(features)
         head, known = self.known(head, prior)
         observed = head.parse_targets(targets, len(features))
-        design = head.exact(features)
+        design = head.design_matrix(features)
         known = known.to(design.device, design.dtype)
         values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)
         weight = torch.ones_like(values) if factor is None else factor
@@ -105,7 +105,7 @@ class IntegratedNoise(Scheme):
         """
         head, known = self.known(head, prior)
         observed = head.parse_targets(targets, len(features))
-        design = head.exact(features)
+        design = head.design_matrix(features)
         known = known.to(design.device, design.dtype)
         first = self.known(head, base)[1].to(design.device, design.dtype)
         values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)

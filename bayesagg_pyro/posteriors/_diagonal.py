@@ -85,7 +85,7 @@ class DiagonalGaussian(GaussianFamily):
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Weights m + ε / sqrt(λ), [*sample_shape, tasks, P]."""
-        return self._mean + self.noise(sample_shape, generator) * self.precision.rsqrt()
+        return self._mean + self._standard_normal(sample_shape, generator) * self.precision.rsqrt()
 
     @property
     def precision_log_det(self) -> Tensor:

@@ -158,7 +158,7 @@ class GaussianFamily(Posterior):
                 self.info = replace(other.info, jitter=mine["jitter"])
         return self
 
-    def noise(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
+    def _standard_normal(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Standard normal draws, [*sample_shape, tasks, P]."""
         return torch.randn(
             (*sample_shape, *self._mean.shape),

@@ -140,7 +140,7 @@ class Gaussian(GaussianFamily):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Weights m + L⁻ᵀ ε, [*sample_shape, tasks, P]."""
-        noise = self.noise(sample_shape, generator)
+        noise = self._standard_normal(sample_shape, generator)
         return self._mean + torch.einsum("...tk,tkp->...tp", noise, self._expand(self.inverse_tril))
 
     @property

@@ -119,7 +119,9 @@ class KroneckerGaussian(GaussianFamily):
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Weights m + Q₁ (ε / sqrt(λ)) Q₂ᵀ, [*sample_shape, tasks, C·D]."""
-        noise = self.noise(sample_shape, generator).unflatten(-1, self.eigen.values.shape[1:])
+        noise = self._standard_normal(sample_shape, generator).unflatten(
+            -1, self.eigen.values.shape[1:]
+        )
         return self._mean + self._rotate(noise * self.eigen.values.rsqrt())
 
     @property

@@ -100,7 +100,7 @@ class LowRankGaussian(GaussianFamily):
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Weights m + sqrt(δ) ε + F ε', [*sample_shape, tasks, P]."""
-        own = self.noise(sample_shape, generator)
+        own = self._standard_normal(sample_shape, generator)
         shared = torch.randn(
             (*sample_shape, len(self._mean), self.factor.shape[-1]),
             generator=generator,

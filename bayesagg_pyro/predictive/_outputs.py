@@ -29,7 +29,7 @@ def predictor(
 
 def joint_outputs(head: Head, posterior: GaussianFamily, features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean [B, tasks, C] and covariance [B, tasks, C, C] of the outputs of one task."""
-    design = head.exact(features, attached=True)
+    design = head.design_matrix(features, attached=True)
     posterior = posterior.to(design.device, design.dtype)
     outputs = head.outputs_per_task
     mean = torch.einsum("bd,tcd->btc", design, posterior.mean.unflatten(-1, (outputs, -1)))

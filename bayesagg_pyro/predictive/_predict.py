@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import (
     Bernoulli,
@@ -107,8 +108,7 @@ def general(
         raise SettingError(
             f'method must be "auto", "quadrature", "probit" or "samples", not {method!r}'
         )
-    if tolerance is not None and not tolerance > 0:
-        raise SettingError(f"tolerance must be positive, or None, not {tolerance}")
+    positive_or_none("tolerance", tolerance)
     if samples < 1:
         raise SettingError(f"samples must be at least 1, not {samples}")
     head.check_weights(posterior, "posterior")

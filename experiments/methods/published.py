@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bayesagg_pyro.aggregation import Combined, Rows
+from bayesagg_pyro.aggregation import Combined, MatrixAggregator
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import Level, MethodOptions, Scale
 from experiments.methods.gradient_based import GradientBased, GradientOptions
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class WithAggregator(GradientBased):
-    """Combines gradients with an aggregator of TorchJD, through :class:`Rows`."""
+    """Combines gradients with an aggregator of TorchJD, through :class:`MatrixAggregator`."""
 
     aggregator: ClassVar[str]
 
@@ -50,7 +50,7 @@ class WithAggregator(GradientBased):
             require(False, "method", self.name, str(error))
         except (TypeError, ValueError) as error:
             require(False, "options", self.arguments(options), str(error))
-        self.rows = Rows(aggregator, generator=new_generator(seed))
+        self.rows = MatrixAggregator(aggregator, generator=new_generator(seed))
 
     def arguments(self, options: GradientOptions) -> dict[str, Any]:
         """Arguments of the aggregator."""

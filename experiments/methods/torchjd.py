@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from bayesagg_pyro.aggregation import Rows
+from bayesagg_pyro.aggregation import MatrixAggregator
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
 from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
@@ -222,7 +222,7 @@ def torchjd_method(name: str) -> type[Method]:
                 **known,
                 "__doc__": f"TorchJD's {plain}.",
                 "aggregator": plain,
-                "scale": Scale(Rows.scale_of(kind)),
+                "scale": Scale(MatrixAggregator.scale_of(kind)),
                 "levels": levels[:1] if plain == "ExcessMTL" else levels,
             },
         )

@@ -133,7 +133,7 @@ def test_the_gain_ratio_compares_with_the_log_posterior_itself(rng) -> None:
     head, h, y, prior = step(rng)
     posterior = inference.TaylorGGN().infer(head, h, y, prior)
     point = head.point().detach().double()
-    design = head.exact(h)
+    design = head.design_matrix(h)
 
     def potential(w: torch.Tensor) -> torch.Tensor:
         nll = head.negative_log_prob(design @ w.mT, y.double()).sum(0)

@@ -14,7 +14,8 @@ from torch import nn
 import bayesagg_pyro as ba
 from bayesagg_pyro import diagnostics, heads, inference
 from bayesagg_pyro.aggregation import PrecisionWeighted
-from bayesagg_pyro.diagnostics import Check, _page
+from bayesagg_pyro.diagnostics import Check
+from bayesagg_pyro.diagnostics._report import page as _page
 from bayesagg_pyro.errors import SettingError, StateError
 
 pytest.importorskip("matplotlib")

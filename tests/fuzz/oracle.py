@@ -103,7 +103,7 @@ def _check_posterior(
         prior, posteriors.GaussianFamily
     ):
         return
-    design = head.exact(features)
+    design = head.design_matrix(features)
     if float(design.abs().max()) == 0:
         return
     dense = prior.to_gaussian()
@@ -263,7 +263,7 @@ def _integrated(
     The third are the weights of examples, [tasks, B, 1], the fourth the parts of a deviation.
     """
     d, tasks = head.in_features, head.tasks
-    design = head.exact(features)  # [B, D]
+    design = head.design_matrix(features)  # [B, D]
     m = posterior.mean.double()  # [T, D]
     s = posterior.covariance_matrix.double().expand(tasks, -1, -1)
     unit = s.diagonal(dim1=-2, dim2=-1).sqrt()

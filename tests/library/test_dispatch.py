@@ -191,7 +191,7 @@ def test_the_engine_takes_a_home_made_head_with_a_home_made_scheme(rng) -> None:
         needs_point = True
 
         def infer(self, head, features, targets, prior, *, start=None, generator=None):
-            h, y = head.exact(features), head.parse_targets(targets, len(features)).values
+            h, y = head.design_matrix(features), head.parse_targets(targets, len(features)).values
             w = head.weight.detach().to(h.dtype)
             rate = (h @ w.T).exp()
             curvature = torch.einsum("bt,bd,be->tde", rate, h, h) + prior.precision_matrix

@@ -16,7 +16,7 @@ PACKAGE = Path(bayesagg_pyro.__file__).parent
 #: Stages in the order in which they are read; those in one row do not know each other.
 ORDER = [
     ["errors", "_modes", "_pieces", "_torch_distribution", "quadrature"],
-    ["_state", "targets", "linalg"],
+    ["_settings", "_state", "targets", "linalg"],
     ["posteriors"],
     ["heads", "validity"],
     ["predictive", "inference", "gradients"],

@@ -18,7 +18,7 @@ from bayesagg_pyro.aggregation import PrecisionWeighted
 class Sizes(heads.OnePredictor):
     """Positive targets, whose density at 0 is none."""
 
-    demand = "sizes are positive"
+    support_description = "sizes are positive"
 
     def likelihood(self, outputs: Tensor) -> object:
         return dist.LogNormal(outputs, 0.5, validate_args=False)

@@ -35,7 +35,7 @@ def test_mean_is_the_gradient_at_the_posterior_mean(rng) -> None:
     close(grad.variance, exact.variance)
     close(grad.covariance_matrix, exact.covariance_matrix)
     # what it leaves out is 2 S h
-    cross = posterior.project(head.exact(features)).cross[..., : head.in_features]
+    cross = posterior.project(head.design_matrix(features)).cross[..., : head.in_features]
     close(exact.mean - grad.mean, (2 * cross).expand_as(grad.mean))
 
 

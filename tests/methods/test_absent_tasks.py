@@ -11,7 +11,7 @@ from two_tasks import QUICK
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, priors
-from bayesagg_pyro.aggregation import Rows
+from bayesagg_pyro.aggregation import MatrixAggregator
 from bayesagg_pyro.gradients import GradientDistribution
 from experiments import methods
 from experiments.methods import METHODS, Method
@@ -261,7 +261,7 @@ def test_aggregations_leave_the_task_out(kind: str, name: str, per_sample: bool)
 def test_what_is_remembered_of_an_absent_task_survives(name: str) -> None:
     made = {**AGGREGATORS, "ExcessMTL": agg.ExcessMTL, "PCD": agg.PCD}
     generator = torch.Generator().manual_seed(2)
-    rows = Rows(made[name]())
+    rows = MatrixAggregator(made[name]())
     matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
     present = torch.tensor([True, True, False])
     holes = torch.where(present[:, None], matrix, 0.0)

@@ -176,8 +176,8 @@ def test_copies_and_states_hold_the_map(rng: torch.Generator) -> None:
     other.load_state_dict(head.state_dict())
     assert torch.equal(head(h), other(h))
     assert torch.equal(copy.deepcopy(head)(h), head(h))
-    assert head.exact(h).dtype == linalg.head_dtype(h.device)
-    assert not head.exact(h).requires_grad
+    assert head.design_matrix(h).dtype == linalg.head_dtype(h.device)
+    assert not head.design_matrix(h).requires_grad
 
 
 def test_what_cannot_be_embedded_is_refused() -> None:

@@ -22,7 +22,7 @@ WHOLE = slice(0, 30)
 def brute_force(data, base, gamma: Tensor, noise: Tensor) -> Tensor:
     """Log N(y; H m_b, τ² Ω⁻¹ + γ H S_b Hᵀ) of the observed examples, for weights of one."""
     h, targets = data.parsed(WHOLE)
-    design = data.head.exact(h)
+    design = data.head.design_matrix(h)
     values = []
     for t in range(data.head.tasks):
         seen = targets.mask[:, t]

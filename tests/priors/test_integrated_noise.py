@@ -45,7 +45,7 @@ def test_the_update_of_the_textbook(rng) -> None:
     d = data(rng)
     found = posterior(d)
     features, targets = d.parsed(slice(0, 30))
-    design = d.head.exact(features)
+    design = d.head.design_matrix(features)
     for t in range(3):
         factor = targets.factor(torch.float64)[:, t]
         y = targets.values[:, t]
@@ -75,7 +75,7 @@ def test_the_predictive_is_student_t(rng) -> None:
     predictive = d.head.predictive(features, found)
     assert isinstance(predictive, dist.StudentT)
     y = torch.linspace(-3, 3, 4, dtype=torch.float64)[:, None].expand(4, 3)
-    design = d.head.exact(features)
+    design = d.head.design_matrix(features)
     spread = found.unit.project(design).variance.mT
     noise, weight = grid(found)
     scale = (noise[:, None] * (1 + spread)).sqrt()

@@ -142,7 +142,7 @@ def test_running_subtracts_what_is_left_of_the_last_epoch(rng) -> None:
     weights = [0.5 ** (20 / 25) - 0.5 ** (30 / 25), 0.5 ** (10 / 25), 1.0]
     total = priors.isotropic(data.head, 0.5).precision_matrix.expand(3, -1, -1)
     for (h, targets), weight in zip(batches, weights, strict=True):
-        design = data.head.exact(h)
+        design = data.head.design_matrix(h)
         for t in range(3):
             factor = targets.factor(torch.float64)[:, t] / data.head.noise_scale[t] ** 2
             term = (design * factor[:, None]).T @ design * weight

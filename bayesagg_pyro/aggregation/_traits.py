@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Nature", "nature_of"]
+__all__ = ["Traits", "traits_of"]
 
 
 @dataclass(frozen=True)
-class Nature:
+class Traits:
     """What a published aggregator is like.
 
     Attributes:
@@ -27,32 +27,32 @@ class Nature:
     skips_zeros: bool = False
 
 
-_NATURES: Mapping[str, Nature] = {
-    "AlignedMTL": Nature(),
-    "CAGrad": Nature(),
-    "ConFIG": Nature("sum"),
-    "Constant": Nature("sum"),
-    "DualProj": Nature(),
-    "ExcessMTL": Nature(scaled=False),
-    "FairGrad": Nature("sum", skips_zeros=True),
-    "GradDrop": Nature("sum", random=True),
-    "GradVac": Nature("sum", random=True),
-    "IMTLG": Nature(),
-    "Krum": Nature(),
-    "MGDA": Nature(),
-    "Mean": Nature(),
-    "NashMTL": Nature("sum", skips_zeros=True),
-    "PCD": Nature(scaled=False),
-    "PCGrad": Nature("sum", random=True),
-    "Random": Nature(random=True),
-    "Sum": Nature("sum"),
-    "TrimmedMean": Nature(),
-    "UPGrad": Nature(),
+_TRAITS: Mapping[str, Traits] = {
+    "AlignedMTL": Traits(),
+    "CAGrad": Traits(),
+    "ConFIG": Traits("sum"),
+    "Constant": Traits("sum"),
+    "DualProj": Traits(),
+    "ExcessMTL": Traits(scaled=False),
+    "FairGrad": Traits("sum", skips_zeros=True),
+    "GradDrop": Traits("sum", random=True),
+    "GradVac": Traits("sum", random=True),
+    "IMTLG": Traits(),
+    "Krum": Traits(),
+    "MGDA": Traits(),
+    "Mean": Traits(),
+    "NashMTL": Traits("sum", skips_zeros=True),
+    "PCD": Traits(scaled=False),
+    "PCGrad": Traits("sum", random=True),
+    "Random": Traits(random=True),
+    "Sum": Traits("sum"),
+    "TrimmedMean": Traits(),
+    "UPGrad": Traits(),
 }
-_UNKNOWN = Nature(random=True, scaled=False)
+_UNKNOWN = Traits(random=True, scaled=False)
 
 
-def nature_of(kind: type) -> Nature:
+def traits_of(kind: type) -> Traits:
     """Of a class of aggregators; of one that is not TorchJD's, the most careful guess."""
     published = kind.__module__.startswith("torchjd.")
-    return _NATURES.get(kind.__name__, _UNKNOWN) if published else _UNKNOWN
+    return _TRAITS.get(kind.__name__, _UNKNOWN) if published else _UNKNOWN

@@ -24,10 +24,10 @@ from bayesagg_pyro._state import (
 )
 from bayesagg_pyro.aggregation._aggregator_state import load_state, read_state
 from bayesagg_pyro.aggregation._aggregator_tasks import give_back, of_some
-from bayesagg_pyro.aggregation._natures import nature_of
+from bayesagg_pyro.aggregation._traits import traits_of
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
-__all__ = ["Combined", "Rows"]
+__all__ = ["Combined", "MatrixAggregator"]
 
 
 class Combined(NamedTuple):
@@ -42,7 +42,7 @@ class Combined(NamedTuple):
     weights: Tensor | None
 
 
-class Rows:
+class MatrixAggregator:
     """An aggregator of TorchJD, as a function of a matrix whose rows are the tasks' gradients.
 
     Its weights are found from inner products in float64 and, for an aggregator whose result
@@ -69,19 +69,19 @@ class Rows:
                 f"aggregator must be an object from torchjd.aggregation, not {aggregator!r}"
             )
         self.aggregator: Any = aggregator
-        self._nature = nature_of(type(aggregator))
+        self._traits = traits_of(type(aggregator))
         self.generator = generator or torch.Generator().manual_seed(0)
         self._bargained: Tensor | None = None  # norms at the time of NashMTL's last solution
 
     @property
     def scale(self) -> Literal["mean", "sum"]:
         """Whether the result has the size of the gradients' mean or of their sum."""
-        return self._nature.scale
+        return self._traits.scale
 
     @staticmethod
     def scale_of(kind: type) -> Literal["mean", "sum"]:
         """The same for a class of aggregators."""
-        return nature_of(kind).scale
+        return traits_of(kind).scale
 
     def degree(self) -> float | None:
         """p, where gradients times c > 0 give a direction times c^p; None where there is no law."""
@@ -90,7 +90,7 @@ class Rows:
             return (1 - alpha) / (1 + alpha)
         if type(self.aggregator).__name__ == "NashMTL":
             return 0.0
-        return 1.0 if self._nature.scaled else None
+        return 1.0 if self._traits.scaled else None
 
     def __call__(
         self,
@@ -129,7 +129,7 @@ class Rows:
         kept = norms > 0
         if not kept.any():
             return Combined(torch.zeros_like(matrix[0]), None)
-        if self._nature.skips_zeros and not kept.all():
+        if self._traits.skips_zeros and not kept.all():
             inner = self._smaller(int(kept.sum()))
             found = inner._aggregate(matrix[kept], gramian[kept][:, kept], norms[kept])
             return _spread(found, kept)
@@ -143,7 +143,7 @@ class Rows:
         if type(self.aggregator).__name__ == "NashMTL":
             inner = self._smaller(int(present.sum()))
             return _spread(inner(matrix[present], names), present)
-        inner = Rows(of_some(self.aggregator, present), generator=self.generator)
+        inner = MatrixAggregator(of_some(self.aggregator, present), generator=self.generator)
         found = inner(matrix[present], names)
         give_back(self.aggregator, inner.aggregator, present)
         return _spread(found, present)
@@ -190,7 +190,7 @@ class Rows:
     def _apply(
         self, matrix: Tensor, gramian: Tensor, norms: Tensor, size: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        aggregator, scaled = self.aggregator, self._nature.scaled
+        aggregator, scaled = self.aggregator, self._traits.scaled
         if type(aggregator).__name__ == "NashMTL":
             weights = self._nash(gramian, norms)
         elif _is(aggregator, "GramianWeightedAggregator"):
@@ -234,7 +234,7 @@ class Rows:
             weights: Tensor = aggregator.weighting(root)
         return weights / norms
 
-    def _smaller(self, tasks: int) -> Rows:
+    def _smaller(self, tasks: int) -> MatrixAggregator:
         """The same for so many tasks, without a memory of earlier steps."""
         aggregator = self.aggregator
         if type(aggregator).__name__ == "NashMTL":
@@ -244,16 +244,16 @@ class Rows:
                 update_weights_every=1,
                 optim_niter=aggregator.optim_niter,
             )
-        return Rows(aggregator)
+        return MatrixAggregator(aggregator)
 
     def _isolated(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
         """Let draws from the global generator follow ours, and give that back as it was."""
-        if not self._nature.random:
+        if not self._traits.random:
             return contextlib.nullcontext()
         return seeded(self.generator, device, 2**63 - 1)
 
     def __repr__(self) -> str:
-        return f"Rows({self.aggregator!r})"
+        return f"MatrixAggregator({self.aggregator!r})"
 
 
 def _is(aggregator: Any, base: str) -> bool:

@@ -1,0 +1,61 @@
+"""Checks of settings that are positive numbers: one each, or one for every task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.errors import SettingError, ShapeError
+
+__all__ = ["positive", "positive_each", "positive_or_none"]
+
+
+def positive(name: str, value: float) -> float:
+    """A positive, finite number.
+
+    Raises:
+        SettingError: naming the setting.
+    """
+    if not (value > 0 and math.isfinite(value)):
+        raise SettingError(f"{name} must be positive and finite, not {value}")
+    return value
+
+
+def positive_or_none(name: str, value: float | None) -> float | None:
+    """A positive, finite number, or None.
+
+    Raises:
+        SettingError: naming the setting.
+    """
+    if value is not None and not 0 < value < math.inf:
+        raise SettingError(f"{name} must be positive and finite, or None, not {value!r}")
+    return value
+
+
+def positive_each(
+    name: str,
+    value: float | Sequence[float] | Tensor,
+    count: int,
+    what: str = "tasks",
+    *,
+    one_for_all: bool = True,
+) -> Tensor:
+    """A positive number for each of `count`, or one for all, as float64 [] or [count].
+
+    Raises:
+        ShapeError: if there are others.
+        SettingError: if one is not positive and finite.
+    """
+    # On the CPU, to be looked at while modules are built on the meta device too.
+    tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
+    if tensor.shape != (count,) and not (one_for_all and tensor.ndim == 0):
+        wanted = "one number or one" if one_for_all else "one number"
+        raise ShapeError(
+            f"{name} must be {wanted} for each of {count} {what}, not of shape {list(tensor.shape)}"
+        )
+    if not (tensor.isfinite() & (tensor > 0)).all():
+        raise SettingError(f"{name} must be positive and finite, not {value}")
+    return tensor.to(torch.get_default_device())
