@@ -17,13 +17,13 @@ from bayesagg_pyro.heads._input import (
     check_features,
     check_finite,
     check_shape,
+    check_support,
     like,
     parse_targets,
 )
 from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.heads._pyro_model import sample_targets
-from bayesagg_pyro.heads._settings import refuse_targets
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["Head"]
@@ -139,7 +139,12 @@ class Head(LinearOutputs, ABC):
             SettingError: naming the first one and what targets are.
         """
         if self.support_description:
-            refuse_targets(self, targets, self._supported(targets), self.support_description)
+            check_support(
+                f"head {self.site!r}",
+                targets,
+                self._supported(targets),
+                self.support_description,
+            )
 
     def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
         """`loss` at the point estimate or at given weights, [..., B, tasks].

@@ -14,11 +14,13 @@ from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = [
     "TargetKind",
+    "are_counts",
     "check_device",
     "check_features",
     "check_finite",
     "check_kind",
     "check_shape",
+    "check_support",
     "like",
     "parse_targets",
 ]
@@ -215,3 +217,24 @@ def check_shape(owner: str, tensor: Tensor, batch: int, tasks: int, what: str) -
 def like(values: Tensor, outputs: Tensor) -> Tensor:
     """Real targets in the outputs' precision; class indices as they are."""
     return values.to(outputs.dtype) if values.is_floating_point() else values
+
+
+def are_counts(values: Tensor) -> Tensor:
+    """Which values are 0, 1, 2, ..., as a boolean tensor."""
+    if not values.is_floating_point():
+        return values >= 0
+    return (values >= 0) & (values == values.floor()) & values.isfinite()
+
+
+def check_support(owner: str, targets: Targets, good: Tensor, wanted: str) -> None:
+    """Refuse targets that are not `good`, [B, tasks].
+
+    Raises:
+        SettingError: naming the first one, and what is wanted.
+    """
+    if not good.all():
+        example, task = (~good).nonzero()[0].tolist()
+        raise SettingError(
+            f"{owner}: target of task {task}, example {example}, is "
+            f"{targets.values[example, task].item()}; {wanted}"
+        )

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import positive_each
-from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._input import TargetKind, are_counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import are_counts
 from bayesagg_pyro.quadrature import Transition
 
 __all__ = ["NegativeBinomial"]

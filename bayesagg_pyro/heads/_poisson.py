@@ -8,9 +8,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._input import TargetKind, are_counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
-from bayesagg_pyro.heads._settings import are_counts
 from bayesagg_pyro.quadrature import EXPONENTIAL, Transition
 
 __all__ = ["Poisson"]
