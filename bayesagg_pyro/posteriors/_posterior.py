@@ -74,6 +74,8 @@ class Posterior(TorchDistribution):
 
     def replace(self, *, outputs_per_task: int | None = None, info: Info | None = None) -> Self:
         """The same distribution with another meaning of its weights, or more known about it."""
+        if info is None and outputs_per_task in (None, self.outputs_per_task):
+            return self
         made = copy(self)  # with all that was derived from its tensors
         if outputs_per_task is not None:
             made.outputs_per_task = outputs_per_task
