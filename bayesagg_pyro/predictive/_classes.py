@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads import Head, OnePredictor
+from bayesagg_pyro.heads import FromPyro, Head, OnePredictor
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
@@ -98,6 +98,10 @@ def sampled(head: Head, chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
 
 def log_probabilities(head: Head, outputs: Tensor) -> Tensor:
     """Returns log p(k | f) of all classes at outputs, [..., B, tasks, C]."""
+    if isinstance(head, FromPyro):  # whose outputs are probabilities of a 1, or logits of one task
+        if head.target_kind == "binary":
+            return torch.stack([torch.log1p(-outputs), outputs.log()], -1)
+        return outputs[..., None, :].log_softmax(-1)
     if head.target_kind == "binary":
         labels = (torch.zeros_like(outputs), torch.ones_like(outputs))
         return torch.stack([log_likelihood(head, outputs, y) for y in labels], -1)

@@ -13,7 +13,7 @@ from pyro import poutine
 from pyro_models import D, binary, classes, linear, mixed, two_tasks
 from torch import Tensor
 
-from bayesagg_pyro import gradients, heads, inference, posteriors, priors
+from bayesagg_pyro import gradients, heads, inference, posteriors, predictive, priors
 from bayesagg_pyro.heads._normal_map import from_normal
 
 N = 12
@@ -294,6 +294,23 @@ def test_predictions(kind: str, rng: torch.Generator) -> None:
     torch.testing.assert_close(p.mean, head(h, weight).mean(0))
     drawn = p.sample((3,))
     assert drawn.shape == (3, N, head.tasks)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_uncertainty_in_two_parts(kind: str, rng: torch.Generator) -> None:
+    head, h, _ = case(kind, rng)
+    prior = priors.isotropic(head, 0.1)
+    found = predictive.uncertainty(head, prior, h, samples=50)
+    p = head.predictive(h, prior, samples=50)
+    if kind == "classes":
+        torch.testing.assert_close(found.total, p.entropy())
+    elif kind == "binary":
+        entropy = torch.distributions.Bernoulli(p.mean).entropy()
+        torch.testing.assert_close(found.total, entropy)
+    else:
+        torch.testing.assert_close(found.total, p.variance)
+    assert (found.epistemic > 0).all()
+    assert (found.aleatoric > 0).all()
 
 
 def test_copies_and_states(rng: torch.Generator) -> None:
