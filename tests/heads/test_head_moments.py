@@ -107,7 +107,7 @@ def test_heteroscedastic_extremes_and_chunks(rng, monkeypatch) -> None:
     blocks = p.covariance_matrix.unflatten(-1, (2, -1)).unflatten(-3, (2, -1))
     variance = torch.einsum("tc,te,tcded->td", delta, delta, blocks)
     torch.testing.assert_close(whole.variance[:, 0], variance)
-    monkeypatch.setattr(module, "_CHUNK", 1)
+    monkeypatch.setattr(module, "CACHE", 1)
     parts = gradients.distribution(head, p, h, y)
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.variance, whole.variance)

@@ -155,7 +155,7 @@ def test_the_jacobian_in_parts_is_the_whole(
     whole = embedding.jacobian(h)
     assert whole.shape == (7, 5, 4)
     assert whole.dtype == torch.float32
-    monkeypatch.setattr("bayesagg_pyro.heads._embedding._CHUNK", 50)
+    monkeypatch.setattr("bayesagg_pyro.heads._embedding.BLOCK", 50)
     torch.testing.assert_close(embedding.jacobian(h), whole)
     by_example = torch.stack(
         [torch.autograd.functional.jacobian(embedding, x[None])[0, :, 0] for x in h]
