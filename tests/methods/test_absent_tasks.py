@@ -323,7 +323,7 @@ MEMORIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", MEMORIES)
 def test_memory_of_the_others_grows_as_if_there_were_no_absent_task(name: str) -> None:
-    whole, fewer = Rows(MEMORIES[name]()), Rows(MEMORIES[name]())
+    whole, fewer = MatrixAggregator(MEMORIES[name]()), MatrixAggregator(MEMORIES[name]())
     present = torch.tensor([True, False, True])
     generator = torch.Generator().manual_seed(4)
     for _ in range(4):
@@ -335,7 +335,7 @@ def test_memory_of_the_others_grows_as_if_there_were_no_absent_task(name: str) -
 @pytest.mark.parametrize("name", ["ExcessMTL", "ExcessMTL in warm-up", "PCD"])
 def test_memory_of_the_others_does_not_see_that_a_task_is_absent(name: str) -> None:
     """What is kept of each task by itself; of weights, which sum to 1, their ratio."""
-    whole, holes = Rows(MEMORIES[name]()), Rows(MEMORIES[name]())
+    whole, holes = MatrixAggregator(MEMORIES[name]()), MatrixAggregator(MEMORIES[name]())
     generator = torch.Generator().manual_seed(4)
     for absent in (False, True, False):
         matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
@@ -354,7 +354,7 @@ def test_memory_of_the_others_does_not_see_that_a_task_is_absent(name: str) -> N
 
 @pytest.mark.parametrize("name", MEMORIES)
 def test_a_task_that_was_never_there_begins_as_the_others_are(name: str) -> None:
-    rows = Rows(MEMORIES[name]())
+    rows = MatrixAggregator(MEMORIES[name]())
     generator = torch.Generator().manual_seed(4)
     matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
     present = torch.tensor([True, False, True])
@@ -373,7 +373,7 @@ def test_a_task_that_was_never_there_begins_as_the_others_are(name: str) -> None
 
 @pytest.mark.parametrize("name", MEMORIES)
 def test_memory_made_in_inference_mode_is_merged(name: str) -> None:
-    one, two = Rows(MEMORIES[name]()), Rows(MEMORIES[name]())
+    one, two = MatrixAggregator(MEMORIES[name]()), MatrixAggregator(MEMORIES[name]())
     generator = torch.Generator().manual_seed(4)
     matrix = torch.randn(3, 20, generator=generator, dtype=torch.float64)
     present = torch.tensor([True, False, True])
@@ -385,7 +385,7 @@ def test_memory_made_in_inference_mode_is_merged(name: str) -> None:
 
 
 def test_weights_that_were_all_on_the_absent_task_are_equal_ones() -> None:
-    rows = Rows(agg.ExcessMTL(robust_step_size=1e3))
+    rows = MatrixAggregator(agg.ExcessMTL(robust_step_size=1e3))
     matrix = torch.tensor([[1.0, 2.0], [0.1, 0.0], [0.0, 0.1]], dtype=torch.float64)
     assert rows(matrix).weights.tolist() == [1.0, 0.0, 0.0]  # type: ignore[union-attr]
     present = torch.tensor([False, True, True])

@@ -184,7 +184,7 @@ def test_a_direction_that_is_not_finite_names_aggregator_and_norms(bad: float) -
             return torch.cat([matrix[0, 1:], matrix.new_full((1,), bad)])
 
     with pytest.raises(NumericalError, match=r"Broken gave .* not finite .* norms \[5.0, 10.0\]"):
-        Rows(Broken())(torch.tensor([[3.0, 4.0], [6.0, 8.0]]))
+        MatrixAggregator(Broken())(torch.tensor([[3.0, 4.0], [6.0, 8.0]]))
 
 
 @pytest.mark.parametrize("name", ["CAGrad", "UPGrad", "DualProj"])
