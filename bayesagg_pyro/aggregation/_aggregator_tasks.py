@@ -1,4 +1,4 @@
-"""What of a published aggregator belongs to which task: its settings and its memory."""
+"""An aggregator of TorchJD on some of its tasks: their part of its settings and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLANK = frozenset({"_phi_t", "_sq_grad_sum"})
 
 
 def of_some(aggregator: nn.Module, present: Tensor) -> nn.Module:
-    """A copy of an aggregator for some of its tasks, which goes on from their part of its memory.
+    """A copy of an aggregator for some of its tasks, with their part of its memory.
 
     Args:
         aggregator: of TorchJD.
@@ -47,7 +47,7 @@ def of_some(aggregator: nn.Module, present: Tensor) -> nn.Module:
 
 
 def give_back(aggregator: nn.Module, inner: nn.Module, present: Tensor) -> None:
-    """Let an aggregator remember what its `of_some` has learned; other tasks' memory stays."""
+    """Copy memory from a copy that `of_some` made back; the other tasks' memory stays."""
     for module, own in zip(aggregator.modules(), inner.modules(), strict=True):
         known = {n: b for n, b in own._buffers.items() if n in _MEMORY and b is not None}
         if not known:
@@ -62,7 +62,7 @@ def give_back(aggregator: nn.Module, inner: nn.Module, present: Tensor) -> None:
 
 
 def _merged(name: str, old: Tensor | None, new: Tensor, present: Tensor, own: Any) -> Tensor:
-    """The memory of all tasks, [T, ...], from that before and that of some afterwards."""
+    """Memory of all tasks, [T, ...]: `new` for the tasks that are present, `old` for the rest."""
     present = present.to(new.device)
     if old is None:
         start = 0.0 if name in _BLANK else float(new.mean())
@@ -90,7 +90,7 @@ def _simplex(weights: Tensor) -> Tensor:
 
 
 def _growth(name: str, own: Any) -> float:
-    """What a sum over one more step is to be multiplied by to keep its mean."""
+    """The factor that keeps the mean of a sum over steps when a step is added."""
     after = int(own._n_steps)
     if after < 2:
         return 1.0

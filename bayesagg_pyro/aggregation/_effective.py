@@ -51,7 +51,7 @@ class WeightSums:
 
     @classmethod
     def of(cls, weights: Tensor, observed: Tensor | None, batch: int) -> WeightSums:
-        """Of weights that are broadcastable to [tasks, B, d]."""
+        """Sum weights that are broadcastable to [tasks, B, d]."""
         if observed is not None:
             weights = torch.where(observed[..., None], weights, 0.0)
         repeats = batch // weights.shape[1]
@@ -60,7 +60,7 @@ class WeightSums:
 
     @classmethod
     def joined(cls, parts: Sequence[WeightSums]) -> WeightSums:
-        """Of pieces of a batch, in order; all of them have masks, or none has."""
+        """Join the sums of the pieces of a batch, in order; all have masks, or none has."""
         seen = [part.observed for part in parts if part.observed is not None]
         return cls(
             torch.cat([part.values.expand(part.batch, -1) for part in parts]),
@@ -75,7 +75,7 @@ class WeightSums:
         return self._typical().mean(1)
 
     def effective(self) -> Tensor:
-        """As `effective_tasks`, [B or 1, d or 1]."""
+        """Effective number of tasks, [B or 1, d or 1]; see `effective_tasks`."""
         if self.observed is None:
             return self.values.square() / self.squares
         typical, unseen = self._typical(), (~self.observed).mT.to(self.values.dtype)

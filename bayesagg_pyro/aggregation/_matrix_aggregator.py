@@ -1,4 +1,4 @@
-"""Published aggregators of TorchJD on a matrix of gradients, kept off their rough edges."""
+"""Aggregators of TorchJD on a matrix of gradients of any scale, with zero or missing rows."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class MatrixAggregator:
 
     @staticmethod
     def scale_of(kind: type) -> Literal["mean", "sum"]:
-        """The same for a class of aggregators."""
+        """What `scale` is for objects of this class of aggregators."""
         return traits_of(kind).scale
 
     def degree(self) -> float | None:
@@ -247,7 +247,7 @@ class MatrixAggregator:
         return MatrixAggregator(aggregator)
 
     def _isolated(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
-        """Let draws from the global generator follow ours, and give that back as it was."""
+        """Seed torch's global generator from ours inside the block; restore it afterwards."""
         if not self._traits.random:
             return contextlib.nullcontext()
         return seeded(self.generator, device, 2**63 - 1)

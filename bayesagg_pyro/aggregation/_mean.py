@@ -20,7 +20,7 @@ class Mean(Aggregation):
 
     @property
     def per_example(self) -> bool:
-        """Always."""
+        """True: the direction of an example depends on that example alone."""
         return True
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:

@@ -1,4 +1,7 @@
-"""The paper's rule: tasks weigh by the precision of their gradients (eqs nll_solution_*)."""
+"""Tasks weigh by the precision of their gradients, as in the paper (eqs nll_solution_*).
+
+Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,7 @@ class PrecisionWeighted(Aggregation):
 
     @property
     def per_example(self) -> bool:
-        """Unless variances are averaged over the batch."""
+        """Whether each example has weights of its own: for the resolution "example"."""
         return self.resolution == "example"
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
@@ -222,7 +225,7 @@ class PrecisionWeighted(Aggregation):
 
 
 def _uncertain(covariance: Tensor, observed: Tensor) -> Tensor:
-    """Covariances that can be factored: a task that is certain of its gradient is nearly so.
+    """Replace covariances of 0 by tiny ones, so that all can be factored.
 
     It gets all the weight but 1e-12, or shares it with others as certain, as in `_softmax`.
     """

@@ -1,4 +1,4 @@
-"""A sign that weights within an example have nothing to weigh."""
+"""A warning where weights per example have no effect: few examples have two labels."""
 
 from __future__ import annotations
 

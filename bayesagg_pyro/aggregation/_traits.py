@@ -1,4 +1,4 @@
-"""What the published aggregators of TorchJD are like."""
+"""Properties of the aggregators of TorchJD: scale, randomness, and what they cannot take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Traits", "traits_of"]
 
 @dataclass(frozen=True)
 class Traits:
-    """What a published aggregator is like.
+    """Properties of an aggregator.
 
     Attributes:
         scale: Of which size its result is.
@@ -53,6 +53,6 @@ _UNKNOWN = Traits(random=True, scaled=False)
 
 
 def traits_of(kind: type) -> Traits:
-    """Of a class of aggregators; of one that is not TorchJD's, the most careful guess."""
+    """The properties of a class of aggregators; a careful guess for one that is not TorchJD's."""
     published = kind.__module__.startswith("torchjd.")
     return _TRAITS.get(kind.__name__, _UNKNOWN) if published else _UNKNOWN

@@ -1,4 +1,7 @@
-"""Simulation-based calibration: does a scheme give the posterior of its own model?"""
+"""Simulation-based calibration: does a scheme give the posterior of its own model?
+
+Talts et al. (2018), https://arxiv.org/abs/1804.06788.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ class Calibration:
 
     @property
     def p_value(self) -> Tensor:
-        """Of all tests of all weights together (Bonferroni), []."""
+        """p-value of all tests of all weights together (Bonferroni), []."""
         every = torch.cat([self.chi_square, self.ecdf.double()])
         return (every.min() * len(every)).clamp(max=1.0)
 

@@ -34,7 +34,7 @@ class Convergence:
 
 
 def convergence(samples: Tensor | Empirical) -> Convergence:
-    """Convergence of chains (Vehtari et al., 2021).
+    """Convergence of chains (Vehtari et al., 2021, https://arxiv.org/abs/1903.08008).
 
     Args:
         samples: [chains, draws, tasks, P], or a posterior from NUTS or HMC, which knows its chains.

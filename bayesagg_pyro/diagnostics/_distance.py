@@ -54,7 +54,8 @@ def wasserstein2(p: Posterior, q: Posterior, *, generator: torch.Generator | Non
     """2-Wasserstein distance in units of the weights, [tasks].
 
     Exact for two Gaussians. Otherwise it is the distance of the Gaussians with the same moments,
-    which is a lower bound for any two distributions (Gelbrich, 1990).
+    which is a lower bound for any two distributions (Gelbrich, 1990,
+    https://doi.org/10.1002/mana.19901470121).
 
     Args:
         p: one posterior.

@@ -24,9 +24,10 @@ class Spectrum:
         eigenvalues: of HᵀH / B, descending, [d].
         live: which units vary over the batch, [d] bool.
         rank: numerical rank of H, [].
-        effective_rank: exp of the entropy of the eigenvalues' shares, [] (Roy & Vetterli, 2007,
-            with eigenvalues of HᵀH in place of singular values of H): d when all directions carry
-            the same, 1 when one direction carries everything.
+        effective_rank: exp of the entropy of the eigenvalues' shares, [] (Roy and Vetterli, 2007,
+            https://www.eurasip.org/Proceedings/Eusipco/Eusipco2007/Papers/a5p-h05.pdf, with
+            eigenvalues of HᵀH in place of singular values of H): d when all directions carry the
+            same, 1 when one direction carries everything.
     """
 
     eigenvalues: Tensor

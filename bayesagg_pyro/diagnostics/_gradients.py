@@ -171,7 +171,9 @@ def normality(
 
 
 def energy_to_normal(samples: Tensor) -> Tensor:
-    """Energy distance between samples and the standard normal (Székely & Rizzo, 2005).
+    """Energy distance between samples and the standard normal.
+
+    Székely and Rizzo (2005), https://doi.org/10.1016/j.jmva.2003.12.002.
 
     E|a − z| = 2 φ(a) + a (2 Φ(a) − 1) and E|z − z'| = 2/√π are exact; E|x − x'| comes from the
     order statistics.

@@ -75,7 +75,9 @@ def importance(
     draws: int = 4000,
     generator: torch.Generator | None = None,
 ) -> Importance:
-    """Weigh draws from an approximation by the true unnormalised posterior (Yao et al., 2018).
+    """Weigh draws from an approximation by the true unnormalised posterior.
+
+    Yao et al. (2018), https://arxiv.org/abs/1802.02538.
 
     Args:
         head: the head.
@@ -114,7 +116,9 @@ def importance(
 
 
 def psis(log_ratios: Tensor) -> tuple[Tensor, Tensor]:
-    """Smooth the largest importance ratios by a generalised Pareto fit (Vehtari et al., 2024).
+    """Smooth the largest importance ratios by a generalised Pareto fit.
+
+    Vehtari et al. (2024), https://arxiv.org/abs/1507.02646.
 
     Args:
         log_ratios: unnormalised, [S, ...].
@@ -166,9 +170,10 @@ def _tail_size(draws: int) -> int:
 
 
 def _pareto_fit(excess: Tensor) -> tuple[float, float]:
-    """Shape and scale of a generalised Pareto distribution (Zhang & Stephens, 2009).
+    """Shape and scale of a generalised Pareto distribution.
 
-    The shape is drawn a little towards 0.5, as Vehtari et al. do. `excess` is ascending.
+    Zhang and Stephens (2009), https://doi.org/10.1198/tech.2009.08017. The shape is drawn a little
+    towards 0.5, as Vehtari et al. do. `excess` is ascending.
     """
     count = len(excess)
     points = 30 + int(math.sqrt(count))

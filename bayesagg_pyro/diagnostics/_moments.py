@@ -14,7 +14,7 @@ _DRAWS = 4096
 
 
 def mean_of(posterior: Posterior) -> Tensor:
-    """[tasks, P]."""
+    """Mean of a posterior, [tasks, P]."""
     return posterior.mean.detach().double()
 
 

@@ -60,6 +60,8 @@ def negative_log_density(
 class Pit:
     """Probability integral transforms F(y), uniform for calibrated predictions.
 
+    Gneiting et al. (2007), https://doi.org/10.1111/j.1467-9868.2007.00587.x.
+
     Attributes:
         values: of the observed targets of each task, {task index: [n]}.
         p_values: chi-square and Kolmogorov-Smirnov tests, [tasks, 2]; NaN with fewer than 20.

@@ -66,10 +66,10 @@ class Reliability:
         """How often calibrated probabilities, for as many examples, look as bad; by simulation.
 
         Labels are drawn bin by bin from the mean of what was stated there, with a fixed seed. (The
-        sum of labels with unequal probabilities varies a little less, Hoeffding, 1956, so that the
-        p-values err to the safe side.) The largest error, in standard deviations from its own mean,
-        is compared with the largest ones of the simulations, so the p-values hold for all tasks at
-        once.
+        sum of labels with unequal probabilities varies a little less, so that the p-values err to
+        the safe side: Hoeffding, 1956, https://doi.org/10.1214/aoms/1177728178.) The largest error,
+        in standard deviations from its own mean, is compared with the largest ones of the
+        simulations, so the p-values hold for all tasks at once.
 
         Returns:
             p-values [1 + tasks], and the errors that one in twenty simulations passes, likewise.

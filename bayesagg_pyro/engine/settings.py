@@ -102,7 +102,7 @@ def check_settings(
 
 
 def check_aggregation(aggregation: Aggregation, heads: Mapping[str, Head]) -> None:
-    """Refuse what is no aggregation, or one that is made for other heads.
+    """Refuse objects that are no `Aggregation`, and one made for other heads.
 
     Raises:
         DtypeError: for another type.

@@ -79,7 +79,7 @@ class Conditional(Estimator):
         self.generator = generator
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
-        """Refuse what is no softmax of linear predictors, and what is no Gaussian."""
+        """Refuse heads that are no softmax of linear outputs, and non-Gaussian posteriors."""
         softmax = head.is_still(Categorical) and head.embedding is None
         if not softmax or not issubclass(kind, GaussianFamily):
             raise DtypeError(

@@ -1,4 +1,4 @@
-"""Which way to the moments: chosen by the types of head and posterior, as torch's `kl` does."""
+"""Choose how moments are found by the types of head and posterior, as torch's `kl` does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Exact moments for Gaussian heads: the paper's eq. explicit_mom, free of cancellation.
 
+Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
+
 For one task with w ~ N(m, S), r = hᵀm − y, c = S h and v = hᵀ S h, the gradient of (y − hᵀw)² with
 respect to h is g = 2 w (hᵀw − y), and
 

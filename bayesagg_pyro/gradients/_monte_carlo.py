@@ -1,4 +1,7 @@
-"""Plain Monte Carlo over weights: the paper's estimator for classification, and the reference."""
+"""Plain Monte Carlo over weights: the paper's estimator for classification, and the reference.
+
+Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class PlugIn(Estimator):
         self.estimator = estimator
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
-        """As the other estimator."""
+        """Refuse what the other estimator refuses."""
         if self.estimator is not None:
             self.estimator.check(head, kind)
 

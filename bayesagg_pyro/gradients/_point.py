@@ -21,7 +21,7 @@ class AtPoint(Estimator):
     """∂ℓ/∂h at the weights of a `posteriors.Point`, by automatic differentiation; variance 0."""
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
-        """Refuse posteriors with a width."""
+        """Refuse posteriors other than a `Point`."""
         if not issubclass(kind, Point):
             raise DtypeError(
                 f"head {head.site!r}: AtPoint is for posteriors.Point, not {kind.__name__}; use "

@@ -68,7 +68,7 @@ class Quadrature(Estimator):
         self.tolerance = positive_or_none("tolerance", tolerance)
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
-        """Refuse more than one predictor, and what is no Gaussian."""
+        """Refuse heads of several outputs per task, and posteriors other than Gaussian."""
         if not issubclass(kind, GaussianFamily):
             raise DtypeError(
                 f"head {head.site!r}: Quadrature needs a Gaussian posterior, not {kind.__name__}; "

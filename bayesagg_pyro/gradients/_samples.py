@@ -147,7 +147,9 @@ def outer_products(centred: Tensor) -> Tensor:
 
 
 class CentredSums:
-    """Mean and sum of products of deviations over chunks, merged pairwise (Chan et al., 1983).
+    """Mean and sum of products of deviations over chunks, merged pairwise.
+
+    Chan, Golub and LeVeque (1983), https://doi.org/10.1080/00031305.1983.10483115.
 
     Args:
         products: sums the products of [n, ...] centred samples over the first axis.

@@ -83,6 +83,8 @@ class GaussianProcess(Gaussian):
     def log_evidence_bound(self, features: Tensor, targets: RawTargets) -> Tensor:
         """Titsias' lower bound on log p(y | H), per task, [tasks]; prior variance 1.
 
+        Titsias (2009), https://proceedings.mlr.press/v5/titsias09a.html.
+
         log N(y; 0, Q + τ² I) − Σ (k(h, h) − Q(h, h)) / 2τ². Maximise it to fit hyperparameters and,
         where they are learned, inducing points; it is differentiable in them and the features.
 

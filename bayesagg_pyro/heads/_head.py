@@ -162,7 +162,7 @@ class Head(LinearOutputs, ABC):
     def negative_log_probs(
         self, features: Tensor, targets: Targets, weight: Tensor | None = None
     ) -> Tensor:
-        """As `losses`, of `negative_log_prob`."""
+        """−log p of each example, [..., B, tasks]; arguments as for `losses`."""
         outputs = self.counted(self(features, weight), targets)
         return self.negative_log_prob(outputs, like(targets.values, outputs))
 

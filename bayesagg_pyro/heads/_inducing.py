@@ -22,7 +22,8 @@ class InducingPoints(Embedding):
 
     Under that prior f has the covariance Q(h, h') = k(h, Z) K_ZZ⁺ k(Z, h'), the part of the kernel
     that the points can express; conditioning w on data gives the posterior of the deterministic
-    training conditional, which is also the optimal variational one (Titsias, 2009). The rest,
+    training conditional, which is also the optimal variational one (Titsias, 2009,
+    https://proceedings.mlr.press/v5/titsias09a.html). The rest,
     k(h, h) − Q(h, h), is `residual`: predictive distributions add it, gradients do not. (It is
     prior variance at h whatever the weights are; its gradient would pull features towards the
     inducing points, without regard to any target.)

@@ -26,7 +26,7 @@ def inverse_root(matrix: Tensor, tolerance: float) -> Tensor:
 
 
 class _InverseRoot(torch.autograd.Function):
-    """Its derivative by Daleckii and Krein's formula, with no division by eigenvalue gaps.
+    """K^(−1/2) with a derivative that divides by no gap of eigenvalues (Daleckii and Krein).
 
     For f(λ) = λ^(−1/2) and s = sqrt(λ) the divided differences (f_i − f_j)/(λ_i − λ_j) are
     −1/(s_i s_j (s_i + s_j)); between a kept and a dropped direction they are f_i/λ_i.

@@ -164,32 +164,32 @@ class Network(SharedWeights):
     # -- the likelihood --------------------------------------------------------------------------
 
     def likelihood(self, outputs: Tensor) -> Any:
-        """As the given one's."""
+        """Taken from `observation`, the likelihood that was given."""
         return self.observation.likelihood(outputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As the given one's; where that is −log p, this head's."""
+        """The loss of `observation`; where that is −log p, −log p of this head."""
         if self.observation.is_still(Head, "loss"):
             return self.negative_log_prob(outputs, targets)
         return self.observation.loss(outputs, targets)
 
     def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
-        """As of the likelihood."""
+        """Outputs without those of examples that do not count, as `observation` has it."""
         return self.observation.counted(outputs, targets)
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """As the given one's, unless a subclass weighs targets otherwise."""
+        """−log p of `observation`, unless a subclass weighs targets otherwise."""
         if not self.is_still(Network, "weight"):
             return super().negative_log_prob(outputs, targets)
         return self.observation.negative_log_prob(outputs, targets)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
-        """As the given one's."""
+        """Taken from `observation`, the likelihood that was given."""
         return self.observation.target_weight(targets)
 
     @property
     def filler(self) -> float:
-        """As the given one's."""
+        """Taken from `observation`, the likelihood that was given."""
         return self.observation.filler
 
     def check_values(self, targets: Targets) -> None:
@@ -198,7 +198,7 @@ class Network(SharedWeights):
         self.observation.check_values(targets)
 
     def valid(self, targets: Targets) -> Tensor:
-        """As the given one's."""
+        """Taken from `observation`, the likelihood that was given."""
         return self.observation.valid(targets)
 
     def extra_repr(self) -> str:

@@ -20,7 +20,9 @@ __all__ = ["Ordinal"]
 
 
 class Ordinal(OnePredictor):
-    """T tasks of C ordered classes, cumulative logit or probit (McCullagh, 1980).
+    """T tasks of C ordered classes, cumulative logit or probit.
+
+    McCullagh (1980), https://doi.org/10.1111/j.2517-6161.1980.tb01109.x.
 
     Class k is the event θ_{k−1} < u + ε ≤ θ_k. The cut-points θ are no part of the posterior: they
     are given, or they are parameters that the head's loss teaches beside its point estimate. They

@@ -1,4 +1,7 @@
-"""Exact inference for Gaussian heads: the conjugate posterior (paper, eq. reg_post)."""
+"""Exact inference for Gaussian heads: the conjugate posterior (paper, eq. reg_post).
+
+Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
+"""
 
 from __future__ import annotations
 

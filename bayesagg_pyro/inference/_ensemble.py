@@ -27,13 +27,15 @@ class Ensemble(Iterative):
 
     With Gaussian likelihoods and targets that get another draw of their noise, the members are
     exact, independent draws from the posterior (randomised maximum a posteriori; Bardsley et al.,
-    2014); elsewhere they are an approximation without a distributional form. All members are
-    optimised at once, by Newton's method on automatic derivatives.
+    2014, https://doi.org/10.1137/140964023); elsewhere they are an approximation without a
+    distributional form. All members are optimised at once, by Newton's method on automatic
+    derivatives.
 
     Args:
         members: how many, at least 2.
         data: "noise" adds N(0, τ²) to the targets (Gaussian heads). "bootstrap" weighs examples by
-            draws of Exp(1) (the weighted likelihood bootstrap; Newton and Raftery, 1994). "fixed"
+            draws of Exp(1) (the weighted likelihood bootstrap; Newton and Raftery, 1994,
+            https://doi.org/10.1111/j.2517-6161.1994.tb01956.x). "fixed"
             leaves the data as they are, so that only the anchors differ (too narrow a posterior).
             "auto" is "noise" for Gaussian heads, else "bootstrap".
         tolerance: on the Newton decrement, in posterior standard deviations.

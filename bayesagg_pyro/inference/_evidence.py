@@ -40,7 +40,7 @@ def log_evidence(
     prior: Posterior,
     posterior: Posterior,
 ) -> Tensor:
-    """Log p(y | H) ≈ log p(y | H, m) + log p(m) − log q(m) at the posterior mean m, [tasks].
+    """log p(y | H) ≈ log p(y | H, m) + log p(m) − log q(m) at the posterior mean m, [tasks].
 
     Exact for the conjugate posterior; Laplace's approximation for a Gaussian at the MAP.
 

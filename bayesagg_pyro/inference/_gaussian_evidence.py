@@ -6,7 +6,8 @@ C⁻¹ (Σ h hᵀ) C⁻ᵀ = U diag(s) Uᵀ, z = Uᵀ C⁻¹ Σ h (y − hᵀ m_
     log p(y) = ½ (n log(β / 2π) − Σ_i log(1 + κ s_i) − β Q(κ)),
     Q(κ)     = R + Σ_i z_i² / (s_i (1 + κ s_i)),
 
-where R is the residual sum of squares of least squares (Bishop 2006, section 3.5, in the
+where R is the residual sum of squares of least squares (Bishop, 2006, section 3.5,
+https://www.microsoft.com/en-us/research/people/cmbishop/prml-book/, in the
 eigenbasis; all terms but R are sums of positive numbers). One eigendecomposition serves every γ, β.
 """
 
@@ -30,7 +31,7 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class GaussianEvidence:
-    """Log p(y | γ, β) per task.
+    """log p(y | γ, β) per task.
 
     R is a difference of sums, so the noise is resolved down to 1e-6 of the targets' size only.
 
@@ -67,7 +68,7 @@ class GaussianEvidence:
         return cls(values, squares, residual, sums.total, size)
 
     def log_evidence(self, log_variance: Tensor, log_precision: Tensor) -> Tensor:
-        """Log p(y | γ, β), [..., tasks]; differentiable.
+        """log p(y | γ, β), [..., tasks]; differentiable.
 
         Args:
             log_variance: log γ, [..., tasks].
@@ -79,17 +80,17 @@ class GaussianEvidence:
         return 0.5 * (normaliser - spread.log1p().sum(-1) - log_precision.exp() * fit)
 
     def best_precision(self, log_variance: Tensor) -> Tensor:
-        """Log β that maximises the evidence at given log γ, [..., tasks]."""
+        """log β that maximises the evidence at given log γ, [..., tasks]."""
         low, high = (bound.expand_as(log_variance) for bound in self._precisions())
         return maximise(lambda beta: self.log_evidence(log_variance, beta), low, high)
 
     def best_variance(self, log_precision: Tensor, bounds: tuple[float, float]) -> Tensor:
-        """Log γ within bounds at given log β, [tasks]."""
+        """log γ within bounds at given log β, [tasks]."""
         low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
         return maximise(lambda gamma: self.log_evidence(gamma, log_precision), low, high)
 
     def best_pair(self, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
-        """Log γ and log β of each task together."""
+        """log γ and log β of each task together."""
         low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
         gamma = maximise(
             lambda g: self.log_evidence(g, self.best_precision(g)), low, high, points=25

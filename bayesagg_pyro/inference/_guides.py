@@ -1,7 +1,8 @@
 """Gaussian guides in whitened coordinates, one block per task, with path derivatives.
 
 The log-density in the bound holds its parameters fixed, so that gradients flow through the draws
-alone (Roeder, Wu and Duvenaud, 2017): their noise vanishes where the guide equals the posterior.
+alone (Roeder, Wu and Duvenaud, 2017, https://arxiv.org/abs/1703.09194): their noise
+vanishes where the guide equals the posterior.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class GaussianGuide(PyroModule):
 
     @abstractmethod
     def log_density(self, z: Tensor) -> Tensor:
-        """Log q(z) of [..., tasks, P] at the present parameters, without their graph."""
+        """log q(z) of [..., tasks, P] at the present parameters, without their graph."""
 
     @abstractmethod
     def posterior(self, whitening: Whitening) -> GaussianFamily:
-        """Q as a distribution of the weights."""
+        """q as a distribution of the weights."""
 
 
 class FullGuide(GaussianGuide):
@@ -79,7 +80,7 @@ class FullGuide(GaussianGuide):
         return tril
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """Loc + C ε."""
+        """loc + C ε."""
         noise = self.noise(*shape, *self.loc.shape)
         moved: Tensor = self.loc + (self.scale_tril() @ noise[..., None])[..., 0]
         return moved
@@ -101,7 +102,7 @@ class DiagonalGuide(GaussianGuide):
     """N(loc, diag(scale²)): mean field."""
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """Loc + scale ε."""
+        """loc + scale ε."""
         noise = self.noise(*shape, *self.loc.shape)
         moved: Tensor = self.loc + self.log_scale.exp() * noise
         return moved
@@ -137,7 +138,7 @@ class LowRankGuide(GaussianGuide):
         return factor
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """Loc + scale ε + F ε'."""
+        """loc + scale ε + F ε'."""
         own = self.noise(*shape, *self.loc.shape)
         shared = self.noise(*shape, len(self.loc), self.factor.shape[-1], 1)
         moved: Tensor = self.loc + self.log_scale.exp() * own + (self.factor @ shared)[..., 0]

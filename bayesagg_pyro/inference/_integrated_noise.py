@@ -29,7 +29,8 @@ class IntegratedNoise(Scheme):
         Λ = Λ_p + HᵀH,  m = m_p + Λ⁻¹ Hᵀ(y − H m_p),  a = a_p + n / 2,
         b = b_p + ½ (|y − H m|² + (m − m_p)ᵀ Λ_p (m − m_p)),
 
-    where the sum in b has no negative term (Bernardo and Smith 1994, appendix A). The predictive
+    where the sum in b has no negative term (Bernardo and Smith, 1994,
+    appendix A, https://doi.org/10.1002/9780470316870). The predictive
     is Student-t, and so are the weights; the gradient's moments are exact. Weights of examples
     count as repetitions.
 

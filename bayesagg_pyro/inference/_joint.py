@@ -52,7 +52,7 @@ class Joint:
         return log_likelihood(self.head, weight, self.features, targets)
 
     def log_prior(self, weight: Tensor, centre: Tensor | None = None) -> Tensor:
-        """Log p(w) up to a constant, [..., blocks]; around another `centre` than its mean if given.
+        """log p(w) up to a constant, [..., blocks]; around another `centre` than its mean if given.
 
         Args:
             weight: [..., blocks, P].
@@ -62,7 +62,7 @@ class Joint:
         return -0.5 * (offset * self.prior.precision_times(offset)).sum(-1)
 
     def log_prob(self, weight: Tensor) -> Tensor:
-        """Log p(y, w | h) up to a constant, [..., blocks], for weights [..., blocks, P]."""
+        """log p(y, w | h) up to a constant, [..., blocks], for weights [..., blocks, P]."""
         return self.log_likelihood(weight) + self.log_prior(weight)
 
     def point(self) -> Tensor:

@@ -1,4 +1,7 @@
-"""Last-layer posteriors by the package laplace-torch (Daxberger et al., 2021)."""
+"""Last-layer posteriors by the package laplace-torch.
+
+Daxberger et al. (2021), https://arxiv.org/abs/2106.14806.
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,9 @@ class _Sampler(Iterative):
 
 
 class NUTS(_Sampler):
-    """The no-U-turn sampler (Hoffman and Gelman, 2014) on whitened weights.
+    """The no-U-turn sampler on whitened weights.
+
+    Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246.
 
     All tasks of the head run in one chain; they are independent, so its trajectory is theirs side
     by side. Look at `posterior.info`: R-hat above 1.01, few effective samples or any divergence
@@ -161,8 +163,8 @@ class HMC(_Sampler):
 
     The number of leapfrog steps is drawn anew for every trajectory, within half to one and a half
     times the mean: with one length for all, directions whose period it divides never move on
-    (Neal, 2011, section 5.4.2). On nearly Gaussian posteriors it gives more effective samples per
-    gradient than NUTS. `posterior.info` reports as for `NUTS`.
+    (Neal, 2011, section 5.4.2, https://arxiv.org/abs/1206.1901). On nearly Gaussian posteriors it
+    gives more effective samples per gradient than NUTS. `posterior.info` reports as for `NUTS`.
 
     Args:
         draws: kept from each chain.

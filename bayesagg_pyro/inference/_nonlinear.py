@@ -2,7 +2,8 @@
 
 Networks, and heads with a `forward` of their own: the generalised Gauss-Newton matrix
 Σ_i J_iᵀ H_i J_i, with J_i the Jacobian of one example's outputs in the weights and H_i the
-curvature of −log p in the outputs (Schraudolph, 2002). It equals the Hessian where the outputs are
+curvature of −log p in the outputs (Schraudolph, 2002,
+https://doi.org/10.1162/08997660260028683). It equals the Hessian where the outputs are
 linear in the weights, and is positive semi-definite always.
 
 Other heads of shared weights, w [1, P], have no outputs to go through: the Hessian itself. It may

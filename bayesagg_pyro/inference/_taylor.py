@@ -1,4 +1,7 @@
-"""The paper's posterior for classification: a Gaussian one Newton step away (eq. post_cls)."""
+"""The paper's posterior for classification: a Gaussian one Newton step away (eq. post_cls).
+
+Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
+"""
 
 from __future__ import annotations
 

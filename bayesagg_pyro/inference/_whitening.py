@@ -31,7 +31,7 @@ class Whitening(ABC):
 
     @abstractmethod
     def weights(self, z: Tensor) -> Tensor:
-        """M + A z, [..., tasks, P]."""
+        """m + A z, [..., tasks, P]."""
 
     @abstractmethod
     def coordinates(self, weight: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class DenseWhitening(Whitening):
         self.centre: Gaussian = centre.to_gaussian()
 
     def weights(self, z: Tensor) -> Tensor:
-        """M + L⁻ᵀ z."""
+        """m + L⁻ᵀ z."""
         matrix = self.centre.inverse_tril
         return self.centre.mean + (z[..., None, :] @ matrix)[..., 0, :]
 
@@ -79,7 +79,7 @@ class DiagonalWhitening(Whitening):
         self.scale = centre.precision.rsqrt().expand_as(centre.mean)
 
     def weights(self, z: Tensor) -> Tensor:
-        """M + z / sqrt(λ)."""
+        """m + z / sqrt(λ)."""
         return self.centre.mean + z * self.scale
 
     def coordinates(self, weight: Tensor) -> Tensor:

@@ -18,8 +18,9 @@ __all__ = ["gaussian_divergence"]
 def gaussian_divergence(p: GaussianFamily, q: GaussianFamily) -> Tensor:
     """KL(p ‖ q) in nats for each task, [tasks]; `torch.distributions.kl_divergence` comes here.
 
-    (tr Λ_q S_p − P + log |Λ_p| − log |Λ_q| + |m_p − m_q|²_Λq) / 2 (Rasmussen and Williams 2006,
-    equation A.23). Two Kronecker products, or anything beside a diagonal, need no P × P matrix.
+    (tr Λ_q S_p − P + log |Λ_p| − log |Λ_q| + |m_p − m_q|²_Λq) / 2 (Rasmussen and Williams, 2006,
+    equation A.23, https://gaussianprocess.org/gpml/). Two Kronecker products, or anything beside a
+    diagonal, need no P × P matrix.
 
     Raises:
         ShapeError: if the two are over the weights of different heads.

@@ -87,8 +87,9 @@ class Empirical(Posterior):
     def to_gaussian(self) -> Gaussian:
         """The Gaussian of the samples' mean and covariance, as a prior needs one.
 
-        Correlations are shrunk towards 0 by the oracle approximating factor (Chen et al., 2010),
-        which vanishes as samples grow and keeps the matrix definite when there are few.
+        Correlations are shrunk towards 0 by the oracle approximating factor (Chen et al., 2010,
+        https://arxiv.org/abs/0907.4698), which vanishes as samples grow and keeps the matrix
+        definite when there are few.
 
         Raises:
             NumericalError: if a weight has the same value in all samples.

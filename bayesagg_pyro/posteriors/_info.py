@@ -33,7 +33,8 @@ class Info:
         elbo: [steps], estimates of the evidence lower bound (all tasks) while it was maximised.
         divergences: [chains], trajectories after the warm-up that left the energy's level.
         acceptance: [chains], mean acceptance probability after the warm-up.
-        r_hat: [tasks, P], rank-normalised split R-hat of the chains (Vehtari et al., 2021).
+        r_hat: [tasks, P], rank-normalised split R-hat of the chains (Vehtari et al., 2021,
+            https://arxiv.org/abs/1903.08008).
         ess: [tasks, P], bulk effective sample size over all chains.
         log_evidence: [tasks], log p(targets) under prior and noise, where the scheme maximised it.
         prior_variance: [tasks], mean variance of the prior chosen with it, and

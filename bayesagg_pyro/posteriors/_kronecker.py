@@ -23,7 +23,9 @@ class _Eigen(NamedTuple):
 
 
 class KroneckerGaussian(GaussianFamily):
-    """N(m, Λ⁻¹) with Λ = G ⊗ A / n + δ I, for each task (KFAC; Martens & Grosse, 2015).
+    """N(m, Λ⁻¹) with Λ = G ⊗ A / n + δ I, for each task (KFAC).
+
+    Martens and Grosse (2015), https://arxiv.org/abs/1503.05671.
 
     G sums the curvature of the loss in the outputs over n examples and A sums h hᵀ. Used as a
     prior, it adds the new examples' sums to its own: the result is the Kronecker approximation for

@@ -1,7 +1,8 @@
 """A Gaussian whose overall scale is uncertain: what remains of weights and noise variance together.
 
 p(w, τ²) = N(w; m, τ² Λ⁻¹) · InverseGamma(τ²; a, b). The weights alone are Student-t with 2a degrees
-of freedom around m and scale matrix (b / a) Λ⁻¹ (Bernardo and Smith 1994, appendix A).
+of freedom around m and scale matrix (b / a) Λ⁻¹ (Bernardo and Smith, 1994, appendix A,
+https://doi.org/10.1002/9780470316870).
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class NormalInverseGamma(Posterior):
     def entropy(self) -> Tensor:
         """Of the weights, in nats, [tasks]: that of a multivariate t with 2a degrees of freedom.
 
-        Kotz and Nadarajah (2004), Multivariate t Distributions, section 1.6.
+        Kotz and Nadarajah (2004), Multivariate t Distributions, section 1.6,
+        https://doi.org/10.1017/CBO9780511550683.
         """
         size, a = self.mean.shape[-1], self.shape_parameter
         half = a + size / 2

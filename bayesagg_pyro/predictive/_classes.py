@@ -41,7 +41,7 @@ def from_log_probabilities(
 
 
 def integrated(head: OnePredictor, mean: Tensor, std: Tensor) -> Tensor:
-    """Returns log E p(k | u), u ~ N(mean, std²), of all classes, [B, tasks, C], by quadrature."""
+    """log E p(k | u), u ~ N(mean, std²), of all classes, [B, tasks, C], by quadrature."""
     binary = head.target_kind == "binary"
     classes = 2 if binary else head.likelihood(mean[:1]).logits.shape[-1]
     labels = torch.arange(classes, device=mean.device, dtype=mean.dtype if binary else torch.long)
@@ -57,7 +57,7 @@ def integrated(head: OnePredictor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def two_classes(mean: Tensor, covariance: Tensor) -> Tensor:
-    """Returns log E softmax of two logits, [B, tasks, 2]: a logistic in their difference."""
+    """log E softmax of two logits, [B, tasks, 2]: a logistic in their difference."""
     centre = mean[..., 1] - mean[..., 0]
     spread = covariance[..., 0, 0] + covariance[..., 1, 1] - 2 * covariance[..., 0, 1]
     spread = torch.where(spread > 0, spread, 0.0)  # the root has no slope at 0
@@ -70,7 +70,10 @@ def two_classes(mean: Tensor, covariance: Tensor) -> Tensor:
 
 
 def probit(head: Head, mean: Tensor, variance: Tensor) -> BernoulliPredictive:
-    """sigmoid(μ / sqrt(1 + π v / 8)): MacKay's approximation (1992), within about 0.02."""
+    """sigmoid(μ / sqrt(1 + π v / 8)): MacKay's approximation, within about 0.02.
+
+    MacKay (1992), https://doi.org/10.1162/neco.1992.4.5.720.
+    """
     logits = mean / (1 + math.pi / 8 * variance).sqrt()
     return BernoulliPredictive(logits=logits, validate_args=False).of(f"head {head.site!r}")
 
@@ -97,7 +100,7 @@ def sampled(head: Head, chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def log_probabilities(head: Head, outputs: Tensor) -> Tensor:
-    """Returns log p(k | f) of all classes at outputs, [..., B, tasks, C]."""
+    """log p(k | f) of all classes at outputs, [..., B, tasks, C]."""
     if isinstance(head, FromPyro):  # whose outputs are probabilities of a 1, or logits of one task
         if head.target_kind == "binary":
             return torch.stack([torch.log1p(-outputs), outputs.log()], -1)

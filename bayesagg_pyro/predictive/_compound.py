@@ -48,7 +48,7 @@ class Compound(PredictiveDistribution):
         return self.given(torch.zeros(self.batch_shape, dtype=self.mean.dtype)).support
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Returns log ∫ p(y | z) N(z; 0, 1) dz, [..., B, tasks]."""
+        """log ∫ p(y | z) N(z; 0, 1) dz, [..., B, tasks]."""
         value = self.taken(value, self.mean.dtype)
         like = self.mean.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         return log_expectation(lambda z: self.log_prob_given(z, value.expand_as(z)), like)
@@ -138,7 +138,7 @@ class NormalCompound(Compound):
         )
 
     def log_prob_given(self, z: Tensor, value: Tensor) -> Tensor:
-        """Of that normal."""
+        """Log-density of the normal that `given` returns."""
         log_prob: Tensor = self.given(z).log_prob(value)
         return log_prob
 

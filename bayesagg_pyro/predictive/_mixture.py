@@ -36,16 +36,16 @@ class EqualMixture(PredictiveDistribution):
     @property
     @abstractmethod
     def means(self) -> Tensor:
-        """Of the components, [S, B, tasks]."""
+        """Means of the components, [S, B, tasks]."""
 
     @property
     @abstractmethod
     def variances(self) -> Tensor:
-        """Of the components, [S, B, tasks]."""
+        """Variances of the components, [S, B, tasks]."""
 
     @abstractmethod
     def log_probs(self, value: Tensor) -> Tensor:
-        """Of targets [..., B, tasks] under each component, [S, ..., B, tasks]."""
+        """Log-densities of targets [..., B, tasks] under each component, [S, ..., B, tasks]."""
 
     @property
     def mean(self) -> Tensor:
@@ -101,18 +101,18 @@ class SampledPredictive(EqualMixture):
 
     @property
     def means(self) -> Tensor:
-        """Of the likelihoods, [S, B, tasks]."""
+        """Means of the likelihoods, [S, B, tasks]."""
         means: Tensor = self.components.mean
         return means
 
     @property
     def variances(self) -> Tensor:
-        """Of the likelihoods, [S, B, tasks]."""
+        """Variances of the likelihoods, [S, B, tasks]."""
         variances: Tensor = self.components.variance
         return variances
 
     def log_probs(self, value: Tensor) -> Tensor:
-        """By the head's own formula, [S, ..., B, tasks]."""
+        """Log-densities by the head's own formula, [S, ..., B, tasks]."""
         shape = (len(self.outputs), *value.shape)
         outputs = beside(self.outputs, value).expand(*shape, *self._event)
         with following(outputs):
@@ -150,16 +150,16 @@ class MixtureOfDraws(EqualMixture):
 
     @property
     def means(self) -> Tensor:
-        """Of the likelihoods, [S, B, tasks]."""
+        """Means of the likelihoods, [S, B, tasks]."""
         return torch.stack([c.mean for c in self.components])
 
     @property
     def variances(self) -> Tensor:
-        """Of the likelihoods, [S, B, tasks]."""
+        """Variances of the likelihoods, [S, B, tasks]."""
         return torch.stack([c.variance for c in self.components])
 
     def log_probs(self, value: Tensor) -> Tensor:
-        """Of the likelihoods, [S, ..., B, tasks]."""
+        """Log-densities of the likelihoods, [S, ..., B, tasks]."""
         return torch.stack([c.log_prob(value) for c in self.components])
 
     def draw(self, shape: torch.Size) -> Tensor:
@@ -170,7 +170,7 @@ class MixtureOfDraws(EqualMixture):
 
 
 def standard_error(draws: Tensor) -> Tensor:
-    """Of an average over the first axis; infinite for one draw."""
+    """Standard error of an average over the first axis; infinite for one draw."""
     return draws.std(0) / math.sqrt(len(draws)) if len(draws) > 1 else draws[0] + torch.inf
 
 

@@ -102,7 +102,7 @@ def general(
     tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Any:
-    """By quadrature where there is a rule for the head's type, else by draws."""
+    """Predict by quadrature where the head's type has a rule, else by draws of the weights."""
     samples = _SAMPLES if samples is None else samples
     if method not in ("auto", "quadrature", "probit", "samples"):
         raise SettingError(
@@ -177,7 +177,7 @@ def _by_samples(
 
 
 def _largest_error(found: Any) -> float:
-    """Of a probability, or of a mean in standard deviations."""
+    """Sampling error of a probability, or of a mean in standard deviations."""
     classes = isinstance(found, torch.distributions.Bernoulli | torch.distributions.Categorical)
     error = found.standard_error
     return float((error if classes else error / found.variance.sqrt()).max())

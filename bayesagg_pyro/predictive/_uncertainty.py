@@ -27,7 +27,8 @@ class Uncertainty:
 
     Attributes:
         epistemic: of not knowing the weights, at least 0, [B, tasks]. Var E[y | w]; for classes the
-            mutual information of y and w (Houlsby et al., 2011).
+            mutual information of y and w (Houlsby et al., 2011,
+            https://arxiv.org/abs/1112.5745).
         aleatoric: of the observation at known weights, [B, tasks]. E Var[y | w]; for classes the
             expected entropy E H[y | w].
         measure: "variance", in squared units of the targets, or "entropy", in nats.

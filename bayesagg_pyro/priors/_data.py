@@ -150,7 +150,7 @@ class DataTracker(Tracker):
         self._statistics.add(features, targets, valid)
 
     def holds(self, features: Tensor) -> Tensor | None:
-        """As the statistics say."""
+        """Whether the statistics can keep these features; see `Tracker.holds`."""
         return self._statistics.holds(features)
 
     @property
@@ -197,7 +197,7 @@ class DataTracker(Tracker):
         return statistics.posterior(self._base, start=start, generator=self.generator)
 
     def accept(self, prior: Posterior) -> None:
-        """Put it in force and begin to collect anew."""
+        """Make it the prior and begin to collect anew."""
         self._adopt(prior)
         self.prior = self._renewed(self.prior, prior)
         self._statistics = self._cleared(self._statistics)

@@ -15,7 +15,7 @@ __all__ = ["Evidence"]
 
 
 class Evidence(DataPolicy):
-    """As `FullData`, with the prior variance of highest marginal likelihood at every update.
+    """`FullData` with the prior variance of highest marginal likelihood at every update.
 
     Heads made with `noise_scale="learned"` get their τ at the same time. What was chosen is in
     `mtl.priors()[name].info`: `prior_variance`, `noise_scale`, `log_evidence`. A temperature acts

@@ -1,4 +1,7 @@
-"""The paper's prior: the posterior of the whole last epoch ("Prior selection", section 4.1)."""
+"""The paper's prior: the posterior of the whole last epoch ("Prior selection", section 4.1).
+
+Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
+"""
 
 from __future__ import annotations
 

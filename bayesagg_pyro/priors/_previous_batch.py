@@ -32,7 +32,8 @@ class PreviousBatch(DataPolicy):
     """The posterior of one batch, part forgotten, is the prior of the next.
 
     Forgetting mixes the posterior with the base prior geometrically,
-    p ∝ posterior^(1−φ) · base^φ ("stabilised forgetting", Kulhavý and Zarrop 1993), so about 1/φ
+    p ∝ posterior^(1−φ) · base^φ ("stabilised forgetting", Kulhavý and Zarrop, 1993,
+    https://doi.org/10.1080/00207179308923034), so about 1/φ
     batches count and directions without data go back to the base. It takes one more inference for
     each batch, of any scheme with Gaussian posteriors; the step after next sees it, `update_prior`
     has nothing to do. A prior holds earlier batches only, so none need be left out.
@@ -96,7 +97,7 @@ class _PreviousBatchTracker(Tracker):
 
     @property
     def posterior(self) -> Posterior | None:
-        """Before forgetting; None before the first batch."""
+        """The last batch's posterior before forgetting; None before the first batch."""
         return self._last
 
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:

@@ -133,7 +133,7 @@ class _RunningTracker(DataTracker):
         self._cached, self._next = value, None
 
     def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
-        """As of `DataTracker`; this prior serves the next `refresh` batches."""
+        """The prior for this batch; made anew first where `refresh` batches have passed."""
         self._settle()
         return super().prior_for(features, targets)
 
@@ -171,7 +171,7 @@ class _RunningTracker(DataTracker):
         return self._any
 
     def accept(self, prior: Posterior) -> None:
-        """Put it in force; the sums stay."""
+        """Make it the prior; the sums stay."""
         self._adopt(prior)
         self.prior, self._age = prior, 0
         self._epoch, self._examples = self._examples, 0

@@ -1,4 +1,4 @@
-"""Priors with more shape than one variance: weights and biases apart, diagonal, dense."""
+"""Priors beyond one variance: one for weights and one for biases, diagonal, dense."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _fitted(head: Head, value: Tensor, what: str, shape: torch.Size) -> Tensor:
 
 
 def _per_task(head: Head, value: Numbers, what: str) -> Tensor:
-    """[tasks or 1, 1]."""
+    """One positive number or one per task, as [tasks or 1, 1]."""
     tasks = len(head.point())
     numbers = _check_positive(head, _numbers(head, value), what)
     if numbers.shape not in ((), (tasks,)):

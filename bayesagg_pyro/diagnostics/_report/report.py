@@ -131,7 +131,7 @@ def _gradients(
     observed: Mapping[str, Targets],
     generator: torch.Generator,
 ) -> GradientDistribution:
-    """Of the first examples, as many as there are features."""
+    """Gradients of the first examples, as many as there are features."""
     return gradients.cat(
         {
             name: gradients.distribution(
