@@ -62,7 +62,7 @@ class _ConstantTracker(DataTracker):
         return self._posterior
 
     def accept(self, prior: Posterior) -> None:
-        """Keep what was collected for predictions; the prior stays as it is."""
+        """Keep the posterior for predictions; the prior stays as it is."""
         self._adopt(prior)
         self._posterior = prior
         self._statistics = self._cleared(self._statistics)
