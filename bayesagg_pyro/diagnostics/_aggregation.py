@@ -1,4 +1,4 @@
-"""Who decided the update: weights, conflicts, shares, and what the step does to each task."""
+"""How tasks share an update: weights, conflicts, shares, and the change of each task's loss."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def conflicts(grad: GradientDistribution) -> Conflicts:
 
 @dataclass(frozen=True)
 class Update:
-    """What an update owes to each task, and does to it.
+    """The share of each task in an update, and how the update changes its loss.
 
     Attributes:
         norm: of the direction over the whole batch, [].

@@ -1,4 +1,4 @@
-"""Whether Markov chains have converged, and how much they are worth."""
+"""Whether Markov chains have converged, and their effective number of samples."""
 
 from __future__ import annotations
 

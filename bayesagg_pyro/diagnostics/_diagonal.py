@@ -18,7 +18,7 @@ __all__ = ["DroppedByDiagonal", "diagonal_against_full"]
 
 @dataclass(frozen=True)
 class DroppedByDiagonal:
-    """Direction with full covariances against that with their diagonals, power 1.
+    """The update with full covariances compared with the update from their diagonals, power 1.
 
     Attributes:
         cosine: of the two directions of each example, [B].

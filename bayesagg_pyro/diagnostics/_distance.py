@@ -104,7 +104,7 @@ class AgainstReference:
 def against_reference(
     posterior: Posterior, reference: Posterior, *, generator: torch.Generator | None = None
 ) -> AgainstReference:
-    """Hold a posterior against one that is taken to be right.
+    """Compare a posterior with one that is taken to be right.
 
     Args:
         posterior: what is to be judged.

@@ -1,4 +1,4 @@
-"""What the heads get to see: live units, rank, norms, and a prior that lags behind."""
+"""The features that heads are given: live units, rank, norms, and priors that lag behind."""
 
 from __future__ import annotations
 

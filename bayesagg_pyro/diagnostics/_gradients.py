@@ -48,7 +48,7 @@ class Moments:
     draws: int
 
     def unexplained(self) -> Tensor:
-        """What of the errors sampling cannot explain, [2, tasks, B, d]: of mean and variance.
+        """Errors of mean and variance beyond those of sampling, [2, tasks, B, d].
 
         That is the error less as many standard errors as the largest of that many normal numbers
         passes once in a thousand times (Bonferroni, so valid under any dependence).
@@ -75,7 +75,7 @@ class Moments:
 def moments(
     grad: GradientDistribution, *, draws: int = 4096, generator: torch.Generator | None = None
 ) -> Moments:
-    """Hold the stated mean and variance against plain samples of the same distribution.
+    """Compare the stated mean and variance with plain samples of the same distribution.
 
     Args:
         grad: from any estimator that can be sampled.

@@ -165,7 +165,7 @@ def _smooth(ratios: Tensor) -> tuple[Tensor, float]:
 
 
 def _tail_size(draws: int) -> int:
-    """Draws that the tail is fitted to."""
+    """Number of draws that the tail is fitted to."""
     return math.ceil(min(0.2 * draws, 3 * math.sqrt(draws)))
 
 

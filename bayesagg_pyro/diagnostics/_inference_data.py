@@ -82,7 +82,7 @@ def to_inference_data(
 
 @torch.no_grad()
 def _log_likelihood(head: Head, weight: Tensor, features: Tensor, observed: Targets) -> Tensor:
-    """[S, N, tasks]."""
+    """Log-likelihood of each draw, example and task, [S, N, tasks]."""
     features = features.detach().to(weight.dtype)
     parts = [
         -head.negative_log_probs(features, observed, part)

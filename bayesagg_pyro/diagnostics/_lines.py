@@ -81,7 +81,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Six digits are plenty to look at; what is not finite becomes null."""
+    """A number rounded to six digits; null where it is not finite."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

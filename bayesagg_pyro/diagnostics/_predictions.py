@@ -1,4 +1,4 @@
-"""Whether stated probabilities and uncertainties hold."""
+"""Whether stated probabilities and uncertainties agree with what is observed."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Recorder:
     def see(
         self, features: Tensor, targets: Mapping[str, RawTargets], losses: Mapping[str, Tensor]
     ) -> None:
-        """Tell of a step without an engine.
+        """Record a training step that was made without an engine.
 
         Args:
             features: [B, d].

@@ -157,7 +157,7 @@ def of_one_task(probabilities: Tensor, targets: Tensor) -> Tensor:
 
 
 def stated(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What was stated most surely, and whether it came so.
+    """The largest stated probability, and whether that outcome occurred.
 
     Raises:
         ShapeError: if shapes do not fit.

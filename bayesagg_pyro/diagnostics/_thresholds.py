@@ -1,4 +1,10 @@
-"""What people call too much: one table of limits, and the verdict on a value."""
+"""Limits beyond which a diagnostic raises an alarm, and the check of a value against its limit.
+
+Sources: Yao et al. (2018), https://arxiv.org/abs/1802.02538; Vehtari et al. (2024),
+https://arxiv.org/abs/1507.02646, and (2021), https://arxiv.org/abs/1903.08008; Talts et al. (2018),
+https://arxiv.org/abs/1804.06788; Gneiting et al. (2007),
+https://doi.org/10.1111/j.1467-9868.2007.00587.x; Bulmer (1979), Principles of Statistics.
+"""
 
 from __future__ import annotations
 
@@ -100,12 +106,12 @@ def judge(
 
 
 def owned(check: Check, owner: str) -> Check:
-    """The check, said to be of this head."""
+    """The check with the head's name in it."""
     return replace(check, where=f"{owner}: {check.where}" if check.where else owner)
 
 
 def tail(probability: float) -> float:
-    """The z that a standard normal number passes with this probability."""
+    """The z that a standard normal number exceeds with this probability."""
     return math.sqrt(2) * float(torch.special.erfinv(torch.tensor(1 - 2 * probability).double()))
 
 

@@ -323,7 +323,7 @@ class BayesAgg(nn.Module):
         return known("prior", {n: slot.tracker.prior for n, slot in self._slots.items()})
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
-        """As `predict`."""
+        """Predictions, as `predict` makes them."""
         return self.predict(features)
 
     # -- parts -----------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class _InParts(HeadStep):
-    """Of a head whose posterior was never there as a whole: `posterior` holds its marginals."""
+    """What is kept of a head that was worked on in parts: `posterior` holds its marginals."""
 
     moments: GradientDistribution
 

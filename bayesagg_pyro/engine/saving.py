@@ -185,7 +185,7 @@ def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:
 
 
 def _rehearse(engine: BayesAgg, own: Mapping[str, Tensor], strict: bool) -> None:
-    """Refuse what the end of loading could stumble over."""
+    """Check in advance what the end of loading will read."""
     count(own, "warmup", most=1), count(own, "epochs")
     check_generator(engine.generator, own)
     for name, slot in engine._slots.items():

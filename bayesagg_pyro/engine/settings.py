@@ -209,7 +209,7 @@ def check_estimators(
     heads: Mapping[str, Head],
     schemes: Mapping[str, Scheme],
 ) -> dict[str, Estimator | None]:
-    """As `per_head`, with None (choose by types) for what is not given.
+    """One estimator for each head; None, to choose by types, where none is given.
 
     Raises:
         DtypeError, UnsupportedError: also for estimators that cannot take what a scheme gives.

@@ -25,7 +25,7 @@ __all__ = ["HeadStep", "Slot", "reported_dtype"]
 
 
 def reported_dtype(features: Tensor) -> torch.dtype:
-    """Of predictions and losses: the features', float32 for lower precisions."""
+    """Dtype of predictions and losses: the features', float32 for lower precisions."""
     return torch.promote_types(features.dtype, torch.float32)
 
 
@@ -77,7 +77,7 @@ class Slot:
             self._tracker.generator = self.generator
 
     def fresh(self) -> Slot:
-        """One for the same head that has seen nothing."""
+        """A slot for the same head that has seen no data."""
         return Slot(
             self.name,
             self.head,
@@ -108,7 +108,7 @@ class Slot:
 
     @property
     def estimator(self) -> Estimator | None:
-        """Of the gradient's moments; None chooses by types."""
+        """Estimator of the gradient's moments; None chooses by types."""
         return self._estimators[self.name]
 
     def draw_from(self, generator: torch.Generator | None) -> None:

@@ -1,4 +1,4 @@
-"""Whether a Pyro model gives the same densities in a batch as draw by draw, example by example."""
+"""Check that a Pyro model treats the draws and the examples of a batch independently."""
 
 from __future__ import annotations
 

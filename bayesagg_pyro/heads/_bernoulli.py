@@ -89,7 +89,7 @@ class Bernoulli(OnePredictor):
 
     @property
     def support_description(self) -> str:
-        """What targets are."""
+        """What targets must be, for messages."""
         return "binary targets are 0 or 1"
 
     def supports(self, values: Tensor) -> Tensor:

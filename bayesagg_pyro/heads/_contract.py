@@ -1,4 +1,4 @@
-"""Which parts of a class's model a head still has: what every closed form has to ask first.
+"""What a subclass has changed of its base's model: closed forms hold only for what it has not.
 
 A formula belongs to a model, and a subclass (or an object) may change the model that it has from
 its base. `Contract.is_still` is the one place that knows. What a base derives by hand from a method
@@ -39,10 +39,10 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
 
 
 class Contract(nn.Module):
-    """Base of heads: knows what of a model has been changed, by a subclass or on the object."""
+    """Base of heads: tells which parts of a model were changed, by a subclass or on the object."""
 
     def is_still(self, base: type | tuple[type, ...], *aspects: Aspect) -> bool:
-        """Whether this is a `base` that has its model still, in these aspects (in all if none).
+        """Whether this is a `base` with these aspects of its model unchanged (all of them if none).
 
         Args:
             base: a class of heads, or several, of which one will do.
@@ -52,7 +52,7 @@ class Contract(nn.Module):
         return any(isinstance(self, one) and not self.changes(one, *aspects) for one in bases)
 
     def changes(self, base: type, *aspects: Aspect) -> tuple[str, ...]:
-        """Names of what is not as in `base`: methods, and "hooks" on the outputs."""
+        """Names of what differs from `base`: methods, and "hooks" on the outputs."""
         found = [
             name
             for aspect in aspects or _ALL
@@ -94,7 +94,7 @@ class Contract(nn.Module):
 
 
 def _level(cls: type, name: str) -> int:
-    """How far up the bases that is which defines a method; further than all if none does."""
+    """Index in the list of bases of the one that defines a method; past the end if none does."""
     bases = cls.__mro__
     return next((i for i, base in enumerate(bases) if name in vars(base)), len(bases))
 

@@ -75,7 +75,7 @@ def _normal_derivatives(a: Tensor, b: Tensor, gap: Tensor) -> tuple[Tensor, Tens
 
 
 def _mirrored(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The interval in the right half as far as it goes, and −1 where that took a reflection."""
+    """Reflect intervals into the right half; also the sign, −1 where one was reflected."""
     right = a + b >= 0
     return torch.where(right, a, -b), torch.where(right, b, -a), 2 * right.to(a.dtype) - 1
 

@@ -31,7 +31,7 @@ class Embedding(nn.Module, ABC):
         """φ(h), [..., B, k], in the features' precision (float32 at least)."""
 
     def check_ready(self, owner: str) -> None:
-        """Refuse to embed before that is possible.
+        """Refuse to embed before the embedding is ready (inducing points without a place).
 
         Args:
             owner: who speaks in the error.

@@ -105,7 +105,7 @@ class FromPyro(SharedWeights):
         check_batches(self, *self._probe(tasks + 2))
 
     def _make_weight(self, size: int) -> None:
-        """Made once the model has been traced."""
+        """Do nothing: the weight is made once the model has been traced."""
 
     @property
     def sites(self) -> dict[str, slice]:

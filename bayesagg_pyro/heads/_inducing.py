@@ -190,7 +190,7 @@ def _centres(features: Tensor, count: int, generator: torch.Generator | None) ->
 
 
 def _dense(kernel: Any) -> Tensor:
-    """A kernel matrix as a tensor, whether it came lazily or not."""
+    """A kernel matrix as a tensor, also where GPyTorch gives a lazy one."""
     dense: Tensor = kernel if isinstance(kernel, Tensor) else kernel.to_dense()
     return dense
 

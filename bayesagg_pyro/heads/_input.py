@@ -143,7 +143,7 @@ def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
 
 
 def check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
-    """Refuse a type that is none of targets of that kind.
+    """Refuse a dtype that targets of that kind cannot have.
 
     Raises:
         DtypeError: with the remedy.
@@ -169,7 +169,7 @@ def check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
 
 
 def check_finite(owner: str, targets: Targets) -> None:
-    """Refuse observed targets that are NaN or infinite, and weights that are or are negative.
+    """Refuse observed targets and weights that are NaN or infinite, and negative weights.
 
     Raises:
         NonFiniteError: naming the first one.
@@ -202,7 +202,7 @@ def _columns(owner: str, tensor: object, batch: int, tasks: int, what: str) -> T
 
 
 def check_shape(owner: str, tensor: Tensor, batch: int, tasks: int, what: str) -> None:
-    """Refuse what is not [B, tasks].
+    """Refuse a tensor that is not [B, tasks].
 
     Raises:
         ShapeError: naming both shapes.

@@ -95,7 +95,7 @@ class NegativeBinomial(OnePredictor):
 
     @property
     def support_description(self) -> str:
-        """What targets are."""
+        """What targets must be, for messages."""
         return "counts are 0, 1, 2, ..."
 
     def supports(self, values: Tensor) -> Tensor:

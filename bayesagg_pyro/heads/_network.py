@@ -174,7 +174,7 @@ class Network(SharedWeights):
         return self.observation.loss(outputs, targets)
 
     def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
-        """Outputs without those of examples that do not count, as `observation` has it."""
+        """Outputs, and harmless ones for examples that do not count, as `observation` has it."""
         return self.observation.counted(outputs, targets)
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class Ordinal(OnePredictor):
 
     @property
     def support_description(self) -> str:
-        """What targets are."""
+        """What targets must be, for messages."""
         return f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
 
     def supports(self, values: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ class Poisson(OnePredictor):
 
     @property
     def support_description(self) -> str:
-        """What targets are."""
+        """What targets must be, for messages."""
         return "counts are 0, 1, 2, ..."
 
     def supports(self, values: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ __all__ = ["Delta"]
 
 
 class Delta(Scheme):
-    """All belief in the point estimate, which learns by the gradient of its loss; no prior counts.
+    """A point instead of a posterior: weights learn by the gradient of their loss, without a prior.
 
     The gradient distribution is then the ordinary gradient with variance 0, and precision weighting
     gives tasks of variance 0 equal weights: with Delta for all heads the update is that of linear

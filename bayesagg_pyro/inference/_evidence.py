@@ -268,7 +268,7 @@ class EvidenceMaximised(Scheme):
         base: Posterior,
         weight: float = 1.0,
     ) -> Posterior:
-        """As the scheme inside."""
+        """Leave the batch out as the scheme inside does."""
         return self.scheme.leave_out(head, features, targets, prior, base=base, weight=weight)
 
     def __repr__(self) -> str:

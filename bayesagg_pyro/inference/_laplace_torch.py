@@ -66,7 +66,7 @@ class LaplaceTorch(Scheme):
         self.gives = DiagonalGaussian if structure == "diag" else GaussianPosterior
 
     def check(self, head: Head, prior: Posterior) -> None:
-        """Refuse what the package has not."""
+        """Refuse heads and priors that laplace-torch does not support."""
         _supported(head, prior, self.structure)
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:

@@ -147,7 +147,7 @@ def _network_jacobian(head: Network, features: Tensor, point: Tensor) -> tuple[T
 
 
 def _jacobian(head: Head, features: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a head's own `forward`: [B, tasks, C, P] in the weights of each task, and [B, tasks, C].
+    """Jacobian and outputs of a head's own `forward`: [B, tasks, C, P] and [B, tasks, C].
 
     One shift δ moves the weights of all tasks, of which each task's outputs depend on their own
     alone. Jᵀ v is linear in v, so its derivatives in v are the columns of J: one for each weight,

@@ -162,7 +162,7 @@ class Examples(Statistics):
         start: Posterior | None = None,
         generator: torch.Generator | None = None,
     ) -> Posterior:
-        """By the scheme, of all examples at once."""
+        """The scheme's posterior given all examples at once."""
         features, targets = self.all()
         return self._scheme.infer(
             self._head, features, targets, prior, start=start, generator=generator

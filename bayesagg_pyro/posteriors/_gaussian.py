@@ -126,7 +126,7 @@ class Gaussian(GaussianFamily):
         return Projection(whitened.to(dtype) @ self.inverse_tril.to(dtype), variance)
 
     def to_gaussian(self) -> Gaussian:
-        """Itself."""
+        """This distribution itself."""
         return self
 
     def reordered(self, order: Tensor) -> Gaussian:

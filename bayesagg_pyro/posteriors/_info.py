@@ -63,7 +63,7 @@ class Info:
 
     @property
     def rounding(self) -> Tensor:
-        """What rounding may cost, [tasks or 1]: of deviations, and of how far data move the mean.
+        """Relative rounding error of deviations and of the shift of the mean, [tasks or 1].
 
         The machine's precision times `condition`, or times its square root where the factor is a
         square root. `condition` being a lower bound, this is an estimate, mostly within a factor of
@@ -87,7 +87,7 @@ class Info:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Info:
-        """The same elsewhere; floating numbers in another precision."""
+        """Move all tensors; floating numbers also to another precision."""
         return replace(
             self,
             **{
@@ -97,7 +97,7 @@ class Info:
         )
 
     def part(self, rows: slice, tasks: int) -> Info:
-        """Of some of so many tasks; what is of all together stays."""
+        """What is known of some of the tasks; what holds for all together stays."""
         each = {name: value for name, value in self.known().items() if name not in _OF_ALL_TASKS}
         return replace(
             self, **{name: value[rows] for name, value in each.items() if len(value) == tasks}

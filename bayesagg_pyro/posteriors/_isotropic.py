@@ -1,4 +1,4 @@
-"""N(0, variance · I), the prior that nothing is known for."""
+"""N(0, variance · I), the prior where nothing is known."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["HasWeights", "isotropic"]
 
 
 class HasWeights(Protocol):
-    """What a distribution over weights has to know of a head."""
+    """The part of a head that a distribution over its weights needs."""
 
     @property
     def site(self) -> str:
-        """Its name in messages."""
+        """Name of the head in messages."""
 
     @property
     def weight(self) -> Tensor:

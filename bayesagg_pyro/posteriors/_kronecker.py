@@ -105,7 +105,7 @@ class KroneckerGaussian(GaussianFamily):
         return self._rotate(self._unrotate(vectors) / self.eigen.values)
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> NoReturn:
-        """There is no single predictor."""
+        """Refuse: several outputs have no single linear predictor."""
         raise UnsupportedError("a Kronecker posterior has several linear predictors per task")
 
     def to_gaussian(self) -> Gaussian:

@@ -124,7 +124,7 @@ class NormalInverseGamma(Posterior):
         return normaliser - (a + size / 2) * squares.log1p()
 
     def entropy(self) -> Tensor:
-        """Of the weights, in nats, [tasks]: that of a multivariate t with 2a degrees of freedom.
+        """Entropy of the weights, a multivariate t with 2a degrees of freedom, in nats, [tasks].
 
         Kotz and Nadarajah (2004), Multivariate t Distributions, section 1.6,
         https://doi.org/10.1017/CBO9780511550683.

@@ -147,7 +147,7 @@ class PackedGaussian(GaussianFamily):
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> PackedGaussian:
-        """Elsewhere; `dtype` is what it unpacks to, the packed numbers stay as they are."""
+        """Move all tensors; `dtype` is what it unpacks to, the packed numbers stay as they are."""
         moved = {
             name: tensor.to(device=device, dtype=None if name == "lower" else dtype)
             for name, tensor in self.tensors().items()

@@ -1,4 +1,4 @@
-"""All belief in one weight vector: what an ordinary linear layer holds."""
+"""Weights that are known exactly, as in an ordinary linear layer: a distribution of width 0."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Posterior(TorchDistribution):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """As `sample`, differentiable where the distribution is."""
+        """Draw weights as `sample` does, differentiable where the distribution is."""
         raise NotImplementedError
 
     def to(
@@ -144,7 +144,7 @@ class Posterior(TorchDistribution):
         return vars(self).get("info")
 
     def _rebuilt(self, tensors: dict[str, Tensor], info: Info | None) -> Self:
-        """One like this of other tensors, with all that it carries beside them."""
+        """A distribution of this class made of other tensors, with the same settings."""
         build: Any = type(self)
         made: Self = build(**tensors)
         return made.replace(outputs_per_task=self.outputs_per_task, info=info)
