@@ -15,6 +15,8 @@ $(STAMP): pyproject.toml
 	  { echo "Python 3.10 or newer is needed (PYTHON=$(PYTHON)); name another with: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[experiments,dev]"
+	@printf '#!/bin/sh\nBAYESAGG_PROGRAM=experiments exec "%s/python" -m experiments "$$@"\n' "$$(cd $(BIN) && pwd)" > $(BIN)/experiments
+	@chmod +x $(BIN)/experiments
 	@touch $@
 
 demo: $(STAMP)

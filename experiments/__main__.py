@@ -19,12 +19,12 @@ def _main() -> None:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, _leave)
-    from experiments.cli import app
+    from experiments.cli import PROGRAM, app
 
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        app(prog_name="python -m experiments")
+        app(prog_name=PROGRAM)
     except KeyboardInterrupt:  # before a command could begin
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -1,5 +1,5 @@
 """The command line: ``python -m experiments``."""
 
-from experiments.cli.app import app
+from experiments.cli.app import PROGRAM, app
 
-__all__ = ["app"]
+__all__ = ["PROGRAM", "app"]

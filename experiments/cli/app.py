@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -15,7 +16,10 @@ from experiments.cli.fields import Source
 from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
 
-__all__ = ["app"]
+__all__ = ["PROGRAM", "app"]
+
+PROGRAM: Final = os.environ.get("BAYESAGG_PROGRAM", "python -m experiments")
+"""What the command line is called by; a shell can complete what is a single word."""
 
 _EXAMPLES: Final[Mapping[str, str]] = {
     "digits": "python -m experiments digits --method ls",
@@ -232,6 +236,7 @@ app = typer.Typer(
     cls=_Commands,
     help="Train and compare methods for multi-task learning on the paper's benchmarks.",
     no_args_is_help=True,
+    add_completion=" " not in PROGRAM,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

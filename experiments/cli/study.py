@@ -69,5 +69,5 @@ def calibration(
     quick: Quick = False,
     debug: Debug = False,
 ) -> None:
-    """The study ``calibration``: does each inference scheme give its model's posterior?"""
+    """The study calibration: does each inference scheme give its model's posterior?"""
     study("calibration", out, seed, quick, debug)

@@ -1,0 +1,175 @@
+"""The option surface: one spelling everywhere, generated, quick, shown to the letter."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from experiments import registry
+from experiments.cli import app
+from experiments.comparisons import COMPARISONS
+from experiments.methods import BayesAggOptions
+from experiments.settings import Settings
+from experiments.training import RESULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+TOY = "tests.experiments.toy:Toy"
+COMMANDS = [
+    *([name] for name in registry.names()),
+    *([kind, name] for kind in ("run", "sweep") for name in registry.names()),
+    *(["compare", name] for name in COMPARISONS),
+    *(["report"], ["figures"], ["study"], ["calibration"], ["demo"]),
+]
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "400", "TERM": "dumb"})
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+def command(words: list[str]) -> Any:
+    """The command that these words lead to."""
+    found: Any = typer.main.get_command(app)
+    for word in words:
+        found = found.get_command(None, word)
+    return found
+
+
+def options(words: list[str]) -> Iterator[tuple[str, Any]]:
+    for item in command(words).params:
+        for flag in item.opts:
+            if flag.startswith("--"):
+                yield flag, item
+
+
+def test_help_needs_no_torch() -> None:
+    """So that it is there in a fraction of a second."""
+    program = f"""
+import sys
+from typer.testing import CliRunner
+from experiments.cli import app
+for words in {[[], ["run"], ["compare"], *COMMANDS]!r}:
+    assert CliRunner().invoke(app, [*words, "--help"]).exit_code == 0, words
+heavy = {{"torch", "pyro", "matplotlib", "numpy", "pandas"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_nothing_of_the_help_is_eaten(words: list[str]) -> None:
+    """Brackets are no markup."""
+    shown = re.sub(r"[\s│]+", " ", run(*words, "--help"))
+    texts = [item.help.replace("\\[", "[") for _, item in options(words) if item.help]
+    texts += [item.metavar for _, item in options(words) if getattr(item, "metavar", None)]
+    assert texts
+    for text in texts:
+        assert re.sub(r"\s+", " ", text).strip() in shown
+
+
+def test_an_option_means_the_same_in_every_command() -> None:
+    meanings: dict[str, set[str]] = {}
+    for words in COMMANDS:
+        for flag, item in options(words):
+            if flag not in ("--out", "--data", "--help", "--only", "--width", "--figures"):
+                meanings.setdefault(flag, set()).add(item.name)
+    several = {flag: names for flag, names in meanings.items() if len(names) > 1}
+    assert several == {"--seed": {"seed", "seeds"}, "--seeds": {"seed", "seeds"}}  # of studies
+
+
+def test_every_field_is_an_option() -> None:
+    named = {item.name for _, item in options(["run", "qm9"])}
+    for kind in (registry.find("qm9"), Settings, BayesAggOptions):
+        assert {field.name for field in fields(kind)} - {"seed"} <= named
+    for benchmark in ("utkface", "chestxray14", "cifar-mtl"):
+        assert {"--size", "--width"} <= {flag for flag, _ in options([benchmark])}
+    shown = re.sub(r"[\s│]+", " ", run("digits", "--help"))
+    assert "[default: (128)]" in shown  # the benchmark's own batch size
+
+
+def test_a_list_of_values_is_a_sweep(tmp_path: Path) -> None:
+    words = ["--power", "0.3", "0.5", "--seeds", "0", "1", "--set", "width=8", "--set", "width=16"]
+    text = run("run", "digits", "--method", "ls", "bayesagg", *words, "--plan", "--no-estimate",
+               "--out", str(tmp_path / "x"))  # fmt: skip
+    assert "12 runs" in text  # LS has no power
+    assert re.search(r"method\W+width\W+power\W+seeds", text)
+    assert "given twice: leave one out, or give python -m experiments run digits" in run(
+        "digits", "--set", "width=8", "--set", "width=16", code=2
+    )
+    assert "method = 'all' names several" in run("digits", "--method", "all", code=2)
+
+
+def test_a_sweep_takes_the_papers_values_for_what_is_not_given(tmp_path: Path) -> None:
+    plan = ["--plan", "--no-estimate", "--out", str(tmp_path)]
+    assert "6 runs" in run("sweep", "cifar-mtl", *plan)
+    assert "9 runs" in run("sweep", "cifar-mtl", "--pretrain", "1", "2", "5", *plan)
+    assert "3 runs" in run("sweep", "cifar-mtl", "--pretrain", "2", *plan)
+
+
+def test_a_benchmark_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its class, or by an entry point's name, and with its own fields as options."""
+    size = ["--rows", "60", "--epochs", "2"]
+    run(TOY, "--method", "ls", *size, "--no-figures", "--out", str(tmp_path / "one"))
+    options = json.loads((tmp_path / "one" / RESULTS).read_text())["benchmark"]["options"]
+    assert options == {"rows": 60, "dropout": 0.1, "blow_up": False}
+    text = run("run", TOY, "--method", "ls", *size, "--dropout", "0", "0.5", "--plan",
+               "--no-estimate", "--out", str(tmp_path))  # fmt: skip
+    assert "2 runs" in text
+    point = importlib.metadata.EntryPoint("mine", TOY, registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    registry._installed.cache_clear()
+    try:
+        assert "mine" in run("run", "--help")
+        assert "--blow-up" in run("mine", "--help")
+    finally:
+        registry._installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.at.all:Mine", "there is no such module"),
+        ("tests.experiments.toy:Nothing", "defines no Nothing"),
+        ("tests.experiments.toy:Rows", "is no subclass of"),
+        ("mnist", "is unknown: give one of digits"),
+    ],
+)
+def test_no_benchmark(name: str, message: str, tmp_path: Path) -> None:
+    text = run("run", name, "--plan", "--out", str(tmp_path), code=2)
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_a_shell_can_complete_it() -> None:
+    def completed(*words: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={
+                **os.environ,
+                "BAYESAGG_PROGRAM": "experiments",
+                "_EXPERIMENTS_COMPLETE": "complete_bash",
+                "COMP_WORDS": " ".join(("experiments", *words)),
+                "COMP_CWORD": str(len(words)),
+            },
+        )
+        return done.stdout.split()
+
+    assert completed("run", "di") == ["digits"]
+    assert completed("qm9", "--mol") == ["--molecules"]
