@@ -174,7 +174,9 @@ def log_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def write_figure(make: Callable[[], Figure], path: Path) -> Path:
+def write_figure(
+    make: Callable[[], Figure], path: Path, formats: Sequence[str] = ("png", "pdf")
+) -> Path:
     """Draw a figure in the common style and write it as PNG, whose path it returns, and PDF.
 
     Raises:
@@ -187,9 +189,10 @@ def write_figure(make: Callable[[], Figure], path: Path) -> Path:
             path = path.with_suffix("")
         png, pdf = (path.with_name(path.name + end) for end in (".png", ".pdf"))
         write_atomically(png, lambda file: figure.savefig(file, format="png"))
-        figure.set_layout_engine("none")  # it is laid out by now
-        write_atomically(
-            pdf,
-            lambda file: figure.savefig(file, format="pdf", metadata={"CreationDate": None}),
-        )
+        if "pdf" in formats:
+            figure.set_layout_engine("none")  # it is laid out by now
+            write_atomically(
+                pdf,
+                lambda file: figure.savefig(file, format="pdf", metadata={"CreationDate": None}),
+            )
     return png

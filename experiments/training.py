@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bayesagg_pyro.diagnostics import Recorder
-from experiments import checkpoints, results, schedules, summary
+from experiments import checkpoints, loggers, results, schedules, summary
 from experiments.benchmark import Batch, Values
 from experiments.errors import (
     CheckpointError,
@@ -54,12 +54,13 @@ class Trainer:
         record: Write diagnostics of one step in so many into ``record.jsonl``; None writes none.
         minutes: Stop at the end of the last epoch that fits into so many, counted from now; at
             least one epoch is trained. None trains to the end.
+        log: Names of :data:`experiments.loggers.LOGGERS`, which are told of every epoch, too.
 
     Raises:
         OutputError: The folder is not writable, or holds a run already.
         CheckpointError: ``resume`` was asked for and there is no fitting, intact checkpoint.
-        SettingsError: The device does not exist, the checkpoint holds more epochs already, or both
-            ``resume`` and ``overwrite`` are asked for.
+        SettingsError: The device does not exist, the checkpoint holds more epochs already, both
+            ``resume`` and ``overwrite`` are asked for, or a logger's package is not installed.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Trainer:
         reporter: Reporter | None = None,
         record: int | None = None,
         minutes: float | None = None,
+        log: Sequence[str] = (),
     ) -> None:
         require(record is None or record >= 1, "record", record, "give 1 or more steps")
         require(minutes is None or minutes > 0, "minutes", minutes, "give a positive number")
@@ -79,6 +81,8 @@ class Trainer:
         self._minutes = minutes
         self.run = run
         self.reporter: Reporter = reporter or Silent()
+        if log:
+            self.reporter = loggers.Several([self.reporter, *loggers.make(log, out)])
         self.device = resolve_device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS

@@ -11,7 +11,7 @@ import torch
 import typer
 from rich.console import Console
 
-from experiments import comparisons, figures, presets, results
+from experiments import comparisons, figures, loggers, presets, results
 from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
 from experiments.compare import draw, table
@@ -75,7 +75,7 @@ def run(
             {name: several[0] for name, several in values.items() if len(several) == 1},
             axes,
         )
-        todo = plan(request, out.resolve(), given["record"])
+        todo = plan(request, out.resolve(), given["record"], given["log"] or ())
         outcomes = _conduct(todo, given, out, console, tried=given["engine"] == "local")
         if outcomes:
             console.print(f"{summary(outcomes)}; store: {out}", soft_wrap=True, highlight=False)
@@ -145,6 +145,7 @@ def _compared(
         seeds=_seeds(given["seeds"]),
         changes={name: several[0] for name, several in values.items()},
         record=given["record"],
+        log=given["log"] or (),
     )
     require(
         given["record"] is None or given["record"] >= 1,
@@ -178,6 +179,7 @@ def _conduct(
                 f"{job.folder} holds a finished run with other settings ({'; '.join(other)}): "
                 "choose another --out, or delete it"
             )
+    loggers.make(given["log"] or (), out)  # refuses what would fail in every run
     minutes = given["minutes"]
     require(minutes is None or minutes > 0, "minutes", minutes, "give a positive number")
     deadline = None if minutes is None else time.time() + 60 * minutes

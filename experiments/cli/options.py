@@ -196,6 +196,16 @@ _RECORD: Final = _option(
     metavar="EVERY",
     show_default="none",
 )
+_LOG: Final = _option(
+    "log",
+    list[str],
+    ["--log"],
+    "Write every epoch's numbers elsewhere, too: into epochs.csv, for TensorBoard, Weights & "
+    "Biases or MLflow (whose packages must be installed); may be repeated.",
+    OUTPUT,
+    metavar="csv|tensorboard|wandb|mlflow",
+    show_default="none",
+)
 _DEBUG: Final = _option(
     "debug", bool, ["--debug"], "Show the full traceback of an error.", OUTPUT, default=False
 )
@@ -230,6 +240,7 @@ SINGLE: Final[Sequence[inspect.Parameter]] = (
     ),
     _MINUTES,
     _RECORD,
+    _LOG,
     _option("figures", bool, ["--figures/--no-figures"], "Draw figures.", OUTPUT, default=True),
     _DEBUG,
 )
@@ -249,6 +260,7 @@ _SCHEDULED: Final = (
     ),
     _MINUTES,
     _RECORD,
+    _LOG,
     _option("plan", bool, ["--plan"], "Show what would be run, and stop.", OUTPUT, default=False),
     _option(
         "estimate",

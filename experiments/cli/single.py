@@ -89,6 +89,7 @@ def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: Console) 
             reporter=reporter(console),
             record=given["record"],
             minutes=given["minutes"],
+            log=given["log"] or (),
         ).train()
     console.print(terminal(single(found)))
     console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)

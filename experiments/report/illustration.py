@@ -3,11 +3,14 @@
 Two regression tasks share one example. The first has seen inputs that tell its second weight well
 and its first hardly; for the second task it is the other way round. What is drawn are the posterior
 of each, the distribution of gradients that it induces, and what becomes of them.
+``python -m experiments.report.illustration DIR`` draws both into a folder.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,6 +24,7 @@ from torch import Tensor
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
+from experiments.figures import write_figure
 
 __all__ = ["Problem", "flow", "problem", "update_directions"]
 
@@ -205,3 +209,8 @@ def _arrow(axes: Axes, tip: Points, colour: str) -> None:
 
 def _array(values: Tensor) -> Points:
     return np.asarray(values.detach().double().numpy(), dtype=np.float64)
+
+
+if __name__ == "__main__":
+    for maker in (update_directions, flow):
+        print(write_figure(maker, Path(sys.argv[1]) / f"report_{maker.__name__}", formats=("png",)))

@@ -37,12 +37,14 @@ class Job:
         folder: Where, ``.../CONFIGURATION/seedS``.
         title: Of the configuration, for tables; the method's where it is empty.
         record: Write diagnostics of one training step in so many; None for none.
+        log: Names of :data:`experiments.loggers.LOGGERS`, which are told of every epoch.
     """
 
     run: Run
     folder: Path
     title: str = ""
     record: int | None = None
+    log: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> str:
@@ -200,7 +202,9 @@ def choose(given: str | Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def plan(request: Request, out: Path, record: int | None = None) -> list[Job]:
+def plan(
+    request: Request, out: Path, record: int | None = None, log: Sequence[str] = ()
+) -> list[Job]:
     """The jobs of a request, each once.
 
     The folder is ``OUT/BENCHMARK/METHOD-FINGERPRINT/seedS``, a function of the settings, so that
@@ -210,11 +214,12 @@ def plan(request: Request, out: Path, record: int | None = None) -> list[Job]:
         request: What is asked for.
         out: Folder of the results store.
         record: As for :class:`Job`.
+        log: Likewise.
 
     Raises:
         SettingsError: Something does not fit; nothing has been written.
     """
-    jobs = [Job(run, folder_of(run, out), record=record) for run in request.runs()]
+    jobs = [Job(run, folder_of(run, out), record=record, log=tuple(log)) for run in request.runs()]
     return list(dict.fromkeys(jobs))
 
 
@@ -234,6 +239,7 @@ def compared(
     seeds: Sequence[int] = (),
     changes: Mapping[str, Any] | None = None,
     record: int | None = None,
+    log: Sequence[str] = (),
 ) -> list[Job]:
     """The jobs of a comparison, the first seed of all entries first.
 
@@ -247,6 +253,7 @@ def compared(
         changes: Options for all entries that they concern. With other ``epochs`` the pre-training
             keeps its share; ``data`` is looked at for what it is.
         record: As for :class:`Job`.
+        log: Likewise.
 
     Raises:
         SettingsError: An unknown label, or something does not fit; nothing has been written.
@@ -265,7 +272,7 @@ def compared(
             if data is not None:
                 run = dataclasses.replace(run, benchmark=run.benchmark.at(str(data)))
             folder = out / entry.label / f"seed{seed}"
-            jobs.append(Job(run, folder, entry.title, record))
+            jobs.append(Job(run, folder, entry.title, record, tuple(log)))
     return jobs
 
 

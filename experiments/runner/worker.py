@@ -92,7 +92,7 @@ def _train(job: Job, place: Place, threads: int | None, deadline: float | None) 
     if run.settings.threads is None:
         run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, threads=threads))
     try:
-        _trainer(run, place, job.record, deadline).train()
+        _trainer(run, place, job, deadline).train()
     except OutOfTime as stopped:
         return Outcome(Ending.STOPPED, f"{stopped.epochs_done} of {stopped.epochs} epochs")
     except (RunInterrupted, KeyboardInterrupt):
@@ -104,11 +104,17 @@ def _train(job: Job, place: Place, threads: int | None, deadline: float | None) 
     return Outcome(Ending.DONE)
 
 
-def _trainer(run: Run, place: Place, record: int | None, deadline: float | None) -> Trainer:
+def _trainer(run: Run, place: Place, job: Job, deadline: float | None) -> Trainer:
     """A trainer that goes on from the checkpoint, or begins where that cannot be read."""
     minutes = None if deadline is None else max(deadline - time.time(), _LEAST) / 60
     make = partial(
-        Trainer, run, place.folder, reporter=_Status(place), record=record, minutes=minutes
+        Trainer,
+        run,
+        place.folder,
+        reporter=_Status(place),
+        record=job.record,
+        minutes=minutes,
+        log=job.log,
     )
     if place.results.exists():  # unreadable, or the run would be done
         _set_aside(place, place.results, "it is written again")

@@ -1,0 +1,194 @@
+"""Where else a run's epochs are written: a CSV file, TensorBoard, Weights & Biases, MLflow.
+
+A logger is a :class:`~experiments.reporting.Reporter`; what it needs is imported when it is made.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from torch import Tensor
+
+from experiments.benchmark import Data
+from experiments.errors import SettingsError
+from experiments.files import write_text
+from experiments.reporting import Reporter, Silent
+from experiments.run import Run
+
+__all__ = ["LOGGERS", "Several", "make"]
+
+
+def make(names: Sequence[str], folder: Path) -> list[Reporter]:
+    """The loggers of these names.
+
+    Args:
+        names: Of :data:`LOGGERS`.
+        folder: Of the run.
+
+    Raises:
+        SettingsError: An unknown name, or a package that is not installed.
+    """
+    for name in names:
+        if name not in LOGGERS:
+            raise SettingsError(f"log = {name!r} is unknown: give some of {', '.join(LOGGERS)}")
+    return [LOGGERS[name](folder) for name in names]
+
+
+class Several:
+    """Tells each of several reporters."""
+
+    def __init__(self, reporters: Sequence[Reporter]) -> None:
+        self._reporters = tuple(reporters)
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Pass it on."""
+        for reporter in self._reporters:
+            reporter.started(run, data, epochs_done)
+
+    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
+        """Pass it on."""
+        for reporter in self._reporters:
+            reporter.epoch_started(epoch, steps, phase, learning_rate)
+
+    def step(self, loss: Tensor) -> None:
+        """Pass it on."""
+        for reporter in self._reporters:
+            reporter.step(loss)
+
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """Pass it on."""
+        for reporter in self._reporters:
+            reporter.epoch_finished(record, best)
+
+    def close(self) -> None:
+        """Pass it on."""
+        for reporter in self._reporters:
+            reporter.close()
+
+
+class Csv(Silent):
+    """``epochs.csv`` in the run's folder, a row for each epoch; a resumed run goes on in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "epochs.csv"
+        self._rows: list[dict[str, Any]] = []
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Keep the rows of the epochs that are done."""
+        if epochs_done and self._path.is_file():
+            with self._path.open(encoding="utf-8", newline="") as file:
+                self._rows = [
+                    row for row in csv.DictReader(file) if int(row["epoch"]) <= epochs_done
+                ]
+
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """Add the epoch's row."""
+        self._rows.append({"epoch": record["epoch"], "phase": record["phase"], **_flat(record)})
+        columns = dict.fromkeys(name for row in self._rows for name in row)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_text(self._path, text.getvalue())
+
+
+class TensorBoard(Silent):
+    """Event files in ``tensorboard/`` of the run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        _imported("tensorboard")
+        self._folder, self._writer = folder / "tensorboard", cast(Any, None)
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Open a file, whose epochs take the place of earlier ones that are done once more."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(self._folder), purge_step=epochs_done + 1)
+
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """Add the epoch's values."""
+        for name, value in _flat(record).items():
+            self._writer.add_scalar(name, value, record["epoch"])
+
+    def close(self) -> None:
+        """Write what is still held."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandB(Silent):
+    """A run of Weights & Biases, in the project that its environment names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._package, self._folder = _imported("wandb"), folder
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Begin a run with the settings."""
+        self._package.init(dir=str(self._folder), name=_name(run), config=run.describe())
+
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """Add the epoch's values."""
+        self._package.log(_flat(record), step=record["epoch"])
+
+    def close(self) -> None:
+        """End the run."""
+        self._package.finish()
+
+
+class MlFlow(Silent):
+    """A run of MLflow, in the store that its environment names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._package = _imported("mlflow")
+
+    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+        """Begin a run with the settings."""
+        self._package.start_run(run_name=_name(run))
+        about = run.describe()
+        parts = {**about["benchmark"]["options"], **about["method"]["options"], **about["settings"]}
+        self._package.log_params(parts)
+
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """Add the epoch's values."""
+        self._package.log_metrics(_flat(record), step=record["epoch"])
+
+    def close(self) -> None:
+        """End the run."""
+        self._package.end_run()
+
+
+LOGGERS: Final[Mapping[str, Callable[[Path], Reporter]]] = {
+    "csv": Csv,
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "mlflow": MlFlow,
+}
+
+
+def _imported(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise SettingsError(
+            f"log = {package!r} needs a package that is not installed: pip install {package}"
+        ) from error
+
+
+def _name(run: Run) -> str:
+    return f"{run.benchmark.name}-{run.method}-seed{run.settings.seed}"
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, float]:
+    """Every number of an epoch, by ``name`` or ``part/task``; what is unknown is left out."""
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        inner = value if isinstance(value, Mapping) else {"": value}
+        for task, number in inner.items():
+            if name != "epoch" and isinstance(number, int | float):
+                found[f"{name}/{task}".removesuffix("/")] = float(number)
+    return found

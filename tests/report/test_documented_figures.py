@@ -1,0 +1,55 @@
+"""Figures of the documentation are what the code draws, and nobody touched them afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from numpy.typing import NDArray
+
+from experiments.figures import write_figure
+from experiments.report.illustration import flow, update_directions
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+Pixels = NDArray[np.float64]
+
+
+def pixels(path: Path) -> Pixels:
+    """[height, width, 3], without the antialiasing that differs between fonts and versions."""
+    image = np.asarray(imread(path), dtype=np.float64)[..., :3]
+    height, width = (side // 4 * 4 for side in image.shape[:2])
+    blocks = image[:height, :width].reshape(height // 4, 4, width // 4, 4, 3)
+    return np.asarray(blocks.mean((1, 3)), dtype=np.float64)
+
+
+def share_that_differs(one: Pixels, other: Pixels) -> float:
+    return float((np.abs(one - other).max(-1) > 0.03).mean())
+
+
+@pytest.mark.parametrize("draw", [update_directions, flow])
+def test_drawn_by_the_code(draw: Callable[[], Figure], tmp_path: Path) -> None:
+    drawn = pixels(write_figure(draw, tmp_path / "figure", formats=("png",)))
+    kept = pixels(DOCS / "figures" / f"report_{draw.__name__}.png")
+    assert kept.shape == drawn.shape
+    assert share_that_differs(kept, drawn) < 0.02
+    # A palette of 16 colours, which once took the outer contours away, is told.
+    levels = np.round(drawn * 3) / 3
+    assert share_that_differs(levels, drawn) > 0.02
+
+
+def test_every_figure_has_its_command() -> None:
+    """Between a figure and the next heading or figure: the command that draws it."""
+    missing = []
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for group in re.finditer(r"(?:^.*!\[.*\n)+", text, re.MULTILINE):
+            below = text[group.end() : group.end() + 600]
+            if "Drawn by `python -m" not in below:
+                missing.append(f"{page.name}: {group.group().strip()[:60]}")
+    assert not missing
