@@ -18,13 +18,13 @@ from experiments import escaping
 from experiments.files import prepare_folder, write_atomically
 from experiments.weight_figure import typeset, weights
 
-__all__ = ["COLOURS", "STYLE", "delta_m", "draw", "errors", "log_axis", "write_figure"]
+__all__ = ["COLOURS", "LINES", "STYLE", "delta_m", "draw", "errors", "log_axis", "write_figure"]
 
 Record = Mapping[str, Any]
 
 # Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by line style.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")
+LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")
 STYLE: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -135,7 +135,7 @@ def _curves(
             epochs,
             values,
             color=colour,
-            linestyle=_STYLES[index % len(_STYLES)],
+            linestyle=LINES[index % len(LINES)],
             linewidth=1.2,
             label=escaping.figure(record["title"]) if labels else None,
         )

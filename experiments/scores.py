@@ -110,7 +110,9 @@ class Largest(_Mean):
 class AreaUnderCurve:
     """Area under the ROC curve per task, exactly, from all logits of the split.
 
-    Memory is that of the split's logits, [N, tasks]; ties count one half.
+    Memory is that of the split's logits, [N, tasks]; ties count one half. torchmetrics' area takes
+    logits through a sigmoid in float32, where confident ones tie (logits around 100: off by 0.07),
+    and gives 0 for a class that does not occur.
     """
 
     def __init__(self) -> None:

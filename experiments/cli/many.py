@@ -17,10 +17,8 @@ from experiments.cli.single import given_values
 from experiments.compare import draw, table
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder, strict
-from experiments.report.figures import draw as report_figures
 from experiments.report.render import markdown, terminal
 from experiments.report.runs import comparison
-from experiments.report.write import tables, write
 from experiments.runner import (
     Ending,
     Job,
@@ -111,6 +109,9 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
 
 def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
     """The comparison ``demo``, with everything that can be shown of it."""
+    from experiments.report.figures import draw as report_figures  # pandas, which no run needs
+    from experiments.report.write import tables, write
+
     with friendly(given["debug"]) as console:
         out: Path = given["out"] or Path("results/demo")
         todo = _compared(comparisons.find("demo"), out, given, names)

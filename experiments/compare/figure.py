@@ -5,18 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bayesagg_pyro import diagnostics
 from experiments import checkpoints, results
 from experiments.errors import CheckpointError
-from experiments.figures import COLOURS, STYLE, log_axis, write_figure
+from experiments.figures import COLOURS, log_axis, write_figure
 from experiments.runner import Job, configurations
 from experiments.training import CHECKPOINT, RECORD, RESULTS
 
@@ -55,55 +53,49 @@ def draw(jobs: Sequence[Job], stem: Path) -> list[Path]:
 
 def curves(jobs: Sequence[Job]) -> Figure:
     """Score and training loss by epoch: means over seeds, with each seed as a thin line."""
-    with matplotlib.rc_context(cast(Any, STYLE)):
-        figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        left, right = figure.subplots(1, 2)
-        for index, group in enumerate(configurations(jobs)):
-            histories = [found for job in group if (found := _history(job))]
-            if histories:
-                seeds = f"{len(histories)} seed" + ("s" if len(histories) > 1 else "")
-                label = f"{group[0].title} ({seeds})"
-                _lines(left, [_column(h, "score") for h in histories], _look(index), label)
-                _lines(right, [_loss(h) for h in histories], _look(index), label)
-        score = jobs[0].run.benchmark.score_name
-        for axes, name in ((left, f"validation {score} (%)"), (right, "training loss")):
-            axes.set(xlabel="epoch", ylabel=name)
-            log_axis(axes)
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for index, group in enumerate(configurations(jobs)):
+        histories = [found for job in group if (found := _history(job))]
+        if histories:
+            seeds = f"{len(histories)} seed" + ("s" if len(histories) > 1 else "")
+            label = f"{group[0].title} ({seeds})"
+            _lines(left, [_column(h, "score") for h in histories], _look(index), label)
+            _lines(right, [_loss(h) for h in histories], _look(index), label)
+    score = jobs[0].run.benchmark.score_name
+    for axes, name in ((left, f"validation {score} (%)"), (right, "training loss")):
+        axes.set(xlabel="epoch", ylabel=name)
+        log_axis(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
 def recorded(jobs: Sequence[Job]) -> Figure:
     """What each entry's first recorded seed shows, averaged over the records of an epoch."""
-    with matplotlib.rc_context(cast(Any, STYLE)):
-        figure = Figure(figsize=(7.0, 4.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        panels = figure.subplots(2, 3).flatten()
-        for index, group in enumerate(configurations(jobs)):
-            files = [job.folder / RECORD for job in group]
-            file = next((file for file in files if file.is_file()), None)
-            if file is not None:
-                rows = diagnostics.read(file)
-                for axes, (_, column, summary) in zip(panels, _PANELS, strict=True):
-                    points: dict[float, list[float]] = {}
-                    for row in rows:
-                        if found := _of(row, column):
-                            points.setdefault(row["epoch"], []).append(summary(found))
-                    means = [statistics.fmean(values) for values in points.values()]
-                    if means:
-                        axes.plot(
-                            [*points], means, **_look(index), linewidth=1.0, label=group[0].title
-                        )
-        for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
-            axes.set(title=title, xlabel="epoch")
-            if not axes.lines:
-                axes.set_visible(False)  # such as posteriors, where no run had any
-            elif column not in ("live_units", "effective_tasks"):
-                axes.set_yscale("log")
-        told = {str(line.get_label()): line for axes in panels for line in axes.lines}
-        figure.legend([*told.values()], [*told], loc="outside lower center", ncols=2)
+    figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    panels = figure.subplots(2, 3).flatten()
+    for index, group in enumerate(configurations(jobs)):
+        files = [job.folder / RECORD for job in group]
+        file = next((file for file in files if file.is_file()), None)
+        if file is not None:
+            rows = diagnostics.read(file)
+            for axes, (_, column, summary) in zip(panels, _PANELS, strict=True):
+                points: dict[float, list[float]] = {}
+                for row in rows:
+                    if found := _of(row, column):
+                        points.setdefault(row["epoch"], []).append(summary(found))
+                means = [statistics.fmean(values) for values in points.values()]
+                if means:
+                    axes.plot([*points], means, **_look(index), linewidth=1.0, label=group[0].title)
+    for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
+        axes.set(title=title, xlabel="epoch")
+        if not axes.lines:
+            axes.set_visible(False)  # such as posteriors, where no run had any
+        elif column not in ("live_units", "effective_tasks"):
+            axes.set_yscale("log")
+    told = {str(line.get_label()): line for axes in panels for line in axes.lines}
+    figure.legend([*told.values()], [*told], loc="outside lower center", ncols=2)
     return figure
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
-__all__ = ["bars", "curves"]
+from experiments.figures import COLOURS, LINES
 
-# Okabe and Ito's palette, told apart with any kind of colour vision; line styles for print in grey.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")
+__all__ = ["bars", "curves"]
 
 Line = tuple[Sequence[float], Sequence[float]]
 
@@ -41,8 +38,8 @@ def curves(
             ys,
             yerr=(errors or {}).get(label),
             label=label,
-            color=_COLOURS[number % len(_COLOURS)],
-            linestyle=_STYLES[number % len(_STYLES)],
+            color=COLOURS[number % len(COLOURS)],
+            linestyle=LINES[number % len(LINES)],
             marker="." if len(xs) < 12 else "",
             capsize=2,
             linewidth=1.2,
@@ -71,7 +68,7 @@ def bars(
     for number, (title, values) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), number + 1, sharey=shared)
         shared = shared or axes
-        axes.barh(list(values), list(values.values()), color=_COLOURS[number % len(_COLOURS)])
+        axes.barh(list(values), list(values.values()), color=COLOURS[number % len(COLOURS)])
         if number:
             axes.tick_params(labelleft=False)
         else:
