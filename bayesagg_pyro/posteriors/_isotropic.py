@@ -12,34 +12,25 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian
 
-__all__ = ["HasWeights", "isotropic"]
+__all__ = ["isotropic"]
 
 
-class HasWeights(Protocol):
+class _Head(Protocol):
     """The part of a head that a distribution over its weights needs."""
 
     @property
-    def site(self) -> str:
-        """Name of the head in messages."""
-
+    def site(self) -> str: ...
     @property
-    def weight(self) -> Tensor:
-        """The point estimate, on the head's device."""
-
+    def weight(self) -> Tensor: ...
     @property
-    def blocks(self) -> int:
-        """Independent groups of weights."""
-
+    def blocks(self) -> int: ...
     @property
-    def weight_size(self) -> int:
-        """P, the number of weights of one block."""
-
+    def weight_size(self) -> int: ...
     @property
-    def outputs_per_task(self) -> int:
-        """Outputs that the weights of one task belong to."""
+    def outputs_per_task(self) -> int: ...
 
 
-def isotropic(head: HasWeights, variance: float | Sequence[float] | Tensor) -> DiagonalGaussian:
+def isotropic(head: _Head, variance: float | Sequence[float] | Tensor) -> DiagonalGaussian:
     """N(0, variance · I) over all weights of each task, bias included.
 
     Args:
