@@ -1,4 +1,4 @@
-"""Checks of settings that are positive numbers: one each, or one for every task."""
+"""Checks of settings that are positive numbers or counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 
-__all__ = ["positive", "positive_each", "positive_or_none"]
+__all__ = ["integers", "positive", "positive_each", "positive_or_none"]
+
+
+def integers(least: int = 1, **settings: int) -> None:
+    """Refuse settings that are no integers of at least so much.
+
+    Raises:
+        SettingError: naming the first one.
+    """
+    for name, value in settings.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise SettingError(f"{name} must be an integer of at least {least}, not {value!r}")
 
 
 def positive(name: str, value: float) -> float:

@@ -18,6 +18,7 @@ from bayesagg_pyro.errors import NumericalError
 __all__ = [
     "Factor",
     "all_finite",
+    "by_size",
     "cholesky",
     "gram",
     "gram_rows",
@@ -182,6 +183,27 @@ def solve(tril: Tensor, columns: Tensor) -> Tensor:
     if tril.shape[0] == 1:
         return torch.cholesky_solve(columns.mT, tril[0]).mT
     return torch.cholesky_solve(columns[..., None], tril)[..., 0]
+
+
+def by_size(matrix: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """Symmetric matrices whose eigenvalues are taken by size, and are so positive definite.
+
+    A Newton step with such a matrix still leads downhill.
+
+    Args:
+        matrix: [..., P, P].
+        floor: the least eigenvalue there will be, as a share of the largest.
+
+    Returns:
+        The matrices, as they are where nothing changes, and the largest change of an eigenvalue
+        over the largest eigenvalue, [...].
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    largest = values.abs().amax(-1, keepdim=True)
+    good = values.abs().maximum(floor * largest)
+    change = ((good - values) / largest).amax(-1)
+    found = (vectors * good[..., None, :]) @ vectors.mT
+    return torch.where(change[..., None, None] > 0, found, matrix), change
 
 
 def gram(design: Tensor, weight: Tensor | None = None) -> Tensor:

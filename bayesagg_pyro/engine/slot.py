@@ -17,7 +17,7 @@ from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.priors import Policy, Tracker
+from bayesagg_pyro.priors import Policy
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
@@ -63,7 +63,7 @@ class Slot:
         self.generator = generator
         self._estimators = estimators
         self.policy = policy
-        self._tracker: Tracker | None = None
+        self._tracker: Policy | None = None
         self.weight_then: Tensor | None = None
         self.restart()
 
@@ -93,7 +93,7 @@ class Slot:
         return self._tracker is not None
 
     @property
-    def tracker(self) -> Tracker:
+    def tracker(self) -> Policy:
         """The prior over time.
 
         Raises:

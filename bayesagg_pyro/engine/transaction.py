@@ -54,7 +54,7 @@ def of_attributes(owner: Any) -> Undo:
     """All attributes of an object: statistics and priors written in place as copies."""
     before = {k: copy(v) if isinstance(v, Statistics) else v for k, v in vars(owner).items()}
     written: list[tuple[GaussianFamily, GaussianFamily]] = []
-    if getattr(before.get("_policy"), "in_place", False):
+    if before.get("in_place", False):
         base = before.get("_base")  # never written to
         own = [v for v in before.values() if isinstance(v, GaussianFamily) and v is not base]
         written = [(posterior, _twin(posterior)) for posterior in own]

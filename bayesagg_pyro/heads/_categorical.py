@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
+import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._output_curvature import OutputCurvature, SoftmaxCurvature
 
 __all__ = ["Categorical"]
 
@@ -85,6 +87,21 @@ class Categorical(Head):
     def likelihood(self, outputs: Tensor) -> Any:
         """Categorical(logits), batch shape [..., B, tasks]."""
         return dist.Categorical(logits=self.logits(outputs), validate_args=False)
+
+    def output_curvature(
+        self, outputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor | OutputCurvature]:
+        """P − onehot(y), [B, tasks, C], and diag(p) − p pᵀ, times `target_weight`."""
+        if not self.is_still(Categorical, "likelihood"):
+            return super().output_curvature(outputs, targets)
+        p = self.logits(outputs).softmax(-1)
+        slope = p - torch.nn.functional.one_hot(targets, self.classes)
+        curvature = SoftmaxCurvature(p, p)
+        weight = self.target_weight(targets)
+        if weight is None:
+            return slope, curvature
+        weight = weight.to(p.dtype)
+        return slope * weight[..., None], curvature.weighed(weight)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
         """The weight of the true class."""

@@ -22,6 +22,7 @@ from bayesagg_pyro.heads._input import (
     parse_targets,
 )
 from bayesagg_pyro.heads._linear import LinearOutputs
+from bayesagg_pyro.heads._output_curvature import OutputCurvature, derivatives
 from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.heads._pyro_model import sample_targets
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
@@ -32,7 +33,7 @@ __all__ = ["Head"]
 class Head(LinearOutputs, ABC):
     """T like tasks on shared features: outputs f = W h (+ b), and a likelihood p(y | f).
 
-    To write a head of your own, subclass this and give it a `likelihood`. Inference by sampling,
+    To write a head of your own, subclass this and give it a `likelihood`. All general schemes,
     the sampled gradient moments and the engine then work at once; register moments
     (`bayesagg_pyro.gradients.register`) to make it fast.
 
@@ -102,6 +103,25 @@ class Head(LinearOutputs, ABC):
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log p(y | f) times `target_weight`, [..., B, tasks]: what inference sums."""
         return self.weighed(-self.likelihood(outputs).log_prob(targets), targets)
+
+    def output_curvature(
+        self, outputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor | OutputCurvature]:
+        """Slope and curvature of `negative_log_prob` in the outputs of each task.
+
+        Second-order schemes are made of them. Here they come from automatic differentiation; a head
+        with a closed form overrides this. The curvature is to be positive semi-definite: negative
+        eigenvalues are dropped and `info.dropped_curvature` tells of them. A head whose likelihood
+        is not log-concave does better with Fisher's information, as `Heteroscedastic`.
+
+        Args:
+            outputs: as `forward` gives them, [B, tasks], or [B, tasks, C] for C of a task.
+            targets: [B, tasks].
+
+        Returns:
+            [B, tasks, C], and [B, tasks, C, C]; [B, tasks, C] where that is diagonal.
+        """
+        return derivatives(lambda f: self.negative_log_prob(f, targets), outputs, self.tasks)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
         """Factor of the log-likelihood that depends on the target (class weights), [B, tasks].

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads._head import Head
+from bayesagg_pyro.heads._output_curvature import DiagonalCurvature, OutputCurvature
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Heteroscedastic"]
@@ -76,9 +77,13 @@ class Heteroscedastic(Head):
         slopes = error * precision, 0.5 * (1 - error.square() * precision)
         return torch.stack([self.weighed(slope, targets) for slope in slopes], -1)
 
-    def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """First derivatives in (f, s), and the diagonal of Fisher's information, [..., 2] each."""
+    def output_curvature(
+        self, outputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor | OutputCurvature]:
+        """Slopes in (f, s), [B, tasks, 2], and Fisher's information, which is diagonal."""
+        if not self.is_still(Heteroscedastic, "likelihood"):
+            return super().output_curvature(outputs, targets)
         precision = (-outputs[..., 1]).exp()
         curvatures = precision, torch.full_like(precision, 0.5)
         fisher = torch.stack([self.weighed(curvature, targets) for curvature in curvatures], -1)
-        return self.loss_derivatives(outputs, targets), fisher
+        return self.loss_derivatives(outputs, targets), DiagonalCurvature(fisher)

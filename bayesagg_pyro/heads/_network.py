@@ -15,6 +15,7 @@ from bayesagg_pyro.heads._embedding import Body
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import TargetKind
 from bayesagg_pyro.heads._module import call, check_module, in_precision, output_size, probe, widest
+from bayesagg_pyro.heads._output_curvature import OutputCurvature
 from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.targets import Targets
 
@@ -134,16 +135,16 @@ class Network(SharedWeights):
         with torch.autocast(features.device.type, enabled=False):  # heads stay exact
             if weight is None:
                 dtype = next(self.module.parameters()).dtype
-                return self._shaped(in_precision(self.module, features.to(dtype)))
+                return self.shaped(in_precision(self.module, features.to(dtype)))
             features = features.to(weight.dtype)
             if weight.ndim == 2:
-                return self._shaped(self.flat_outputs(features, weight[0]))
+                return self.shaped(self.flat_outputs(features, weight[0]))
             draws = weight.reshape(-1, weight.shape[-1])
             size = fitting(len(features) * self._widest, LARGE)
             outputs = torch.func.vmap(self.flat_outputs, in_dims=(None, 0), chunk_size=size)(
                 features, draws
             )
-            return self._shaped(outputs.unflatten(0, weight.shape[:-2]))
+            return self.shaped(outputs.unflatten(0, weight.shape[:-2]))
 
     def flat_outputs(self, features: Tensor, weight: Tensor) -> Tensor:
         """The module's own output at weights [P], [B, tasks · outputs of one task]."""
@@ -152,7 +153,8 @@ class Network(SharedWeights):
         parts = zip(self._names, weight.split(sizes), strict=True)
         return call(self.module, {name: part.view_as(own[name]) for name, part in parts}, features)
 
-    def _shaped(self, outputs: Tensor) -> Tensor:
+    def shaped(self, outputs: Tensor) -> Tensor:
+        """The module's own output as the likelihood takes it."""
         each = self.observation.outputs_per_task
         flat = each == 1 or (self.tasks == 1 and isinstance(self.observation, Categorical))
         return outputs if flat else outputs.unflatten(-1, (-1, each))
@@ -182,6 +184,14 @@ class Network(SharedWeights):
         if not self.is_still(Network, "weight"):
             return super().negative_log_prob(outputs, targets)
         return self.observation.negative_log_prob(outputs, targets)
+
+    def output_curvature(
+        self, outputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor | OutputCurvature]:
+        """As the given one's, unless a subclass changes the likelihood."""
+        if not self.is_still(Network, "likelihood", "weight"):
+            return super().output_curvature(outputs, targets)
+        return self.observation.output_curvature(outputs, targets)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
         """Taken from `observation`, the likelihood that was given."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._linear import following
+from bayesagg_pyro.heads._output_curvature import DiagonalCurvature
 from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.quadrature import Transition
 from bayesagg_pyro.targets import Targets
@@ -63,6 +64,13 @@ class OnePredictor(Head, ABC):
         # Elementwise: the gradient of the summed slope is each entry's own second derivative.
         curvature, slope = torch.func.grad(total_slope, has_aux=True)(outputs)
         return slope, curvature.clamp(min=0)
+
+    def output_curvature(
+        self, outputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, DiagonalCurvature]:
+        """`nll_derivatives` with an axis for the one output."""
+        slope, curvature = self.nll_derivatives(outputs, targets)
+        return slope[..., None], DiagonalCurvature(curvature[..., None])
 
     def predictor_moments(self, features: Tensor, posterior: GaussianFamily) -> PredictorMoments:
         """Mean and variance of u under the posterior, with what an embedding leaves out.

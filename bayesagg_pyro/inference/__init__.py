@@ -4,7 +4,6 @@ from bayesagg_pyro.inference._conjugate import Conjugate
 from bayesagg_pyro.inference._delta import Delta
 from bayesagg_pyro.inference._ensemble import Ensemble
 from bayesagg_pyro.inference._evidence import (
-    EvidenceMaximised,
     learns_noise,
     log_evidence,
     scaled,
@@ -12,10 +11,9 @@ from bayesagg_pyro.inference._evidence import (
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
 from bayesagg_pyro.inference._iterative import Iterative
-from bayesagg_pyro.inference._joint import Joint
+from bayesagg_pyro.inference._joint import Joint, log_joint, log_likelihood
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._laplace_torch import LaplaceTorch
-from bayesagg_pyro.inference._log_joint import log_joint, log_likelihood
 from bayesagg_pyro.inference._mcmc import HMC, NUTS
 from bayesagg_pyro.inference._newton import SecondOrder
 from bayesagg_pyro.inference._scheme import Refresh, Scheme
@@ -29,7 +27,6 @@ __all__ = [
     "Conjugate",
     "Delta",
     "Ensemble",
-    "EvidenceMaximised",
     "Examples",
     "GaussianStatistics",
     "IntegratedNoise",

@@ -7,23 +7,29 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.inference._curvature import Dense, Diagonal, Kronecker, Summable
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.inference._curvature import (
+    Dense,
+    Diagonal,
+    Kronecker,
+    Summable,
+    diagonal_prior,
+)
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     Gaussian,
     GaussianFamily,
     KroneckerGaussian,
-    Posterior,
 )
 
-__all__ = ["without"]
+__all__ = ["cavity"]
 
 #: Eigenvalues of a factor below minus this share of its largest are no rounding.
 _ROUNDING = 1e-9
 
 
-def without(
-    terms: Summable, shift: Tensor, prior: GaussianFamily, base: Posterior
+def cavity(
+    terms: Summable, shift: Tensor, prior: GaussianFamily, base: GaussianFamily, owner: str
 ) -> GaussianFamily:
     """Λ = Λ_p − B, m = m_p − Λ⁻¹ shift, where that is at least half as tight as the base.
 
@@ -36,6 +42,7 @@ def without(
         shift: minus the slope of the batch's negative log-likelihood at m_p, [tasks, P].
         prior: N(m_p, Λ_p⁻¹).
         base: what the prior was built on.
+        owner: for messages.
 
     Returns:
         The Gaussian; `info.left_out`, [tasks] bool, says for which tasks the batch is out.
@@ -44,9 +51,15 @@ def without(
         precision: GaussianFamily
         precision, found = _dense(terms, prior.to_gaussian(), base)
     elif isinstance(terms, Diagonal):
-        precision, found = _diagonal(terms, prior, base)
-    else:
+        known, before = diagonal_prior(prior, owner), diagonal_prior(base, owner)
+        precision, found = _diagonal(terms, known, before)
+    elif isinstance(prior, KroneckerGaussian):
         precision, found = _kronecker(terms, prior)
+    else:
+        raise SettingError(
+            f"{owner}: structure='kron' leaves a batch out of Kronecker priors, not of a "
+            f"{type(prior).__name__}"
+        )
     mean = prior.mean - precision.solve(shift)
     result = precision.with_mean(torch.where(found[:, None], mean, prior.mean))
     assert result.info is not None
@@ -56,8 +69,7 @@ def without(
     )
 
 
-def _dense(terms: Dense, prior: Gaussian, base: Posterior) -> tuple[Gaussian, Tensor]:
-    assert isinstance(base, GaussianFamily)
+def _dense(terms: Dense, prior: Gaussian, base: GaussianFamily) -> tuple[Gaussian, Tensor]:
     left = prior.precision_matrix - terms.matrix
     tril, failed = torch.linalg.cholesky_ex(left)
     floor = 0.5 * base.precision_matrix.to(left)
@@ -76,17 +88,14 @@ def _dense(terms: Dense, prior: Gaussian, base: Posterior) -> tuple[Gaussian, Te
 
 
 def _diagonal(
-    terms: Diagonal, prior: GaussianFamily, base: Posterior
+    terms: Diagonal, prior: DiagonalGaussian, base: DiagonalGaussian
 ) -> tuple[DiagonalGaussian, Tensor]:
-    assert isinstance(prior, DiagonalGaussian)
-    assert isinstance(base, DiagonalGaussian)
     left = prior.precision - terms.diagonal
     found = (left >= 0.5 * base.precision.to(left)).all(-1)
     return DiagonalGaussian(prior.mean, torch.where(found[:, None], left, prior.precision)), found
 
 
-def _kronecker(terms: Kronecker, prior: GaussianFamily) -> tuple[KroneckerGaussian, Tensor]:
-    assert isinstance(prior, KroneckerGaussian)
+def _kronecker(terms: Kronecker, prior: KroneckerGaussian) -> tuple[KroneckerGaussian, Tensor]:
     outputs, inputs = prior.outputs - terms.outputs, prior.inputs - terms.inputs
     count = prior.count - terms.count
     found = (count >= 0) & _semidefinite(outputs) & _semidefinite(inputs)

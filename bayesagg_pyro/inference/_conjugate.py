@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._cavity import without
+from bayesagg_pyro.inference._cavity import cavity
 from bayesagg_pyro.inference._curvature import Dense
 from bayesagg_pyro.inference._gaussian_sums import (
     GaussianStatistics,
@@ -24,7 +24,7 @@ from bayesagg_pyro.inference._gaussian_sums import (
 from bayesagg_pyro.inference._scheme import Scheme, gaussian_prior
 from bayesagg_pyro.inference._statistics import Keep
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = ["Conjugate"]
@@ -93,7 +93,7 @@ class Conjugate(Scheme):
         *,
         base: Posterior,
         weight: float = 1.0,
-    ) -> GaussianPosterior:
+    ) -> GaussianFamily:
         """Λ_p − ω τ⁻² HᵀH, around m_p − ω τ⁻² Λ⁻¹ Hᵀ(y − H m_p); see `Scheme.leave_out`."""
         head = gaussian(head, "Conjugate inference")
         known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
@@ -104,9 +104,8 @@ class Conjugate(Scheme):
         precision, shift = data_terms(
             design, observed._replace(values=residual), noise_precision(head, design)
         )
-        cavity = without(Dense(weight * precision), weight * shift, known, base)
-        assert isinstance(cavity, GaussianPosterior)
-        return cavity
+        owner, terms = f"head {head.site!r}", Dense(weight * precision)
+        return cavity(terms, weight * shift, known, gaussian_prior(head, base, "a cavity"), owner)
 
     def __repr__(self) -> str:
         return "Conjugate()"

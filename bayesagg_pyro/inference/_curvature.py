@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
@@ -19,6 +20,7 @@ from bayesagg_pyro.posteriors import (
     Gaussian,
     GaussianFamily,
     KroneckerGaussian,
+    Posterior,
 )
 
 __all__ = [
@@ -26,11 +28,13 @@ __all__ = [
     "Dense",
     "Diagonal",
     "Gram",
+    "Hessian",
     "Kronecker",
     "Structure",
     "Summable",
     "check_prior",
-    "formed",
+    "diagonal_prior",
+    "materialised",
 ]
 
 Structure: TypeAlias = Literal["full", "kron", "diag"]
@@ -53,11 +57,11 @@ class Dense:
         """Times a scalar."""
         return Dense(self.matrix * factor)
 
-    def times(self, vectors: Tensor) -> Tensor:
+    def matvec(self, vectors: Tensor) -> Tensor:
         """Applied to one vector per task, [tasks, P]."""
         return (self.matrix @ vectors[..., None])[..., 0]
 
-    def onto(self, prior: GaussianFamily, owner: str) -> Gaussian:
+    def posterior(self, prior: GaussianFamily, owner: str) -> Gaussian:
         """The Gaussian of precision Λ_prior + Σ Jᵀ H J, still around the prior's mean.
 
         Raises:
@@ -69,8 +73,33 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class Hessian(Dense):
+    """Σ ∂²(−log p)/∂w², [1, P, P], which need not be positive semi-definite."""
+
+    def __add__(self, other: Dense) -> Hessian:
+        return Hessian(self.matrix + other.matrix)
+
+    def scaled(self, factor: Tensor) -> Hessian:
+        """Times a scalar."""
+        return Hessian(self.matrix * factor)
+
+    def posterior(self, prior: GaussianFamily, owner: str) -> Gaussian:
+        """The Gaussian of precision Λ_prior + Hessian, still around the prior's mean.
+
+        Where that sum has eigenvalues below 1e-10 of the largest, their absolute values (at least
+        that much) stand in, so that a Newton step still leads downhill. `info.jitter` then holds
+        the largest change over the largest eigenvalue; at a proper minimum it is 0.
+        """
+        dense = prior.to_gaussian()
+        total, change = linalg.by_size(dense.precision_matrix + self.matrix, 1e-10)
+        return Gaussian(
+            dense.mean, total, precision_tril=torch.linalg.cholesky(total), jitter=change
+        )
+
+
+@dataclass(frozen=True)
 class Gram:
-    """Σ_b ω_bt h_b h_bᵀ of one batch as its parts; formed, as one matrix per task, it is `Dense`.
+    """Σ_b ω_bt h_b h_bᵀ of one batch as its parts; `Dense` holds it as one matrix per task.
 
     Attributes:
         design: [B, P].
@@ -80,15 +109,15 @@ class Gram:
     design: Tensor
     weight: Tensor
 
-    def formed(self) -> Dense:
+    def dense(self) -> Dense:
         """The matrices."""
         return Dense(linalg.gram(self.design, self.weight))
 
-    def times(self, vectors: Tensor) -> Tensor:
+    def matvec(self, vectors: Tensor) -> Tensor:
         """Applied to one vector per task, [tasks, P]."""
         return ((self.design @ vectors.mT) * self.weight).mT @ self.design
 
-    def onto(self, prior: GaussianFamily, owner: str) -> Gaussian:
+    def posterior(self, prior: GaussianFamily, owner: str) -> Gaussian:
         """The Gaussian of precision Λ_prior + Σ ω h hᵀ, still around the prior's mean.
 
         Raises:
@@ -103,7 +132,7 @@ class Gram:
                 inverse = linalg.inverse_factor_rows(upper, lower)
                 if inverse is not None:
                     return BlockedGaussian(prior.mean, upper, lower, *inverse)
-        return self.formed().onto(prior, owner)
+        return self.dense().posterior(prior, owner)
 
 
 @dataclass(frozen=True)
@@ -119,19 +148,18 @@ class Diagonal:
         """Times a scalar."""
         return Diagonal(self.diagonal * factor)
 
-    def times(self, vectors: Tensor) -> Tensor:
+    def matvec(self, vectors: Tensor) -> Tensor:
         """Applied to one vector per task, [tasks, P]."""
         return self.diagonal * vectors
 
-    def onto(self, prior: GaussianFamily, owner: str) -> DiagonalGaussian:
+    def posterior(self, prior: GaussianFamily, owner: str) -> DiagonalGaussian:
         """The Gaussian of precision λ_prior + diagonal, still around the prior's mean.
 
         Raises:
             SettingError: if the prior is not diagonal.
         """
-        check_prior("diag", prior, owner)
-        assert isinstance(prior, DiagonalGaussian)
-        return DiagonalGaussian(prior.mean, prior.precision + self.diagonal)
+        known = diagonal_prior(prior, owner)
+        return DiagonalGaussian(known.mean, known.precision + self.diagonal)
 
 
 @dataclass(frozen=True)
@@ -157,13 +185,13 @@ class Kronecker:
         """All sums times a scalar (0 or 1: whether the examples count)."""
         return Kronecker(self.outputs * factor, self.inputs * factor, self.count * factor)
 
-    def times(self, vectors: Tensor) -> Tensor:
+    def matvec(self, vectors: Tensor) -> Tensor:
         """Applied to one vector per task, [tasks, C·D]."""
         matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
         product: Tensor = self.outputs @ matrix @ self.inputs
         return (product / self.count.clamp(min=1)[:, None, None]).flatten(1)
 
-    def onto(self, prior: GaussianFamily, owner: str) -> KroneckerGaussian:
+    def posterior(self, prior: GaussianFamily, owner: str) -> KroneckerGaussian:
         """The Kronecker Gaussian of these examples and the prior's, still around its mean.
 
         Raises:
@@ -177,9 +205,7 @@ class Kronecker:
                 prior.count + self.count,
                 prior.isotropic,
             )
-        check_prior("kron", prior, owner)
-        assert isinstance(prior, DiagonalGaussian)
-        isotropic = prior.precision[:, 0]
+        isotropic = isotropic_prior(prior, owner).precision[:, 0]
         return KroneckerGaussian(prior.mean, self.outputs, self.inputs, self.count, isotropic)
 
 
@@ -193,21 +219,33 @@ def check_prior(structure: Structure, prior: GaussianFamily, owner: str) -> None
     Raises:
         SettingError: naming what is needed.
     """
-    if structure == "diag" and not isinstance(prior, DiagonalGaussian):
+    if structure == "diag":
+        diagonal_prior(prior, owner)
+    if structure == "kron" and not isinstance(prior, KroneckerGaussian):
+        isotropic_prior(prior, owner)
+
+
+def diagonal_prior(prior: Posterior, owner: str) -> DiagonalGaussian:
+    """The prior, if it is what curvature of structure "diag" needs; see `check_prior`."""
+    if not isinstance(prior, DiagonalGaussian):
         raise SettingError(
             f"{owner}: structure='diag' needs a diagonal prior, not {type(prior).__name__}"
         )
-    if structure == "kron" and not isinstance(prior, KroneckerGaussian):
-        isotropic = isinstance(prior, DiagonalGaussian) and bool(
-            (prior.precision == prior.precision[:, :1]).all()
+    return prior
+
+
+def isotropic_prior(prior: Posterior, owner: str) -> DiagonalGaussian:
+    """The prior, if it is what curvature of structure "kron" can start from."""
+    if not isinstance(prior, DiagonalGaussian) or bool(
+        (prior.precision != prior.precision[:, :1]).any()
+    ):
+        raise SettingError(
+            f"{owner}: structure='kron' needs an isotropic or Kronecker prior, "
+            f"not {type(prior).__name__}"
         )
-        if not isotropic:
-            raise SettingError(
-                f"{owner}: structure='kron' needs an isotropic or Kronecker prior, "
-                f"not {type(prior).__name__}"
-            )
+    return prior
 
 
-def formed(curvature: Curvature) -> Summable:
+def materialised(curvature: Curvature) -> Summable:
     """The curvature as matrices, which add up over batches."""
-    return curvature.formed() if isinstance(curvature, Gram) else curvature
+    return curvature.dense() if isinstance(curvature, Gram) else curvature

@@ -71,7 +71,7 @@ class _Seen(Statistics):
         start: Posterior | None = None,
         generator: torch.Generator | None = None,
     ) -> Point:
-        return _point(self._head)
+        return _point(self.head)
 
     def __bool__(self) -> bool:
         return self._any

@@ -8,11 +8,12 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers, positive
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
-from bayesagg_pyro.inference._maximum import maximise
+from bayesagg_pyro.inference._optimise import maximise
 from bayesagg_pyro.inference._scheme import Refresh
 from bayesagg_pyro.inference._whitening import approximate
 from bayesagg_pyro.posteriors import Empirical, Posterior
@@ -60,11 +61,9 @@ class Ensemble(Iterative):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(refresh=refresh, generator=generator)
-        if members < 2 or max_steps < 1 or not tolerance > 0:
-            raise SettingError(
-                "Ensemble needs at least 2 members and a positive tolerance and number of steps, "
-                f"not members={members}, tolerance={tolerance}, max_steps={max_steps}"
-            )
+        integers(2, members=members)
+        integers(max_steps=max_steps)
+        positive("tolerance", tolerance)
         if data not in get_args(Data):
             raise SettingError(f"data must be one of {get_args(Data)}, not {data!r}")
         self.members = members

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -15,15 +15,15 @@ from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics, gaussian
 from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
-from bayesagg_pyro.inference._log_joint import log_likelihood
+from bayesagg_pyro.inference._joint import log_likelihood
+from bayesagg_pyro.inference._optimise import search
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._search import maximise
-from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
+from bayesagg_pyro.inference._statistics import Examples, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Info, Posterior
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
-from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.targets import Targets
 
-__all__ = ["EvidenceMaximised", "learns_noise", "log_evidence", "scaled"]
+__all__ = ["Evidence", "learns_noise", "log_evidence", "scaled"]
 
 #: Grid and golden-section steps where each evaluation is an inference: log γ to about 1e-2.
 _POINTS, _STEPS = 13, 14
@@ -63,115 +63,73 @@ def log_evidence(
     return result
 
 
-class EvidenceMaximised(Scheme):
-    """A scheme that first chooses the prior's variance, and the noise, by the marginal likelihood.
+class Evidence:
+    """Chooses the prior's variance, and the noise, by the marginal likelihood ("type II").
 
-    The covariance of the prior given is multiplied by the γ that maximises log p(targets), for
-    each task or for all; a head made with `noise_scale="learned"` gets its τ the same way. The
-    posterior is then that of the scheme inside, and `info` reports `log_evidence`,
-    `prior_variance` (γ times the prior's mean variance) and `noise_scale`.
+    The covariance of the prior is multiplied by the γ that maximises log p(targets), for each task
+    or for all; a head made with `noise_scale="learned"` gets its τ the same way. The `info` of the
+    posterior reports `log_evidence`, `prior_variance` (γ times the prior's mean variance),
+    `prior_scale` (γ) and `noise_scale`. Policies take it as their `variance`:
+    `priors.FullData(priors.Evidence("shared"))`, or "learned" for the default.
 
     For Gaussian heads the evidence is exact, all γ and τ at the cost of one eigendecomposition; τ
-    is not taken below 1e-6 of the targets' root mean square.
-    For other heads it is the approximation `log_evidence` with the posterior of the scheme inside,
-    best with Laplace; about 30 inferences, so it belongs into updates of a prior.
-
-    `maximise`, which makes priors of training data, always chooses. `infer` does where the prior
-    is diagonal around 0; the step of a training run, whose prior is a posterior of data already,
-    is the inner scheme's.
+    is not taken below 1e-6 of the targets' root mean square. For other heads it is the
+    approximation `log_evidence` with the posterior of the scheme, best with Laplace; about 30
+    inferences.
 
     Args:
-        scheme: makes the posterior.
         variance: "task" for one γ per task, "shared" for one for all, None to leave the prior.
         bounds: of γ. Where the data ask for more or less, γ is the bound.
 
     Raises:
-        DtypeError: if `scheme` is no scheme.
         SettingError: for another `variance`, or bounds that are not 0 < low < high.
     """
 
     def __init__(
         self,
-        scheme: Scheme,
-        *,
         variance: Literal["task", "shared"] | None = "task",
+        *,
         bounds: tuple[float, float] = (1e-8, 1e8),
     ) -> None:
-        if not isinstance(scheme, Scheme) or isinstance(scheme, EvidenceMaximised):
-            raise DtypeError(
-                f"EvidenceMaximised takes a scheme such as Conjugate(), not {scheme!r}"
-            )
-        if isinstance(scheme, IntegratedNoise):
-            raise DtypeError(
-                "EvidenceMaximised chooses a noise or takes the given one, IntegratedNoise has "
-                "none to choose; use EvidenceMaximised(Conjugate()), or IntegratedNoise alone"
-            )
         if variance not in ("task", "shared", None):
             raise SettingError(f'variance must be "task", "shared" or None, not {variance!r}')
         low, high = bounds
         if not 0 < low < high < math.inf:
             raise SettingError(f"bounds must be 0 < low < high, not {bounds}")
-        self.scheme = scheme
         self.variance = variance
         self.bounds = bounds
-        self.needs_point = scheme.needs_point  # type: ignore[misc]  # as the scheme inside
-        self.refresh = scheme.refresh
-        self.gives, self.takes, self.tempers = scheme.gives, scheme.takes, scheme.tempers
 
-    def check(self, head: Head, prior: Posterior) -> None:
-        """As the scheme inside, whose posteriors need a density where the head is not Gaussian."""
-        self.scheme.check(head, prior)
-        kind = self.scheme.gives or GaussianFamily
-        if (
-            not isinstance(head, Gaussian)
-            and self.variance
-            and not issubclass(kind, GaussianFamily)
-        ):
-            raise _no_density(head, kind)
-
-    @torch.no_grad()
-    def infer(
-        self,
-        head: Head,
-        features: Tensor,
-        targets: RawTargets,
-        prior: Posterior,
-        *,
-        start: Posterior | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Posterior:
-        """The posterior; its prior is rescaled first where it is diagonal around 0."""
-        if not isinstance(prior, DiagonalGaussian) or bool((prior.mean != 0).any()):
-            return self.scheme.infer(
-                head, features, targets, prior, start=start, generator=generator
-            )
-        if not isinstance(targets, Parsed):
-            head.check_features(features)
-        statistics = self.statistics(head, Keep())
-        statistics.add(features.detach(), head.parse_targets(targets, len(features)))
-        return self.maximise(head, statistics, prior, start=start, generator=generator)
-
-    def statistics(self, head: Head, keep: Keep) -> Statistics:
-        """Those of the scheme inside.
+    def check(self, head: Head, scheme: Scheme) -> None:
+        """Refuse a scheme whose posteriors have no evidence.
 
         Raises:
-            DtypeError: for a Gaussian head whose model a subclass has changed.
-            SettingError: for streamed sums of expansions, which hold no likelihood.
+            DtypeError: naming the head and the remedy.
         """
+        if isinstance(scheme, IntegratedNoise):
+            raise DtypeError(
+                f"head {head.site!r}: the evidence chooses a noise or takes the given one, which "
+                "IntegratedNoise has integrated out; use Conjugate, or a variance that is a number"
+            )
         if isinstance(head, Gaussian):
             gaussian(head, "the evidence")
-        statistics = self.scheme.statistics(head, keep)
-        if not isinstance(statistics, GaussianStatistics | Examples):
-            raise SettingError(
-                f"head {head.site!r}: the evidence needs the examples, which {self.scheme!r} does "
-                "not keep; use another scheme, Keep(streaming=False), a policy other than Running"
-            )
-        return statistics
+            return
+        kind = scheme.gives or GaussianFamily
+        if self.variance and not issubclass(kind, GaussianFamily):
+            raise _no_density(head, kind)
+
+    @staticmethod
+    def check_statistics(statistics: Statistics) -> None:
+        """Refuse streamed sums of expansions, which hold no likelihood.
+
+        Raises:
+            SettingError: naming the remedy.
+        """
+        if not isinstance(statistics, GaussianStatistics):
+            _examples(statistics)
 
     @torch.no_grad()
-    def maximise(
+    def posterior(
         self,
-        head: Head,
         statistics: Statistics,
         prior: Posterior,
         *,
@@ -179,12 +137,20 @@ class EvidenceMaximised(Scheme):
         start: Posterior | None = None,
         generator: torch.Generator | None = None,
     ) -> Posterior:
-        """Choose γ and τ from all examples, then infer with the data tempered.
+        """Choose γ and τ by all examples, then infer with the data tempered.
+
+        Args:
+            statistics: of a scheme, `scheme.statistics(head)`, filled with the data.
+            prior: a Gaussian, whose covariance is multiplied.
+            temperature: divides the log-likelihood in the posterior, not in the evidence.
+            start: see `Scheme.infer`.
+            generator: see `Scheme.infer`.
 
         Raises:
             DtypeError: if the prior is not Gaussian, or a Gaussian head no longer is.
-            SettingError: if the head learns its noise in a way this scheme cannot give it.
+            SettingError: if the statistics hold neither sums of a Gaussian head nor examples.
         """
+        head, how = statistics.head, _Run(start, generator)
         if not isinstance(prior, GaussianFamily):
             raise DtypeError(
                 f"head {head.site!r}: the evidence scales a Gaussian prior, not a "
@@ -193,18 +159,16 @@ class EvidenceMaximised(Scheme):
         tempered = statistics if temperature == 1.0 else statistics.scaled(1 / temperature)
         if isinstance(head, Gaussian):
             head = gaussian(head, "the evidence")
-            return self._infer_gaussian(
-                head, statistics, tempered, prior, start=start, generator=generator
-            )
+            return self._of_gaussian(head, statistics, tempered, prior, how)
         if self.variance is None:
-            return tempered.posterior(prior, start=start, generator=generator)
+            return how.posterior(tempered, prior)
 
         def evidence(log_variance: Tensor) -> Tensor:
             values = []
             for point in log_variance:
                 rescaled = scaled(prior, point.exp())
                 try:
-                    found = statistics.posterior(rescaled, start=start, generator=generator)
+                    found = how.posterior(statistics, rescaled)
                 except NumericalError:  # a prior too vague to compute with is not the best one
                     values.append(torch.full_like(point, -torch.inf))
                     continue
@@ -219,21 +183,19 @@ class EvidenceMaximised(Scheme):
         shape = () if self.variance == "shared" else (prior.tasks,)
         low, high = (prior.mean.new_full(shape, math.log(bound)) for bound in self.bounds)
         objective = shared if self.variance == "shared" else evidence
-        found = maximise(objective, low, high, points=_POINTS, steps=_STEPS)
+        found = search(objective, low, high, points=_POINTS, steps=_STEPS)
         found = found.expand(prior.tasks)
         chosen = scaled(prior, found.exp())
-        posterior = tempered.posterior(chosen, start=start, generator=generator)
+        posterior = how.posterior(tempered, chosen)
         return _reported(posterior, chosen, found.exp(), evidence(found[None])[0], None)
 
-    def _infer_gaussian(
+    def _of_gaussian(
         self,
         head: Gaussian,
         statistics: Statistics,
         tempered: Statistics,
         prior: GaussianFamily,
-        *,
-        start: Posterior | None,
-        generator: torch.Generator | None,
+        how: _Run,
     ) -> Posterior:
         evidence = GaussianEvidence.of(_sums(head, statistics), prior)
         zero = torch.zeros_like(evidence.total)
@@ -254,25 +216,22 @@ class EvidenceMaximised(Scheme):
         chosen = prior if self.variance is None else scaled(prior, gamma.exp())
         noise = (-0.5 * beta).exp()
         view = head.with_noise_scale(noise) if learned else head
-        posterior = tempered.for_head(view).posterior(chosen, start=start, generator=generator)
+        posterior = how.posterior(tempered.for_head(view), chosen)
         value = evidence.log_evidence(gamma, beta)
         return _reported(posterior, chosen, gamma.exp(), value, noise if learned else None)
 
-    def leave_out(
-        self,
-        head: Head,
-        features: Tensor,
-        targets: RawTargets,
-        prior: Posterior,
-        *,
-        base: Posterior,
-        weight: float = 1.0,
-    ) -> Posterior:
-        """Leave the batch out as the scheme inside does."""
-        return self.scheme.leave_out(head, features, targets, prior, base=base, weight=weight)
-
     def __repr__(self) -> str:
-        return f"EvidenceMaximised({self.scheme!r}, variance={self.variance!r})"
+        return f"Evidence(variance={self.variance!r})"
+
+
+class _Run(NamedTuple):
+    """How posteriors are inferred."""
+
+    start: Posterior | None
+    generator: torch.Generator | None
+
+    def posterior(self, statistics: Statistics, prior: Posterior) -> Posterior:
+        return statistics.posterior(prior, start=self.start, generator=self.generator)
 
 
 def _sums(head: Gaussian, statistics: Statistics) -> GaussianStatistics:
@@ -289,8 +248,9 @@ def _examples(statistics: Statistics) -> Iterable[tuple[Tensor, Targets]]:
     if isinstance(statistics, Examples):
         return statistics.chunks()
     raise SettingError(
-        f"the evidence needs the examples, which {type(statistics).__name__} does not keep; use "
-        "another scheme, Keep(streaming=False), a policy other than Running"
+        f"head {statistics.head.site!r}: the evidence needs the examples, which "
+        f"{type(statistics).__name__} does not keep; use another scheme, Keep(streaming=False), a "
+        "policy other than Running"
     )
 
 

@@ -1,28 +1,104 @@
-"""Second-order expansions of any head: in closed form (`_ggn`), else by automatic derivatives."""
+"""Quadratic expansion of a head's negative log-likelihood: value, gradient and GGN curvature.
+
+The generalised Gauss-Newton matrix is Σ Jᵀ H J, with J the Jacobian of an example's outputs in the
+weights and H the curvature of −log p in the outputs (Schraudolph, 2002,
+https://doi.org/10.1162/08997660260028683; paper, section 4.2). It equals the Hessian where outputs
+are linear in the weights, and is positive semi-definite always. Heads give H
+(`Head.output_curvature`); J is the design where outputs are linear, and differentiated elsewhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import reduce
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import (
-    Categorical,
-    Head,
-    Heteroscedastic,
-    Network,
-    OnePredictor,
-    SharedWeights,
+from bayesagg_pyro._pieces import slices
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads import Categorical, Head, SharedWeights
+from bayesagg_pyro.heads._input import like
+from bayesagg_pyro.heads._output_curvature import (
+    DenseCurvature,
+    DiagonalCurvature,
+    OutputCurvature,
 )
-from bayesagg_pyro.inference import _ggn, _nonlinear
-from bayesagg_pyro.inference._curvature import Structure
-from bayesagg_pyro.inference._ggn import Chunk, Expansion
+from bayesagg_pyro.inference import _jacobian
+from bayesagg_pyro.inference._curvature import (
+    Curvature,
+    Dense,
+    Diagonal,
+    Gram,
+    Hessian,
+    Kronecker,
+    Structure,
+    materialised,
+)
+from bayesagg_pyro.inference._joint import log_likelihood
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["check_structure", "check_tasks", "chunk_of", "expand", "value"]
+__all__ = [
+    "Chunk",
+    "Expansion",
+    "check_structure",
+    "check_tasks",
+    "chunk_of",
+    "dropped_share",
+    "expand",
+    "value",
+]
+
+#: Entries of the largest Jacobian at once: 2²³ doubles are 64 MiB.
+_CHUNK = 2**23
+
+
+class Chunk(NamedTuple):
+    """Some examples in the precision of head algebra.
+
+    Attributes:
+        design: [B, D] of a head with linear outputs, else the features, [B, d].
+        targets: [B, tasks].
+    """
+
+    design: Tensor
+    targets: Targets
+
+
+class Expansion(NamedTuple):
+    """Σ −log p around a point: value + gradientᵀ Δw + ½ Δwᵀ curvature Δw, for each block.
+
+    Attributes:
+        value: [blocks].
+        gradient: [blocks, P].
+        curvature: at least positive semi-definite, but for a Hessian.
+        dropped: sizes of the negative curvature in the outputs that was dropped, and of all,
+            [2, blocks]; None where a closed form has none.
+    """
+
+    value: Tensor
+    gradient: Tensor
+    curvature: Curvature
+    dropped: Tensor | None = None
+
+    def joined(self, other: Expansion) -> Expansion:
+        """Of the examples of both."""
+        curvature = materialised(self.curvature) + materialised(  # type: ignore[operator]
+            other.curvature
+        )
+        dropped = self.dropped
+        if dropped is not None and other.dropped is not None:
+            dropped = dropped + other.dropped
+        return Expansion(
+            self.value + other.value, self.gradient + other.gradient, curvature, dropped
+        )
+
+
+def dropped_share(sizes: Tensor) -> Tensor:
+    """What `info.dropped_curvature` tells, [blocks], of `Expansion.dropped`."""
+    return sizes[0] / sizes[1].clamp(min=torch.finfo(sizes.dtype).tiny)
 
 
 def check_structure(head: Head, structure: Structure) -> None:
@@ -31,11 +107,13 @@ def check_structure(head: Head, structure: Structure) -> None:
     Raises:
         SettingError: naming the head and the remedy.
     """
-    observed = _observed(head)
-    if observed is not None:
-        _check_curvature(head, observed)
-    allowed: tuple[str, ...] = ("full",) if observed is None else ("full", "diag")
-    if _linear(head) and isinstance(head, Categorical):
+    allowed: tuple[str, ...] = ("full",) if _without_outputs(head) else ("full", "diag")
+    if not isinstance(head, SharedWeights) and not head.is_still(Head, "pointwise"):
+        raise SettingError(
+            f"head {head.site!r}: {head.changed(Head, 'pointwise')}, past which no curvature in "
+            "the outputs is known; override negative_log_prob, or choose a sampling scheme"
+        )
+    if _linear(head) and head.outputs_per_task > 1:
         allowed = ("full", "kron", "diag")
     if structure not in allowed:
         raise SettingError(
@@ -51,7 +129,7 @@ def check_tasks(head: Head) -> None:
         SettingError: naming the head and the remedy.
     """
     if head.blocks > 1 and not _linear(head):
-        _nonlinear.check_tasks(head)
+        _jacobian.check_tasks(head)
 
 
 def chunk_of(head: Head, features: Tensor, targets: Targets) -> Chunk:
@@ -70,19 +148,31 @@ def expand(
     separate_bias: bool = False,
 ) -> Expansion:
     """Σ −log p at `point`, [blocks, P], to second order, summed over chunks of examples."""
-    if _linear(head):
-        return _ggn.expand(head, chunks, point, structure, separate_bias=separate_bias)
-    observed = _observed(head)
-    parts = (_nonlinear.expand(head, observed, chunk, point, structure) for chunk in chunks)
-    return reduce(lambda total, part: total + part, parts)
+
+    def part(chunk: Chunk) -> Expansion:
+        if _linear(head):
+            return _linear_ggn(head, chunk, point, structure, separate_bias)
+        if _without_outputs(head):
+            matrix, gradient, at = _jacobian.hessian(
+                lambda w: value(head, [chunk], w[None])[0], point[0]
+            )
+            return Expansion(at[None], gradient[None], Hessian(matrix[None]))
+        parts = (_ggn(head, own, point, structure) for own in _pieces(head, chunk))
+        return reduce(Expansion.joined, parts)
+
+    return reduce(Expansion.joined, map(part, chunks))
 
 
 def value(head: Head, chunks: Iterable[Chunk], point: Tensor) -> Tensor:
     """Σ −log p at `point` over the observed examples, [blocks]."""
-    if _linear(head):
-        return _ggn.value(head, chunks, point)
-    parts = (_nonlinear.value(head, chunk, point) for chunk in chunks)
-    return reduce(lambda total, part: total + part, parts)
+
+    def part(chunk: Chunk) -> Tensor:
+        if _linear(head):
+            outputs = _outputs(head, chunk.design, point)
+            return _nll(head, chunk, head.counted(outputs, chunk.targets))
+        return -log_likelihood(head, point, chunk.design, chunk.targets)
+
+    return reduce(torch.add, map(part, chunks))
 
 
 def _linear(head: Head) -> bool:
@@ -90,26 +180,117 @@ def _linear(head: Head) -> bool:
     return not isinstance(head, SharedWeights) and head.is_still((Head, Categorical), "outputs")
 
 
-def _observed(head: Head) -> Head | None:
-    """Whose likelihood of the outputs is expanded; None for the Hessian in the weights instead."""
-    if isinstance(head, Network) and head.is_still(Network, "likelihood", "weight"):
-        return head.observation
-    return None if isinstance(head, SharedWeights) else head
+def _without_outputs(head: Head) -> bool:
+    """Whether the likelihood of shared weights is no function of outputs: the Hessian it is."""
+    return isinstance(head, SharedWeights) and not head.is_still(Head, "pointwise")
 
 
-def _check_curvature(head: Head, observed: Head) -> None:
-    """Refuse likelihoods whose curvature in the outputs is not known."""
-    remedy = "derive it from heads.OnePredictor or choose a sampling scheme"
-    if not head.is_still(Head, "pointwise"):
-        reason = f"{head.changed(Head, 'pointwise')}, past which no curvature is known"
-    elif isinstance(observed, OnePredictor):
-        return
-    elif isinstance(observed, Categorical | Heteroscedastic):
-        base = Categorical if isinstance(observed, Categorical) else Heteroscedastic
-        if observed.is_still(base, "likelihood"):
-            return
-        reason = f"{observed.changed(base, 'likelihood')}, whose curvature alone is known"
-        remedy = "choose a sampling scheme"
+def _outputs(head: Head, design: Tensor, point: Tensor) -> Tensor:
+    """Linear outputs at weights of tasks, as the head's `forward` gives them."""
+    if head.outputs_per_task == 1:
+        return design @ point.mT
+    rows = point.unflatten(-1, (head.outputs_per_task, -1))
+    outputs = torch.einsum("bd,tcd->btc", design, rows)
+    return outputs[:, 0] if isinstance(head, Categorical) and head.tasks == 1 else outputs
+
+
+def _nll(head: Head, chunk: Chunk, outputs: Tensor) -> Tensor:
+    """Σ −log p over the examples at these outputs, [tasks]."""
+    nll = head.negative_log_prob(outputs, like(chunk.targets.values, outputs))
+    factor = chunk.targets.factor(nll.dtype)
+    return (nll if factor is None else nll * factor).sum(0)
+
+
+def _linear_ggn(
+    head: Head, chunk: Chunk, point: Tensor, structure: Structure, separate_bias: bool
+) -> Expansion:
+    """The design is the Jacobian of every output in its own weights."""
+    design, targets = chunk
+    outputs = head.counted(_outputs(head, design, point), targets)
+    slope, curvature, dropped = _of_outputs(head, outputs, targets)
+    gradient = (slope.flatten(1).mT @ design).reshape(point.shape)
+    matrix: Curvature
+    if structure == "diag":
+        diagonal = curvature.diagonal().flatten(1).mT @ design.square()
+        matrix = Diagonal(diagonal.reshape(point.shape))
+    elif structure == "kron":
+        mask = None if targets.mask is None else targets.mask.to(design.dtype)
+        inputs = linalg.gram(design, mask)
+        if separate_bias and head.bias:
+            inputs = inputs.clone()
+            inputs[..., -1, :-1] = 0
+            inputs[..., :-1, -1] = 0
+        matrix = Kronecker(curvature.total(), inputs, targets.counts().to(design.dtype))
+    elif head.outputs_per_task == 1:
+        matrix = Gram(design, curvature.diagonal()[..., 0])
     else:
-        reason = f"{type(observed).__name__} has no second-order expansion"
-    raise SettingError(f"head {head.site!r}: {reason}; {remedy}")
+        matrix = Dense(curvature.gram(design))
+    return Expansion(_nll(head, chunk, outputs), gradient, matrix, dropped)
+
+
+def _pieces(head: Head, chunk: Chunk) -> Iterator[Chunk]:
+    """The chunk in parts whose Jacobians are not too large."""
+    size = _CHUNK // (head.weight_size * head.tasks * _jacobian.outputs_per_task(head))
+    for rows in slices(len(chunk.design), size):
+        yield Chunk(chunk.design[rows], chunk.targets.examples(rows))
+
+
+def _ggn(head: Head, chunk: Chunk, point: Tensor, structure: Structure) -> Expansion:
+    jacobian, outputs = _jacobian.of_outputs(head, chunk.design, point)
+    outputs = head.counted(outputs, chunk.targets)
+    slope, curvature, dropped = _of_outputs(head, outputs, chunk.targets)
+    curved = curvature.matmul(jacobian)
+    if head.blocks == 1:  # every output depends on the same weights
+        slope, jacobian, curved = (
+            x.flatten(0, 2)[None] for x in (slope[..., None], jacobian, curved)
+        )
+        dropped = None if dropped is None else dropped.sum(1, keepdim=True)
+    else:
+        slope, jacobian, curved = (
+            x.transpose(0, 1).flatten(1, 2) for x in (slope[..., None], jacobian, curved)
+        )
+    gradient = (slope.mT @ jacobian)[:, 0]
+    if structure == "diag":
+        matrix: Curvature = Diagonal((jacobian * curved).sum(1))
+    else:
+        matrix = Dense(jacobian.mT @ curved)
+    return Expansion(value(head, [chunk], point), gradient, matrix, dropped)
+
+
+def _of_outputs(
+    head: Head, outputs: Tensor, targets: Targets
+) -> tuple[Tensor, OutputCurvature, Tensor | None]:
+    """Weighed slope [B, tasks, C] and curvature of −log p in the outputs, and what was dropped."""
+    slope, found = head.output_curvature(outputs, like(targets.values, outputs))
+    factor = targets.factor(slope.dtype)
+    curvature, dropped = _semidefinite(head, slope, found, factor)
+    if factor is None:
+        return slope, curvature, dropped
+    return slope * factor[..., None], curvature.weighed(factor), dropped
+
+
+def _semidefinite(
+    head: Head, slope: Tensor, found: Tensor | OutputCurvature, factor: Tensor | None
+) -> tuple[OutputCurvature, Tensor | None]:
+    """The curvature without its negative eigenvalues; their sizes and those of all, [2, tasks]."""
+    if isinstance(found, OutputCurvature):
+        return found, None
+    if found.shape == slope.shape:
+        values = found
+        curvature: OutputCurvature = DiagonalCurvature(values.clamp(min=0))
+    elif found.shape == (*slope.shape, slope.shape[-1]):
+        values, vectors = torch.linalg.eigh(found)
+        positive = (vectors * values.clamp(min=0)[..., None, :]) @ vectors.mT
+        rounding = values.abs().amax(-1) * values.shape[-1] * torch.finfo(values.dtype).eps
+        values = torch.where(values < -rounding[..., None], values, values.abs())
+        curvature = DenseCurvature(
+            torch.where((values < 0).any(-1)[..., None, None], positive, found)
+        )
+    else:
+        raise ShapeError(
+            f"head {head.site!r}: output_curvature must give slopes [B, tasks, outputs] and a "
+            "curvature [B, tasks, outputs, outputs] or its diagonal, not "
+            f"{list(slope.shape)} and {list(found.shape)}"
+        )
+    sizes = torch.stack([values.clamp(max=0).abs().sum(-1), values.abs().sum(-1)])
+    return curvature, (sizes if factor is None else sizes * factor).sum(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,8 +14,14 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._state import count, finite, number, saved
 from bayesagg_pyro.errors import NonFiniteError, StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._curvature import Dense, Diagonal, Kronecker, Summable, formed
-from bayesagg_pyro.inference._expansion import chunk_of
+from bayesagg_pyro.inference._curvature import (
+    Dense,
+    Diagonal,
+    Kronecker,
+    Summable,
+    materialised,
+)
+from bayesagg_pyro.inference._expansion import chunk_of, dropped_share
 from bayesagg_pyro.inference._scheme import gaussian_prior
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
@@ -36,7 +42,7 @@ class ExpansionSums(Statistics):
     is so applied to the drift of the weights alone.
     """
 
-    fades = True
+    decays = True
 
     def __init__(self, head: Head, scheme: SecondOrder) -> None:
         super().__init__(head)
@@ -44,6 +50,7 @@ class ExpansionSums(Statistics):
         self._curvature: Summable | None = None
         self._shift: Tensor | None = None
         self._origin: Tensor | None = None
+        self._dropped: Tensor | None = None  # negative curvature and all, [2, blocks]
         self._filled = False  # since the sums were last set to 0
 
     def __bool__(self) -> bool:
@@ -53,25 +60,28 @@ class ExpansionSums(Statistics):
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's expansion at the head's present weights."""
         if valid is not None:
-            features, targets = features.where(valid, 0.0), targets.where(valid, self._head.filler)
-        chunk = chunk_of(self._head, features, targets)
-        point = self._head.point().detach().to(chunk.design.dtype)
-        at = self._scheme.expand(self._head, [chunk], point)
-        curvature = formed(at.curvature)
+            features, targets = features.where(valid, 0.0), targets.where(valid, self.head.filler)
+        chunk = chunk_of(self.head, features, targets)
+        point = self.head.point().detach().to(chunk.design.dtype)
+        at = self._scheme.expand(self.head, [chunk], point)
+        curvature = materialised(at.curvature)
         if self._origin is None:
             self._origin = point.clone()
-        shift = curvature.times(point - self._origin) - at.gradient
+        shift = curvature.matvec(point - self._origin) - at.gradient
         if valid is None and not all(
             linalg.all_finite(term) for term in (shift, *vars(curvature).values())
         ):
             raise NonFiniteError(
-                f"head {self._head.site!r}: the expansion of this batch overflows {shift.dtype}, "
+                f"head {self.head.site!r}: the expansion of this batch overflows {shift.dtype}, "
                 "although features and targets are finite; standardise them, or look for a "
                 "backbone that diverges"
             )
         self._filled = True
         if valid is not None:
             curvature, shift = curvature.scaled(valid.to(shift.dtype)), shift * valid
+        if at.dropped is not None:
+            dropped = at.dropped if valid is None else at.dropped.where(valid, 0.0)
+            self._dropped = dropped if self._dropped is None else self._dropped + dropped
         if self._curvature is None or self._shift is None:
             self._curvature, self._shift = curvature, shift
         else:
@@ -92,6 +102,7 @@ class ExpansionSums(Statistics):
             number = torch.as_tensor(factor, dtype=self._shift.dtype, device=self._shift.device)
             self._curvature = self._curvature.scaled(number)
             self._shift = self._shift * number
+            self._dropped = None if self._dropped is None else self._dropped * number
 
     @torch.no_grad()
     def posterior(
@@ -103,13 +114,16 @@ class ExpansionSums(Statistics):
     ) -> GaussianFamily:
         """The Gaussian of the summed quadratics and the prior."""
         if self._curvature is None or self._shift is None or self._origin is None:
-            raise StateError(f"head {self._head.site!r}: no batch has been added")
-        known = gaussian_prior(self._head, prior, "a second-order scheme")
+            raise StateError(f"head {self.head.site!r}: no batch has been added")
+        known = gaussian_prior(self.head, prior, "a second-order scheme")
         known = known.to(self._shift.device, self._shift.dtype)
-        posterior = self._curvature.onto(known, f"head {self._head.site!r}")
-        innovation = self._shift - self._curvature.times(known.mean - self._origin)
+        posterior = self._curvature.posterior(known, f"head {self.head.site!r}")
+        innovation = self._shift - self._curvature.matvec(known.mean - self._origin)
         posterior = posterior.with_mean(known.mean + posterior.solve(innovation))
-        return posterior.replace(outputs_per_task=self._head.outputs_per_task)
+        info = posterior.info
+        if self._dropped is not None and info is not None:
+            info = replace(info, dropped_curvature=dropped_share(self._dropped))
+        return posterior.replace(outputs_per_task=self.head.outputs_per_task, info=info)
 
     def to(self, device: object) -> None:
         """Move the sums."""
@@ -119,6 +133,8 @@ class ExpansionSums(Statistics):
             self._shift = self._shift.to(device)  # type: ignore[call-overload]
         if self._origin is not None:
             self._origin = self._origin.to(device)  # type: ignore[call-overload]
+        if self._dropped is not None:
+            self._dropped = self._dropped.to(device)  # type: ignore[call-overload]
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sums."""
@@ -126,6 +142,7 @@ class ExpansionSums(Statistics):
         if self._curvature is not None and self._shift is not None and self._origin is not None:
             state |= {"shift": saved(self._shift), "origin": saved(self._origin)}
             state |= {f"curvature.{k}": saved(v) for k, v in vars(self._curvature).items()}
+            state |= {} if self._dropped is None else {"dropped": saved(self._dropped)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -135,7 +152,7 @@ class ExpansionSums(Statistics):
             StateError: if they are those of another head, structure or way to keep examples.
             NonFiniteError: if one is not finite.
         """
-        owner = f"head {self._head.site!r}"
+        owner = f"head {self.head.site!r}"
         if "filled" not in state:
             raise StateError(
                 f"{owner}: the saved statistics {sorted(state)} are no streamed sums; make the "
@@ -143,23 +160,29 @@ class ExpansionSums(Statistics):
             )
         filled = bool(count(state, "filled", most=1))
         if state.keys() == {"filled"}:
-            self._curvature = self._shift = self._origin = None
+            self._curvature = self._shift = self._origin = self._dropped = None
             self._filled = filled
             return
         kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
-        size = [self._head.blocks, self._head.weight_size]
+        size = [self.head.blocks, self.head.weight_size]
         names = [f"curvature.{field.name}" for field in fields(kind)]
         shapes = {name: list(value.shape) for name, value in state.items()}
-        if shapes.get("shift") != size or state.keys() != {"filled", "shift", "origin", *names}:
+        tensors = {"filled", "shift", "origin", *names}
+        if shapes.get("shift") != size or state.keys() - {"dropped"} != tensors:
             raise StateError(
                 f"{owner} has weights of shape {size} and structure={self._scheme.structure!r}; "
                 f"the saved sums are {shapes}; make the heads and schemes as saved"
             )
         shift, origin, *parts = finite(owner, state, ["shift", "origin", *names])
         curvature = kind(*(value.clone() for value in parts))
-        if list(origin.shape) != size or list(curvature.times(shift).shape) != size:
+        if list(origin.shape) != size or list(curvature.matvec(shift).shape) != size:
             raise StateError(f"{owner}: the saved sums {shapes} do not fit each other")
         self._curvature = curvature
         self._shift, self._origin = shift.clone(), origin.clone()
-        self._filled = filled
-        self.to(self._head.weight.device)
+        self._dropped, self._filled = None, filled
+        if "dropped" in state:
+            (dropped,) = finite(owner, state, ["dropped"])
+            if list(dropped.shape) != [2, size[0]]:
+                raise StateError(f"{owner}: the saved sums {shapes} do not fit each other")
+            self._dropped = dropped.clone()
+        self.to(self.head.weight.device)

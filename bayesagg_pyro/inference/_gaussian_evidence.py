@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
-from bayesagg_pyro.inference._search import maximise
+from bayesagg_pyro.inference._optimise import search
 from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["GaussianEvidence"]
@@ -82,19 +82,17 @@ class GaussianEvidence:
     def best_precision(self, log_variance: Tensor) -> Tensor:
         """log β that maximises the evidence at given log γ, [..., tasks]."""
         low, high = (bound.expand_as(log_variance) for bound in self._precisions())
-        return maximise(lambda beta: self.log_evidence(log_variance, beta), low, high)
+        return search(lambda beta: self.log_evidence(log_variance, beta), low, high)
 
     def best_variance(self, log_precision: Tensor, bounds: tuple[float, float]) -> Tensor:
         """log γ within bounds at given log β, [tasks]."""
         low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
-        return maximise(lambda gamma: self.log_evidence(gamma, log_precision), low, high)
+        return search(lambda gamma: self.log_evidence(gamma, log_precision), low, high)
 
     def best_pair(self, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
         """log γ and log β of each task together."""
         low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
-        gamma = maximise(
-            lambda g: self.log_evidence(g, self.best_precision(g)), low, high, points=25
-        )
+        gamma = search(lambda g: self.log_evidence(g, self.best_precision(g)), low, high, points=25)
         return gamma, self.best_precision(gamma)
 
     def best_shared_variance(
@@ -108,7 +106,7 @@ class GaussianEvidence:
             return self.log_evidence(each, beta).sum(-1)
 
         low, high = (self.total.new_tensor(math.log(bound)) for bound in bounds)
-        return maximise(summed, low, high, points=25)
+        return search(summed, low, high, points=25)
 
     def _precisions(self) -> tuple[Tensor, Tensor]:
         """A range of log β that holds every maximum.

@@ -57,10 +57,10 @@ class GaussianStatistics(Statistics):
         rows: [], examples, observed or not.
     """
 
-    fades = True
+    decays = True
     _SUMS = ("gram", "moment", "square", "total", "count", "rows")
 
-    _head: Gaussian
+    head: Gaussian
 
     def __init__(self, head: Gaussian) -> None:
         super().__init__(head)
@@ -78,7 +78,7 @@ class GaussianStatistics(Statistics):
 
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch's terms to the sums."""
-        design = self._head.design_matrix(features)
+        design = self.head.design_matrix(features)
         values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
         weighted = values if factor is None else values * factor
         count = targets.counts().to(design.dtype)
@@ -106,7 +106,7 @@ class GaussianStatistics(Statistics):
         """
         if not all(linalg.all_finite(s) for s in (self.gram, self.moment, self.square)):
             raise NonFiniteError(
-                f"head {self._head.site!r}: squares of these features or targets overflow "
+                f"head {self.head.site!r}: squares of these features or targets overflow "
                 f"{self.moment.dtype}; standardise them, or look for a backbone that diverges"
             )
 
@@ -123,7 +123,7 @@ class GaussianStatistics(Statistics):
             DtypeError: if the prior is not Gaussian, or the head no longer is.
             NumericalError: if the precision cannot be factored.
         """
-        head = gaussian(self._head, _WHO)
+        head = gaussian(self.head, _WHO)
         known = (
             gaussian_prior(head, prior, _WHO)
             .to_gaussian()
@@ -179,7 +179,7 @@ class GaussianStatistics(Statistics):
             StateError: if they are those of another head, or no such sums.
             NonFiniteError: if one is not finite.
         """
-        owner = f"head {self._head.site!r}"
+        owner = f"head {self.head.site!r}"
         found = dict(zip(self._SUMS, finite(owner, state, list(self._SUMS)), strict=True))
         tasks, size = self.moment.shape
         grams = [(1, size, size), (tasks, size, size)]

@@ -177,7 +177,7 @@ class _Sums(GaussianStatistics):
         start: Posterior | None = None,
         generator: torch.Generator | None = None,
     ) -> NormalInverseGamma:
-        head, known = self._scheme.known(self._head, prior)
+        head, known = self._scheme.known(self.head, prior)
         known = known.to(self.moment.device, self.moment.dtype)
         total = known.unit.precision_matrix + self.gram
         innovation = self.moment - _times(self.gram, known.mean)

@@ -1,4 +1,9 @@
-"""The joint density of targets and weights, batched over tasks and over whatever stands before."""
+"""The unnormalised posterior: all that a sampling or variational scheme needs to know of a head.
+
+A head offers `negative_log_probs(features, targets, weight)` ([..., B, tasks] at weights
+[..., blocks, P]) and `blocks`; a prior offers `log_prob`. Nothing else of the model is used, so
+every head works: linear ones, networks, any Pyro model.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,47 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._log_joint import log_likelihood
-from bayesagg_pyro.posteriors import GaussianFamily
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Joint"]
+__all__ = ["Joint", "log_joint", "log_likelihood"]
+
+
+def log_likelihood(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
+    """Log p(y | H, w) over the observed examples, times their weights.
+
+    Args:
+        head: the head.
+        weight: [..., blocks, P]; differentiable.
+        features: [B, d]; use float64 (`linalg.head_dtype`) for float64 weights.
+        targets: [B, tasks].
+
+    Returns:
+        [..., blocks]: one number per task, or one in all where tasks share their weights.
+    """
+    nll = head.negative_log_probs(features, targets, weight)
+    if targets.weight is not None:
+        nll = nll * targets.weight.to(nll.dtype)
+    if targets.mask is not None:
+        nll = torch.where(targets.mask, nll, 0.0)
+    per_task = -nll.sum(-2)
+    return per_task if head.blocks == head.tasks else per_task.sum(-1, keepdim=True)
+
+
+def log_joint(
+    head: Head, weight: Tensor, features: Tensor, targets: Targets, prior: Posterior
+) -> Tensor:
+    """Log p(y, w | H) = log-likelihood + log-prior, [..., blocks]; arguments as above.
+
+    Args:
+        head: the head.
+        weight: [..., blocks, P]; differentiable.
+        features: [B, d].
+        targets: [B, tasks].
+        prior: of batch shape [blocks], with a `log_prob`.
+    """
+    log_prior: Tensor = prior.log_prob(weight)
+    return log_likelihood(head, weight, features, targets) + log_prior
 
 
 class Joint:
@@ -68,28 +109,3 @@ class Joint:
     def point(self) -> Tensor:
         """The head's own weights in the precision to compute in, [blocks, P]."""
         return self.head.point().detach().to(self.features.dtype)
-
-
-def hessian(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient [..., P] and Hessian [..., P, P] of a value [...] that couples no two entries of it.
-
-    Args:
-        value: [...], computed from `weight`.
-        weight: [..., P], a leaf that requires gradients.
-    """
-    size = weight.shape[-1]
-    (slope,) = torch.autograd.grad(value.sum(), weight, create_graph=True)
-    eye = torch.eye(size, dtype=weight.dtype, device=weight.device)
-    directions = eye.reshape(size, *[1] * (weight.ndim - 1), size).expand(size, *weight.shape)
-    # A few columns at a time: each carries a copy of everything per example.
-    rows = max(1, _COLUMNS // max(1, weight[..., 0].numel()))
-    columns = [
-        torch.autograd.grad(slope, weight, part, is_grads_batched=True, retain_graph=True)[0]
-        for part in directions.split(rows)
-    ]
-    matrix = torch.cat(columns).movedim(0, -1)
-    return slope.detach(), 0.5 * (matrix + matrix.mT)
-
-
-#: Columns times entries of `value` that are worked on at once.
-_COLUMNS = 4096

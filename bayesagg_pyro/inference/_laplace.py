@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro._settings import integers, positive
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._curvature import Structure
 from bayesagg_pyro.inference._newton import (
@@ -16,12 +16,10 @@ from bayesagg_pyro.inference._newton import (
     potential,
     with_info,
 )
+from bayesagg_pyro.inference._optimise import backtrack
 from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["Laplace"]
-
-_HALVINGS = 40
-_ARMIJO = 1e-4
 
 
 class Laplace(SecondOrder):
@@ -51,10 +49,8 @@ class Laplace(SecondOrder):
         separate_bias: bool = False,
     ) -> None:
         super().__init__(structure, separate_bias=separate_bias)
-        if not tolerance > 0 or max_steps < 1:
-            raise SettingError(
-                f"tolerance and max_steps must be positive, not {tolerance} and {max_steps}"
-            )
+        positive("tolerance", tolerance)
+        integers(max_steps=max_steps)
         self.tolerance = tolerance
         self.max_steps = max_steps
 
@@ -69,16 +65,14 @@ class Laplace(SecondOrder):
             active = newton.decrement > self.tolerance
             if not active.any():
                 break
-            length = active * first
-            demanded = _ARMIJO * newton.decrement.square()
-            slack = torch.finfo(point.dtype).eps * newton.value.abs() * 16
-            for _ in range(_HALVINGS):
-                trial = point + length[:, None] * newton.step
-                fallen = newton.value - potential(head, source(), prior, trial)
-                short = fallen < length * demanded - slack
-                if not short.any():
-                    break
-                length = torch.where(short, length / 2, length)
+            length, _ = backtrack(
+                lambda trial: potential(head, source(), prior, trial),
+                point,
+                newton.step,
+                newton.value,
+                newton.decrement.square(),
+                active * first,
+            )
             point = point + length[:, None] * newton.step
             steps += active
             last, newton = (

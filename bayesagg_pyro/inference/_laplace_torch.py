@@ -237,7 +237,7 @@ class _Unweighted(Examples):
     """Examples that refuse weights when they are taken in, not when a posterior is made of them."""
 
     def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        super().add(features, _unweighted(self._head, targets), valid)
+        super().add(features, _unweighted(self.head, targets), valid)
 
 
 def _unweighted(head: Head, targets: Targets) -> Targets:

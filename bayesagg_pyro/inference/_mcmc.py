@@ -13,6 +13,7 @@ from pyro.infer import NUTS as PyroNUTS
 from torch import Tensor
 
 from bayesagg_pyro._modes import seeded
+from bayesagg_pyro._settings import integers, positive
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
@@ -44,11 +45,8 @@ class _Sampler(Iterative):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__(refresh=refresh, generator=generator)
-        if draws < _FEWEST or warmup < 1 or chains < 1:
-            raise SettingError(
-                f"{type(self).__name__} needs at least {_FEWEST} draws, a warm-up of 1 and a "
-                f"chain, not draws={draws}, warmup={warmup}, chains={chains}"
-            )
+        integers(_FEWEST, draws=draws)
+        integers(warmup=warmup, chains=chains)
         if not 0 < target_acceptance < 1:
             raise SettingError(f"target_acceptance must lie in (0, 1), not {target_acceptance}")
         if whiten not in get_args(Whiten):
@@ -150,8 +148,7 @@ class NUTS(_Sampler):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(draws, warmup, chains, target_acceptance, whiten, refresh, generator)
-        if max_tree_depth < 1:
-            raise SettingError(f"max_tree_depth must be at least 1, not {max_tree_depth}")
+        integers(max_tree_depth=max_tree_depth)
         self.max_tree_depth = max_tree_depth
 
     def _kernel(self, **settings: Any) -> Any:
@@ -194,8 +191,7 @@ class HMC(_Sampler):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(draws, warmup, chains, target_acceptance, whiten, refresh, generator)
-        if not trajectory > 0:
-            raise SettingError(f"trajectory must be positive, not {trajectory}")
+        positive("trajectory", trajectory)
         self.trajectory = trajectory
 
     def _kernel(self, **settings: Any) -> Any:

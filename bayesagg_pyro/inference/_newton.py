@@ -11,21 +11,23 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._cavity import without
+from bayesagg_pyro.inference._cavity import cavity
 from bayesagg_pyro.inference._curvature import (
     Structure,
     check_prior,
-    formed,
+    materialised,
 )
 from bayesagg_pyro.inference._expansion import (
+    Chunk,
+    Expansion,
     check_structure,
     check_tasks,
     chunk_of,
+    dropped_share,
     expand,
     value,
 )
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
-from bayesagg_pyro.inference._ggn import Chunk, Expansion
 from bayesagg_pyro.inference._scheme import Scheme, gaussian_prior
 from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
 from bayesagg_pyro.posteriors import (
@@ -63,7 +65,9 @@ class NewtonStep(NamedTuple):
 
 def newton_step(head: Head, prior: GaussianFamily, point: Tensor, at: Expansion) -> NewtonStep:
     """Minimise expansion + prior: a = ∇NLL + Λ_p (w − m_p), Λ = Λ_p + GGN (eq. post_cls)."""
-    posterior = at.curvature.onto(prior, f"head {head.site!r}")
+    posterior: GaussianFamily = at.curvature.posterior(prior, f"head {head.site!r}")
+    if at.dropped is not None:
+        posterior = with_info(posterior, dropped_curvature=dropped_share(at.dropped))
     pull = prior.precision_times(point - prior.mean)
     gradient = at.gradient + pull
     step = -posterior.solve(gradient)
@@ -176,10 +180,11 @@ class SecondOrder(Scheme):
         prior = prior.to(chunk.design.device, chunk.design.dtype)
         point = head.point().detach().to(chunk.design.dtype)
         at = self.expand(head, [chunk], point)
-        curvature = formed(at.curvature).scaled(point.new_full((), weight))
+        curvature = materialised(at.curvature).scaled(point.new_full((), weight))
         # The quadratic's slope in the weights, taken at the prior's mean.
-        shift = curvature.times(point - prior.mean) - weight * at.gradient
-        return without(curvature, shift, prior, base)
+        shift = curvature.matvec(point - prior.mean) - weight * at.gradient
+        known = gaussian_prior(head, base, "a cavity")
+        return cavity(curvature, shift, prior, known, f"head {head.site!r}")
 
     def infer_chunks(self, head: Head, source: Source, prior: Posterior) -> GaussianFamily:
         """As `infer`, of examples that come in chunks, at the weights of this moment."""
@@ -217,9 +222,9 @@ class _Chunked(Examples):
         generator: torch.Generator | None = None,
     ) -> GaussianFamily:
         def source() -> Iterable[Chunk]:
-            return (chunk_of(self._head, h, targets) for h, targets in self.chunks())
+            return (chunk_of(self.head, h, targets) for h, targets in self.chunks())
 
-        return self._scheme.infer_chunks(self._head, source, prior)
+        return self._scheme.infer_chunks(self.head, source, prior)
 
 
 def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:

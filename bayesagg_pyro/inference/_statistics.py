@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import slices
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import saved
 from bayesagg_pyro.errors import NonFiniteError, SettingError, StateError, UnsupportedError
 from bayesagg_pyro.heads import Head
@@ -36,10 +38,10 @@ class Statistics(ABC):
     """
 
     #: Whether what was collected can be faded (`scale_`), as sums can.
-    fades: ClassVar[bool] = False
+    decays: ClassVar[bool] = False
 
     def __init__(self, head: Head) -> None:
-        self._head = head
+        self.head = head
 
     @abstractmethod
     def posterior(
@@ -69,7 +71,7 @@ class Statistics(ABC):
         """The same collection, shared, for a view of its head that has another noise."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._head = head
+        other.head = head
         return other
 
     def holds(self, features: Tensor) -> Tensor | None:
@@ -90,7 +92,7 @@ class Statistics(ABC):
         )
 
     def scale_(self, factor: float | Tensor) -> None:
-        """As `scaled`, in place, also by a scalar on the device; where `fades` is set.
+        """As `scaled`, in place, also by a scalar on the device; where `decays` is set.
 
         The number 0 empties it.
         """
@@ -132,8 +134,7 @@ class Keep:
     capacity: int = 0
 
     def __post_init__(self) -> None:
-        if self.capacity < 0:
-            raise SettingError(f"capacity must not be negative, but is {self.capacity}")
+        integers(0, capacity=self.capacity)
         if self.dtype is not None and not self.dtype.is_floating_point:
             raise SettingError(f"features are kept in a floating dtype, not {self.dtype}")
 
@@ -165,7 +166,7 @@ class Examples(Statistics):
         """The scheme's posterior given all examples at once."""
         features, targets = self.all()
         return self._scheme.infer(
-            self._head, features, targets, prior, start=start, generator=generator
+            self.head, features, targets, prior, start=start, generator=generator
         )
 
     def __bool__(self) -> bool:
@@ -191,12 +192,12 @@ class Examples(Statistics):
         values, mask, weight = targets
         if valid is not None:
             features = torch.where(valid, features, 0.0)
-            values = torch.where(valid, values, torch.full_like(values, self._head.filler))
+            values = torch.where(valid, values, torch.full_like(values, self.head.filler))
             one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
             weight = torch.where(valid, one if weight is None else weight, 0.0)
         elif (fits := self.holds(features)) is not None and not fits:
             raise NonFiniteError(
-                f"head {self._head.site!r}: features of up to {features.abs().max():.3g} overflow "
+                f"head {self.head.site!r}: features of up to {features.abs().max():.3g} overflow "
                 f"{self._keep.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"
             )
         batch: dict[str, Tensor | None] = {"features": features}
@@ -234,9 +235,8 @@ class Examples(Statistics):
 
     def chunks(self, size: int = 4096) -> Iterator[tuple[Tensor, Targets]]:
         """Features [n, d] and targets on the head's device, at most `size` rows at a time."""
-        device = self._head.weight.device
-        for start in range(0, self._rows, size):
-            rows = slice(start, min(start + size, self._rows))
+        device = self.head.weight.device
+        for rows in slices(self._rows, size):
             part = {name: array[rows].to(device) for name, array in self._arrays.items()}
             weight = part.get("weight")
             if self._factor != 1.0:
@@ -288,10 +288,10 @@ class Examples(Statistics):
         self._rows = len(rows["features"]) if rows else 0
 
     def _of_kind(self, values: Tensor) -> bool:
-        return values.is_floating_point() == (self._head.target_kind == "real")
+        return values.is_floating_point() == (self.head.target_kind == "real")
 
     def _checked(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        head, optional = self._head, {"mask", "weight"}
+        head, optional = self.head, {"mask", "weight"}
         width = {"features": head.in_features}
         count = len(state["features"]) if "features" in state else 0
         wanted = {

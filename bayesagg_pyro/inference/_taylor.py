@@ -40,7 +40,7 @@ class TaylorGGN(SecondOrder):
         predicted = 0.5 * newton.decrement.square()
         # The prior's half of the decrease needs no product with Λ_p: sᵀ Λ_p s = sᵀ Λ s − sᵀ GGN s,
         # a difference that costs the ratio no more than a rounding error.
-        tension = newton.decrement.square() - (at.curvature.times(step) * step).sum(-1)
+        tension = newton.decrement.square() - (at.curvature.matvec(step) * step).sum(-1)
         rise = (newton.pull * step).sum(-1) + 0.5 * tension
         actual = at.value - value(head, source(), mean) - rise
         # At the optimum both decreases are rounding errors: nothing overshot.

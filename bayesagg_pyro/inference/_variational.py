@@ -14,6 +14,7 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
 
 from bayesagg_pyro._modes import seeded
+from bayesagg_pyro._settings import integers, positive
 from bayesagg_pyro.errors import NumericalError, SettingError
 from bayesagg_pyro.inference._guides import DiagonalGuide, FullGuide, GaussianGuide, LowRankGuide
 from bayesagg_pyro.inference._iterative import Iterative, default_dtype
@@ -93,13 +94,9 @@ class Variational(Iterative):
             raise SettingError(
                 f'guide must be "full", "low_rank", "diagonal" or a factory, not {guide!r}'
             )
-        sizes = {"steps": steps, "particles": particles, "draws": draws - 1}
-        sizes["rank"] = 1 if rank is None else rank
-        for name, value in sizes.items():
-            if value < 1:
-                raise SettingError(f"{name} is too small")
-        if not learning_rate > 0:
-            raise SettingError(f"learning_rate must be positive, not {learning_rate}")
+        integers(steps=steps, particles=particles, rank=1 if rank is None else rank)
+        integers(2, draws=draws)
+        positive("learning_rate", learning_rate)
         if whiten not in get_args(Whiten):
             raise SettingError(f'whiten must be "laplace" or "prior", not {whiten!r}')
         self.guide = guide

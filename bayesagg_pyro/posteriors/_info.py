@@ -27,6 +27,9 @@ class Info:
             at the expansion point: the length of the Newton step in posterior standard deviations.
         gain_ratio: [tasks], actual over predicted decrease of the negative log-posterior along
             that step. 1 where the quadratic is exact, negative where the step made things worse.
+        dropped_curvature: [tasks], share of the likelihood's curvature in the outputs that was
+            negative and taken for 0, of all curvature by size. 0 where it is log-concave, or gives
+            Fisher's information; where it is large, the posterior is wider than the quadratic's.
         steps: [tasks], damped Newton steps taken before the last expansion.
         converged: [tasks] bool, whether the decrement fell below the tolerance; for variational
             inference, whether the bound had stopped rising before its steps became small.
@@ -60,6 +63,7 @@ class Info:
     noise_scale: Tensor | None = None
     left_out: Tensor | None = None
     square_root: Tensor | None = None
+    dropped_curvature: Tensor | None = None
 
     @property
     def rounding(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -10,8 +10,7 @@ from torch import Tensor
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Keep, Scheme
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
-from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.priors._states import kept, loaded
 
 __all__ = ["Constant"]
@@ -36,7 +35,7 @@ class Constant(DataPolicy):
 
     def __init__(
         self,
-        variance: float | Sequence[float] = 1.0,
+        variance: Variance = 1.0,
         *,
         base: Base | None = None,
         temperature: float = 1.0,
@@ -44,17 +43,11 @@ class Constant(DataPolicy):
     ) -> None:
         super().__init__(variance, base=base, temperature=temperature, keep=keep)
 
-    def start(self, head: Head, scheme: Scheme) -> Tracker:
-        """Begin with the base prior in force."""
-        return _ConstantTracker(head, scheme, self)
-
-
-class _ConstantTracker(DataTracker):
     _renews = False
 
-    def __init__(self, head: Head, scheme: Scheme, policy: Constant) -> None:
-        super().__init__(head, scheme, policy)
-        self.prior = policy.base_for(head)
+    def _begin(self, head: Head, scheme: Scheme) -> None:
+        super()._begin(head, scheme)
+        self.prior = self._base
         self._posterior: Posterior | None = None
 
     @property

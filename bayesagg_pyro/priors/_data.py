@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 import math
-from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import positive
 from bayesagg_pyro._state import finite, named, part, saved
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import (
-    EvidenceMaximised,
     Keep,
     Scheme,
     Statistics,
     learns_noise,
     scaled,
 )
+from bayesagg_pyro.inference._evidence import Evidence
 from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior, isotropic
-from bayesagg_pyro.priors._packed import not_packed, packed_posterior
-from bayesagg_pyro.priors._policy import Policy, Tracker
+from bayesagg_pyro.priors._packed import not_packed, packed, packed_posterior
+from bayesagg_pyro.priors._policy import Policy
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Base", "DataPolicy", "DataTracker", "check_renewed"]
+__all__ = ["Base", "DataPolicy", "Variance", "check_renewed"]
 
 #: Makes the prior before any data for a head, for example `lambda head: priors.diagonal(head, v)`.
 Base: TypeAlias = Callable[[Head], GaussianFamily]
 
 
-class DataPolicy(Policy, ABC):
+#: γ of the base prior: numbers, or how to choose it.
+Variance: TypeAlias = float | Sequence[float] | Literal["learned"] | Evidence
+
+
+class DataPolicy(Policy):
     """A policy whose priors are posteriors of data on a base prior.
+
+    It collects what training shows, and makes a posterior of it at each update.
 
     Args:
         variance: γ of the base prior N(0, γ I), in squared units of the weights; one number, or one
-            per task.
-        base: a function that makes another base prior for a head; `variance` is then not used.
+            per task. "learned" takes the γ of highest marginal likelihood at each update, as
+            `Evidence()`, and `Evidence` has options; what was chosen is in the prior's `info`.
+        base: a function that makes another base prior for a head; a `variance` that is a number
+            is then not used, one that is learned multiplies its covariance.
         temperature: the data's log-likelihood counts divided by it. Above 1 the prior is wider.
         leave_batch_out: whether a step's prior is freed of the step's own batch, which is else
             counted twice. The batch's terms at the present features are subtracted; where they
@@ -58,7 +66,7 @@ class DataPolicy(Policy, ABC):
 
     def __init__(
         self,
-        variance: float | Sequence[float] = 1.0,
+        variance: Variance = 1.0,
         *,
         base: Base | None = None,
         temperature: float = 1.0,
@@ -67,11 +75,19 @@ class DataPolicy(Policy, ABC):
         keep: Keep | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        self.evidence = Evidence() if variance == "learned" else None
+        if isinstance(variance, Evidence):
+            self.evidence = variance
+        if self.evidence is not None or isinstance(variance, str | Evidence):
+            if self.evidence is None:
+                raise SettingError(
+                    f'variance must be positive numbers, "learned" or Evidence(), not {variance!r}'
+                )
+            variance = 1.0
         given = [variance] if isinstance(variance, int | float) else list(variance)
         if not all(value > 0 and math.isfinite(value) for value in given):
             raise SettingError(f"the prior variance must be positive and finite, not {variance}")
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise SettingError(f"temperature must be positive and finite, not {temperature}")
+        positive("temperature", temperature)
         self.variance = variance
         self.base = base
         self.temperature = temperature
@@ -100,50 +116,41 @@ class DataPolicy(Policy, ABC):
         head.check_weights(made, "base prior")
         return made
 
-    def __repr__(self) -> str:
-        shown = [f"variance={self.variance}" if self.base is None else f"base={self.base}"]
-        if self.temperature != 1.0:
-            shown.append(f"temperature={self.temperature}")
-        if self.leave_batch_out:
-            shown.append("leave_batch_out=True")
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-
-class DataTracker(Tracker):
-    """Collects what training shows and makes a posterior of it at each update."""
-
     #: What to do when there is nothing to make a prior of.
     remedy: ClassVar[str] = "only backward() in train mode collects"
 
     #: Whether posteriors become priors of later steps.
     _renews: ClassVar[bool] = True
 
-    def __init__(self, head: Head, scheme: Scheme, policy: DataPolicy) -> None:
+    def _begin(self, head: Head, scheme: Scheme) -> None:
         self._head = head
         self._scheme = scheme
-        self._policy = policy
-        self._base = policy.base_for(head)
+        self._base = self.base_for(head)
         self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
-        self._updating = self._updating_scheme()
-        (self._updating or scheme).check(head, self._base)
-        _check_fit(head, scheme, policy)
+        self._choice = self._wanted_choice()
+        scheme.check(head, self._base)
+        _check_fit(head, scheme, self)
+        if self._choice is not None:
+            self._choice.check(head, scheme)
         if self._renews and scheme.refresh != "epoch":
             check_renewed(head, scheme)
         self._statistics = self._empty()
-        if policy.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
+        if self._choice is not None:
+            self._choice.check_statistics(self._statistics)
+        if self.leave_batch_out and type(scheme).leave_out is Scheme.leave_out:
             raise SettingError(
                 f"head {head.site!r}: {scheme!r} cannot leave a batch out of a prior; set "
                 "leave_batch_out=False, or use Conjugate, TaylorGGN or Laplace"
             )
 
     def _empty(self) -> Statistics:
-        return (self._updating or self._scheme).statistics(self._head, self._policy.keep)
+        return self._scheme.statistics(self._head, self.keep)
 
-    def _updating_scheme(self) -> EvidenceMaximised | None:
+    def _wanted_choice(self) -> Evidence | None:
         """What chooses hyperparameters at an update; None where nothing is to choose."""
-        if isinstance(self._scheme, EvidenceMaximised):
-            return self._scheme
-        return EvidenceMaximised(self._scheme, variance=None) if learns_noise(self._head) else None
+        if self.evidence is None and learns_noise(self._head):
+            return Evidence(variance=None)
+        return self.evidence
 
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         """Add a batch to the statistics."""
@@ -165,7 +172,7 @@ class DataTracker(Tracker):
                 f"head {self._head.site!r}: no data has been collected since the last "
                 f"update_prior(); {self.remedy}"
             )
-        if self._updating is None and self._updating_scheme() is not None:
+        if self._choice is None and self._wanted_choice() is not None:
             raise StateError(
                 f"head {self._head.site!r}: learn_noise() came after the engine was made, whose "
                 "statistics do not serve it; call it before"
@@ -173,28 +180,17 @@ class DataTracker(Tracker):
         return self._posterior_of(self._statistics, start)
 
     def _posterior_of(self, statistics: Statistics, start: Posterior | None) -> Posterior:
-        temperature = self._policy.temperature
-        if self._updating is not None:
-            return self._updating.maximise(
-                self._head,
-                statistics,
-                self._base,
-                temperature=temperature,
-                start=start,
-                generator=self.generator,
+        how: dict[str, Any] = {"start": start, "generator": self.generator}
+        if self._choice is not None:
+            found = self._choice.posterior(
+                statistics, self._base, temperature=self.temperature, **how
             )
-        if temperature != 1.0:
-            statistics = statistics.scaled(1 / temperature)
-        if self._policy.dtype is not None:
-            return packed_posterior(
-                self._head,
-                statistics,
-                self._base,
-                self._policy.dtype,
-                start=start,
-                generator=self.generator,
-            )
-        return statistics.posterior(self._base, start=start, generator=self.generator)
+            return found if self.dtype is None else packed(self._head, found, self.dtype)
+        if self.temperature != 1.0:
+            statistics = statistics.scaled(1 / self.temperature)
+        if self.dtype is not None:
+            return packed_posterior(self._head, statistics, self._base, self.dtype, **how)
+        return statistics.posterior(self._base, **how)
 
     def accept(self, prior: Posterior) -> None:
         """Make it the prior and begin to collect anew."""
@@ -205,9 +201,9 @@ class DataTracker(Tracker):
     def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
         """The prior in force, without this batch if the policy leaves batches out."""
         prior = super().prior_for(features, targets)
-        if not self._policy.leave_batch_out:
+        if not self.leave_batch_out:
             return prior
-        weight = self._batch_weight() / self._policy.temperature
+        weight = self._batch_weight() / self.temperature
         if weight == 0:
             return prior
         return self._scheme.leave_out(
@@ -224,7 +220,7 @@ class DataTracker(Tracker):
         return 1.0
 
     def _renewed(self, old: Posterior | None, new: Posterior) -> Posterior:
-        if self._policy.in_place and old is not None:
+        if self.in_place and old is not None:
             if not (isinstance(old, GaussianFamily) and isinstance(new, GaussianFamily)):
                 raise _not_in_place(self._head, type(new))
             if layout(old) == layout(new):
@@ -232,7 +228,7 @@ class DataTracker(Tracker):
         return new
 
     def _cleared(self, statistics: Statistics) -> Statistics:
-        if self._policy.in_place and statistics.fades:
+        if self.in_place and statistics.decays:
             statistics.scale_(0.0)
             return statistics
         return self._empty()
@@ -257,7 +253,7 @@ class DataTracker(Tracker):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Prior and statistics."""
-        return named(type(self._policy).__name__, self._state())
+        return named(type(self).__name__, self._state())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved prior and statistics.
@@ -266,7 +262,7 @@ class DataTracker(Tracker):
             ShapeError, StateError: if they are those of another head, scheme or policy.
             NonFiniteError, NumericalError: if they are no sound state.
         """
-        self._load(of_policy(self._head, self._policy, state))
+        self._load(of_policy(self._head, self, state))
 
     def _saved_prior(self) -> Posterior | None:
         return self.prior
@@ -289,6 +285,16 @@ class DataTracker(Tracker):
                 )
             self._scale = scale.to(head.weight.device)
         self.prior = prior
+
+    def __repr__(self) -> str:
+        shown = [f"variance={self.evidence or self.variance}"]
+        if self.base is not None:
+            shown = [f"base={self.base}", *([shown[0]] if self.evidence else [])]
+        if self.temperature != 1.0:
+            shown.append(f"temperature={self.temperature}")
+        if self.leave_batch_out:
+            shown.append("leave_batch_out=True")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def _check_fit(head: Head, scheme: Scheme, policy: DataPolicy) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Keep, Scheme
-from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
-from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Fresh"]
@@ -48,7 +46,7 @@ class Fresh(DataPolicy):
         self,
         examples: int | None = None,
         *,
-        variance: float | Sequence[float] = 1.0,
+        variance: Variance = 1.0,
         base: Base | None = None,
         temperature: float = 1.0,
         leave_batch_out: bool = False,
@@ -63,8 +61,7 @@ class Fresh(DataPolicy):
             in_place=in_place,
             keep=keep,
         )
-        if examples is not None and (not isinstance(examples, int) or examples < 1):
-            raise SettingError(f"examples must be a positive integer or None, not {examples!r}")
+        integers(examples=1 if examples is None else examples)
         if examples is not None and leave_batch_out:
             raise SettingError(
                 "leave_batch_out needs a prior that holds every training batch, but "
@@ -72,21 +69,11 @@ class Fresh(DataPolicy):
             )
         self.examples = examples
 
-    def start(self, head: Head, scheme: Scheme) -> Tracker:
-        """Begin with no prior: the first comes from `update_prior(batches=...)`."""
-        return _FreshTracker(head, scheme, self)
-
-    def __repr__(self) -> str:
-        return f"Fresh(examples={self.examples})"
-
-
-class _FreshTracker(DataTracker):
-    _policy: Fresh
     takes_batches = True
     remedy = "the batches given to update_prior held no example"
 
-    def __init__(self, head: Head, scheme: Scheme, policy: Fresh) -> None:
-        super().__init__(head, scheme, policy)
+    def _begin(self, head: Head, scheme: Scheme) -> None:
+        super()._begin(head, scheme)
         self._shown = 0
 
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
@@ -97,7 +84,7 @@ class _FreshTracker(DataTracker):
         self._shown = 0
 
     def show(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> bool:
-        wanted = self._policy.examples
+        wanted = self.examples
         if wanted is not None:
             left = wanted - self._shown
             if left <= 0:
@@ -111,3 +98,6 @@ class _FreshTracker(DataTracker):
     @property
     def collected(self) -> bool:
         return self._shown > 0
+
+    def __repr__(self) -> str:
+        return f"Fresh(examples={self.examples})"

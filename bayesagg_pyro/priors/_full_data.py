@@ -5,10 +5,7 @@ Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
 
 from __future__ import annotations
 
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Scheme
-from bayesagg_pyro.priors._data import DataPolicy, DataTracker
-from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.priors._data import DataPolicy
 
 __all__ = ["FullData"]
 
@@ -35,7 +32,3 @@ class FullData(DataPolicy):
     Raises:
         SettingError: if variance or temperature is not positive and finite.
     """
-
-    def start(self, head: Head, scheme: Scheme) -> Tracker:
-        """Begin with no prior: the first comes from the first `update_prior`."""
-        return DataTracker(head, scheme, self)

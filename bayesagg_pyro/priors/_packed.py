@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import Examples, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, PackedGaussian, Posterior
 
-__all__ = ["not_packed", "packed_posterior"]
+__all__ = ["not_packed", "packed", "packed_posterior"]
 
 #: Bytes of the dense matrices that are handled at once, five per task.
 _MEMORY = 2**28
@@ -31,13 +32,12 @@ def packed_posterior(
     each = 5 * torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8 * head.weight_size**2
     size = max(1, _MEMORY // each)
     if head.tasks <= size or not (divisible(head) and isinstance(statistics, Examples)):
-        return _packed(head, statistics.posterior(base, **how), dtype)
+        return packed(head, statistics.posterior(base, **how), dtype)
     parts: list[dict[str, Tensor]] = []
-    for start in range(0, head.tasks, size):
-        rows = slice(start, start + size)
+    for rows in slices(head.tasks, size):
         own = part(head, rows)
         made = statistics.part(own, rows).posterior(base.part(rows), **how)
-        made = _packed(head, made, dtype)
+        made = packed(head, made, dtype)
         if not isinstance(made, PackedGaussian):  # no large matrices: all at once
             return statistics.posterior(base, **how)
         parts.append(made.tensors())
@@ -58,7 +58,12 @@ def not_packed(head: Head, kind: type[Posterior]) -> SettingError:
     )
 
 
-def _packed(head: Head, posterior: Posterior, dtype: torch.dtype) -> Posterior:
+def packed(head: Head, posterior: Posterior, dtype: torch.dtype) -> Posterior:
+    """The posterior in `dtype` if it is dense, diagonal ones as they are.
+
+    Raises:
+        SettingError: if it is no Gaussian.
+    """
     if not isinstance(posterior, GaussianFamily):
         raise not_packed(head, type(posterior))
     if isinstance(posterior, DiagonalGaussian):

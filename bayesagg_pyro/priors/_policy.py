@@ -1,14 +1,11 @@
-"""Policies: where the prior of a step comes from, and how it changes over training.
-
-A policy is a setting (immutable, shared by heads). For every head it starts a tracker, which holds
-what changes: statistics collected on the way and the prior in force.
-"""
+"""Policies: where the prior of a step comes from, and how it changes over training."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from copy import copy
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,11 +16,17 @@ from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Policy", "Tracker"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Policy"]
 
 
-class Tracker(ABC):
-    """The prior of one head over time.
+class Policy(ABC):
+    """A rule for the prior over time.
+
+    As the user makes it, it is a setting, which heads may share. `start` gives each head its own
+    copy, which holds what changes: what was collected on the way and the prior in force.
 
     Where a call of the engine fails, attributes are put back to what they were, statistics to
     copies of what they were; tensors should be replaced, not written to.
@@ -35,6 +38,20 @@ class Tracker(ABC):
     generator: torch.Generator | None = None
     #: Whether `update_prior` must be given batches, which `show` takes.
     takes_batches: ClassVar[bool] = False
+
+    def start(self, head: Head, scheme: Scheme) -> Self:
+        """A copy that follows the prior of `head`, whose posteriors `scheme` infers.
+
+        Raises:
+            SettingError, DtypeError: if the two do not fit the policy, or each other.
+        """
+        made = copy(self)
+        made._begin(head, scheme)
+        return made
+
+    @abstractmethod
+    def _begin(self, head: Head, scheme: Scheme) -> None:
+        """Set up what changes over training, in a copy of the setting."""
 
     @property
     def posterior(self) -> Posterior | None:
@@ -124,16 +141,8 @@ class Tracker(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` saved; the engine calls it on a tracker that is new.
+        """Take over what `state_dict` saved; the engine calls it on a copy that is new.
 
         Raises:
             BayesAggError: for what this class did not save, or what is no sound state.
         """
-
-
-class Policy(ABC):
-    """A rule for the prior over time."""
-
-    @abstractmethod
-    def start(self, head: Head, scheme: Scheme) -> Tracker:
-        """Begin tracking the prior of `head`, whose posteriors `scheme` infers."""

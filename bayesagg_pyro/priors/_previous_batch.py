@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -20,8 +20,7 @@ from bayesagg_pyro.posteriors import (
     Posterior,
     where,
 )
-from bayesagg_pyro.priors._data import Base, DataPolicy, check_renewed
-from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.priors._data import Base, DataPolicy, Variance, check_renewed
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
 
@@ -54,7 +53,7 @@ class PreviousBatch(DataPolicy):
         self,
         forgetting: float = 0.05,
         *,
-        variance: float | Sequence[float] = 1.0,
+        variance: Variance = 1.0,
         base: Base | None = None,
         temperature: float = 1.0,
         in_place: bool = False,
@@ -64,35 +63,20 @@ class PreviousBatch(DataPolicy):
             raise SettingError(f"forgetting must lie in [0, 1], not {forgetting}")
         self.forgetting = forgetting
 
-    def start(self, head: Head, scheme: Scheme) -> Tracker:
-        """Begin with the base prior.
-
-        Raises:
-            SettingError: if the head learns its noise, which takes the data of many batches, or the
-                scheme takes no such priors as it gives posteriors.
-            DtypeError: if the scheme's posteriors are not Gaussian.
-        """
-        return _PreviousBatchTracker(head, scheme, self)
-
-    def __repr__(self) -> str:
-        return f"PreviousBatch(forgetting={self.forgetting})"
-
-
-class _PreviousBatchTracker(Tracker):
-    def __init__(self, head: Head, scheme: Scheme, policy: PreviousBatch) -> None:
-        if learns_noise(head):
+    def _begin(self, head: Head, scheme: Scheme) -> None:
+        if self.evidence is not None or learns_noise(head):
             raise SettingError(
-                f"head {head.site!r} learns its noise, which PreviousBatch keeps no data for; use "
-                "FullData, Running, Fresh or Evidence, or give a noise_scale"
+                f"head {head.site!r} learns its noise or its prior's variance, which PreviousBatch "
+                "keeps no data for; use FullData, Running or Fresh, or give numbers"
             )
         if not issubclass(scheme.gives or GaussianFamily, GaussianFamily):
             raise DtypeError(_not_gaussian(head, scheme))
         check_renewed(head, scheme)  # whatever its `refresh` is: every batch goes through it
-        scheme.statistics(head, policy.keep)  # refuses heads that the scheme cannot take
-        self._head, self._scheme, self._policy = head, scheme, policy
-        self._base = policy.base_for(head)
+        scheme.statistics(head, self.keep)  # refuses heads that the scheme cannot take
+        self._head, self._scheme = head, scheme
+        self._base = self.base_for(head)
         scheme.check(head, self._base)
-        self.prior = self._base
+        self.prior: GaussianFamily = self._base
         self._last: GaussianFamily | None = None
 
     @property
@@ -100,13 +84,16 @@ class _PreviousBatchTracker(Tracker):
         """The last batch's posterior before forgetting; None before the first batch."""
         return self._last
 
+    def holds(self, features: Tensor) -> Tensor | None:
+        """Nothing is kept of a batch but its posterior."""
+        return None
+
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        if self._policy.temperature != 1.0:
+        if self.temperature != 1.0:
             weight = targets.weight
             if weight is None:
                 weight = torch.ones_like(targets.values, dtype=features.dtype)
-            targets = targets._replace(weight=weight / self._policy.temperature)
-        assert self.prior is not None
+            targets = targets._replace(weight=weight / self.temperature)
         if valid is not None:
             features = features.where(valid, 0.0)
             targets = targets.where(valid, self._head.filler)
@@ -116,21 +103,20 @@ class _PreviousBatchTracker(Tracker):
         if not isinstance(found, GaussianFamily):
             raise DtypeError(_not_gaussian(self._head, self._scheme))
         new = self._forget(found)
-        assert isinstance(self.prior, GaussianFamily)
         first = self._last is None
         if valid is not None:
             before = self.prior if self._last is None else self._last
             chosen = where(valid, found, before), where(valid, new, self.prior)
             found, new = cast("tuple[GaussianFamily, GaussianFamily]", chosen)
         self._last = found
-        if self._policy.in_place and not first and layout(self.prior) == layout(new):
+        if self.in_place and not first and layout(self.prior) == layout(new):
             self.prior.copy_(new)
         else:
             self.prior = new
 
     def _forget(self, found: GaussianFamily) -> GaussianFamily:
         """posterior^(1−φ) · base^φ: precisions mix, means by precision."""
-        keep, lose = 1 - self._policy.forgetting, self._policy.forgetting
+        keep, lose = 1 - self.forgetting, self.forgetting
         base = self._base.to(found.mean.device, found.mean.dtype)
         if isinstance(found, KroneckerGaussian):
             assert isinstance(base, DiagonalGaussian)  # else the scheme has refused it
@@ -171,7 +157,6 @@ class _PreviousBatchTracker(Tracker):
 
     def to(self, device: torch.device) -> None:
         self._base = self._base.to(device=device)
-        assert self.prior is not None
         self.prior = self.prior.to(device=device)
         if self._last is not None:
             self._last = self._last.to(device=device)
@@ -180,7 +165,7 @@ class _PreviousBatchTracker(Tracker):
         return named("PreviousBatch", {**kept("prior", self.prior), **kept("last", self._last)})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        own = of_policy(self._head, self._policy, state)
+        own = of_policy(self._head, self, state)
         prior, last = loaded(self._head, own, "prior"), loaded(self._head, own, "last")
         if not isinstance(prior, GaussianFamily) or not isinstance(last, GaussianFamily | None):
             raise StateError(
@@ -188,6 +173,9 @@ class _PreviousBatchTracker(Tracker):
                 "prior; make the engine with the policy as saved"
             )
         self.prior, self._last = prior, last
+
+    def __repr__(self) -> str:
+        return f"PreviousBatch(forgetting={self.forgetting})"
 
 
 def _not_gaussian(head: Head, scheme: Scheme) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Keep, Scheme, Statistics, scaled
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.priors._data import Base, DataPolicy, DataTracker
-from bayesagg_pyro.priors._policy import Tracker
+from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Running"]
@@ -49,7 +49,7 @@ class Running(DataPolicy):
         half_life: float,
         *,
         refresh: int = 1,
-        variance: float | Sequence[float] = 1.0,
+        variance: Variance = 1.0,
         base: Base | None = None,
         temperature: float = 1.0,
         leave_batch_out: bool = False,
@@ -61,29 +61,13 @@ class Running(DataPolicy):
             leave_batch_out=leave_batch_out,
             keep=Keep(streaming=True),
         )
-        if not half_life > 0:
+        if not half_life > 0:  # infinity lets nothing fade
             raise SettingError(f"half_life must be positive (in examples), not {half_life}")
-        if not isinstance(refresh, int) or refresh < 1:
-            raise SettingError(f"refresh must be a positive number of batches, not {refresh!r}")
+        integers(refresh=refresh)
         self.half_life = half_life
         self.refresh = refresh
 
-    def start(self, head: Head, scheme: Scheme) -> Tracker:
-        """Begin with no prior: the first comes with the first batch.
-
-        Raises:
-            SettingError: if the scheme keeps no sums for this head.
-        """
-        return _RunningTracker(head, scheme, self)
-
-    def __repr__(self) -> str:
-        return f"Running(half_life={self.half_life:g}, refresh={self.refresh})"
-
-
-class _RunningTracker(DataTracker):
-    _policy: Running
-
-    def __init__(self, head: Head, scheme: Scheme, policy: Running) -> None:
+    def _begin(self, head: Head, scheme: Scheme) -> None:
         # The prior, as of so many batches ago.
         self._cached: Posterior | None = None
         self._age = 0
@@ -91,11 +75,11 @@ class _RunningTracker(DataTracker):
         self._any = False
         self._examples = 0  # since the last update
         self._epoch: int | None = None  # between the last two
-        super().__init__(head, scheme, policy)
+        super()._begin(head, scheme)
 
     def _empty(self) -> Statistics:
         statistics = super()._empty()
-        if not statistics.fades:
+        if not statistics.decays:
             raise SettingError(
                 f"head {self._head.site!r}: priors.Running needs sums that can fade, but "
                 f"{self._scheme!r} keeps examples; use priors.FullData or priors.Fresh, or "
@@ -105,7 +89,7 @@ class _RunningTracker(DataTracker):
 
     def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
         if self._any:
-            kept: float | Tensor = 0.5 ** (len(features) / self._policy.half_life)
+            kept: float | Tensor = 0.5 ** (len(features) / self.half_life)
             if valid is not None:  # a bad batch lets nothing fade
                 kept = torch.where(valid, kept, 1.0)
             self._statistics.scale_(kept)
@@ -144,7 +128,7 @@ class _RunningTracker(DataTracker):
 
     @property
     def _due(self) -> bool:
-        return self._any and (self._cached is None or self._age >= self._policy.refresh)
+        return self._any and (self._cached is None or self._age >= self.refresh)
 
     def _settle(self) -> None:
         if self._due:
@@ -152,8 +136,8 @@ class _RunningTracker(DataTracker):
 
     def _made(self) -> Posterior:
         statistics, base = self._statistics, self._base
-        if self._policy.temperature != 1.0:
-            statistics = statistics.scaled(1 / self._policy.temperature)
+        if self.temperature != 1.0:
+            statistics = statistics.scaled(1 / self.temperature)
         if self._scale is not None:
             base = scaled(base, self._scale)
         # Between updates the evidence's choices stand.
@@ -177,7 +161,7 @@ class _RunningTracker(DataTracker):
         self._epoch, self._examples = self._examples, 0
 
     def _batch_weight(self) -> float:
-        return 0.0 if self._epoch is None else 0.5 ** (self._epoch / self._policy.half_life)
+        return 0.0 if self._epoch is None else 0.5 ** (self._epoch / self.half_life)
 
     def _saved_prior(self) -> Posterior | None:
         return self._cached  # saving makes nothing
@@ -193,3 +177,6 @@ class _RunningTracker(DataTracker):
         self._age, self._examples = count(state, "age"), count(state, "examples")
         self._any = bool(count(state, "any", most=1))
         self._epoch = count(state, "epoch") if "epoch" in state else None
+
+    def __repr__(self) -> str:
+        return f"Running(half_life={self.half_life:g}, refresh={self.refresh})"

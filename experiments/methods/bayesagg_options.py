@@ -144,8 +144,8 @@ class BayesAggOptions(MethodOptions):
         if self.prior == "constant":
             return priors.Constant(variance)
         if self.prior == "evidence":
-            return priors.Evidence(leave_batch_out=leave)
-        return priors.FullData(variance=variance, leave_batch_out=leave)
+            return priors.FullData("learned", leave_batch_out=leave)
+        return priors.FullData(variance, leave_batch_out=leave)
 
     def aggregation(self, resolution: Resolution | None = None) -> PrecisionWeighted:
         """The aggregation, if wanted at another resolution than the options'."""

@@ -22,7 +22,7 @@ PAIRS = [
 CUTS = [slice(a, b) for a, b in pairwise([0, 3, 10, 11, 24])]
 
 
-def start(t, scheme, keep: Keep | None = None, variance: float = 0.7) -> priors.Tracker:
+def start(t, scheme, keep: Keep | None = None, variance: float = 0.7) -> priors.Policy:
     return priors.FullData(variance, keep=keep).start(t.head, scheme)
 
 

@@ -93,11 +93,9 @@ def scheme(rng: Random, head: str) -> str | None:
     if head.startswith("heads.Gaussian") and rng.random() < 0.65:
         shape = _maybe(rng, 0.3, shape=5.0)
         choices = ["inference.Conjugate()"] * 4 + [_make("inference.IntegratedNoise", **shape)]
-        return rng.choice([*choices, "inference.EvidenceMaximised(inference.Conjugate())"])
+        return rng.choice(choices)
     taylor = _make("inference.TaylorGGN", structure)
     laplace = _make("inference.Laplace", structure, max_steps=20)
-    if rng.random() < 0.04:
-        return f"inference.EvidenceMaximised({taylor})"
     return rng.choice([taylor, taylor, taylor, laplace, laplace, "inference.Delta()"])
 
 
@@ -135,7 +133,7 @@ def prior(rng: Random) -> str | None:
     out = _maybe(rng, 0.15, leave_batch_out=True)
     in_place = _maybe(rng, 0.15, in_place=True)
     keep = _maybe(rng, 0.15, keep=f"inference.Keep({rng.choice(_KEEPS)})")
-    names = ["FullData", "PreviousBatch", "Running", "Constant"] * 4 + ["Fresh"] * 2 + ["Evidence"]
+    names = ["FullData", "PreviousBatch", "Running", "Constant"] * 4 + ["Fresh"] * 2 + ["learned"]
     kind = rng.choice(names)
     if kind == "Constant":
         return _make("priors.Constant", **shared, **keep)
@@ -149,10 +147,11 @@ def prior(rng: Random) -> str | None:
     if kind == "Fresh":
         examples = _maybe(rng, 0.5, examples=5)
         return _make("priors.Fresh", **shared, **out, **in_place, **keep, **examples)
-    if kind == "Evidence":
-        shared.pop("variance", None)
-        shared |= _maybe(rng, 0.4, variance=["'task'", "'shared'"], bounds="(1e-2, 1e2)")
-        return _make("priors.Evidence", **shared, **out, **in_place)
+    if kind == "learned":
+        options = _maybe(rng, 0.4, variance=["'task'", "'shared'"], bounds="(1e-2, 1e2)")
+        shared["variance"] = _make("priors.Evidence", **options)
+        kind = rng.choice(["FullData", "FullData", "Fresh", "Constant"])
+        return _make(f"priors.{kind}", **shared, **(out | in_place if kind != "Constant" else {}))
     packed = _maybe(rng, 0.15, dtype=["torch.float32", "torch.float64", "torch.float16"])
     return _make("priors.FullData", **shared, **out, **in_place, **keep, **packed)
 

@@ -57,8 +57,6 @@ MAKERS: dict[str, tuple[type, Callable[[Any], heads.Head]]] = {
     "heteroscedastic": (heads.Heteroscedastic, lambda k: _plain(k, TASKS, bias=False)),
     "network": (heads.Network, _network),
 }
-#: Heads of one predictor, of which the curvature of any likelihood is known.
-ONE = set(MAKERS) - {"two classes", "classes", "heteroscedastic", "network"}
 
 
 def _doubled(base: type, name: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from bayesagg_pyro import errors, heads, inference, priors
 from bayesagg_pyro.targets import Targets
 
 
-def tracked(head: heads.Gaussian, variance: float = 1.0) -> priors.Tracker:
+def tracked(head: heads.Gaussian, variance: float = 1.0) -> priors.Policy:
     return priors.FullData(variance).start(head, inference.Conjugate())
 
 

@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "running": {"prior": priors.Running(half_life=20)},
     "previous": {"prior": priors.PreviousBatch()},
     "constant": {"prior": priors.Constant()},
-    "evidence": {"prior": priors.Evidence()},
+    "evidence": {"prior": priors.FullData("learned")},
     "streamed": {"prior": priors.FullData(keep=inference.Keep(streaming=True))},
     "kronecker": {
         "inference": {

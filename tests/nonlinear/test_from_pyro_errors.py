@@ -112,5 +112,5 @@ def test_settings_that_do_not_fit() -> None:
         inference.Laplace("diag").statistics(head, inference.Keep())
     with pytest.raises(errors.DtypeError, match="Conjugate"):
         inference.Conjugate().statistics(head, inference.Keep())
-    with pytest.raises(NotImplementedError, match="negative_log_probs"):
+    with pytest.raises(NotImplementedError, match="likelihood_at"):
         head.likelihood(torch.zeros(2, 1))

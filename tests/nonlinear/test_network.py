@@ -86,7 +86,7 @@ def test_curvature_is_the_sum_of_JHJ(kind: str, rng: torch.Generator) -> None:
             return head.flat_outputs(x[None], w)[0]
 
         def nll(f: Tensor, label: Tensor = label, seen: Tensor = seen) -> Tensor:
-            each = head.negative_log_prob(head._shaped(f[None]), label[None])
+            each = head.negative_log_prob(head.shaped(f[None]), label[None])
             return (each * seen).sum()
 
         f = outputs(point)
@@ -106,7 +106,7 @@ def test_chunks_of_examples_add_up(rng: torch.Generator, monkeypatch: pytest.Mon
     h, y = data(head.observation, rng)
     prior = priors.isotropic(head, 1.0)
     whole = inference.TaylorGGN().infer(head, h, y, prior)
-    monkeypatch.setattr("bayesagg_pyro.inference._nonlinear._CHUNK", 4 * 3 * head.weight_size)
+    monkeypatch.setattr("bayesagg_pyro.inference._expansion._CHUNK", 4 * 3 * head.weight_size)
     parts = inference.TaylorGGN().infer(head, h, y, prior)
     torch.testing.assert_close(parts.precision_matrix, whole.precision_matrix)
     torch.testing.assert_close(parts.mean, whole.mean)

@@ -68,7 +68,6 @@ def categorical(rng: torch.Generator, n: int = 30) -> Data:
 
 SCHEMES: dict[str, tuple[Callable[..., Data], inference.Scheme]] = {
     "conjugate": (gaussian, inference.Conjugate()),
-    "evidence": (gaussian, inference.EvidenceMaximised(inference.Conjugate())),
     "taylor on gaussian": (gaussian, inference.TaylorGGN()),
     "taylor": (bernoulli, inference.TaylorGGN()),
     "taylor diag": (bernoulli, inference.TaylorGGN("diag")),
@@ -91,8 +90,12 @@ POLICIES: dict[str, Callable[[], priors.Policy]] = {
     ),
     "fresh": lambda: priors.Fresh(variance=0.5, leave_batch_out=True),
     "fresh part": lambda: priors.Fresh(25, variance=0.5, temperature=0.5),
-    "evidence": lambda: priors.Evidence(bounds=(1e-3, 1e3)),
-    "evidence shared": lambda: priors.Evidence("shared", bounds=(1e-3, 1e3), temperature=2.0),
+    "evidence": lambda: priors.FullData(priors.Evidence(bounds=(1e-3, 1e3))),
+    "evidence shared": lambda: priors.FullData(
+        priors.Evidence("shared", bounds=(1e-3, 1e3)), temperature=2.0
+    ),
+    "evidence fresh": lambda: priors.Fresh(variance="learned"),
+    "evidence running": lambda: priors.Running(20, variance="learned"),
 }
 
 

@@ -14,7 +14,7 @@ from torch.distributions import MultivariateNormal
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
-from bayesagg_pyro.inference._search import maximise
+from bayesagg_pyro.inference._optimise import search
 
 WHOLE = slice(0, 30)
 
@@ -82,10 +82,9 @@ def test_the_optimum_has_no_slope_and_nothing_near_is_better(variance, learned, 
         data.head = heads.Gaussian(4, 3, bias=True, noise_scale="learned")
     before = data.head.noise_scale.clone()
     prior = priors.isotropic(data.head, 1.0)
-    scheme = inference.EvidenceMaximised(inference.Conjugate(), variance=variance)
     sums = sums_of(data)
-    found = scheme.maximise(data.head, sums, prior)
-    assert torch.equal(data.head.noise_scale, before)  # a scheme changes nothing
+    found = priors.Evidence(variance).posterior(sums, prior)
+    assert torch.equal(data.head.noise_scale, before)  # it changes nothing
     gamma = found.info.prior_variance.log().requires_grad_()
     noise = found.info.noise_scale if learned else data.head.noise_scale
     beta = (-2 * noise.log()).requires_grad_()
@@ -118,7 +117,7 @@ def test_variance_and_noise_are_recovered(rng) -> None:
     h = torch.randn(4000, 60, generator=rng, dtype=torch.float64)
     w = variance.sqrt() * torch.randn(60, 3, generator=rng, dtype=torch.float64)
     y = h @ w + noise * torch.randn(4000, 3, generator=rng, dtype=torch.float64)
-    mtl = ba.BayesAgg({"a": head}, prior=priors.Evidence())
+    mtl = ba.BayesAgg({"a": head}, prior=priors.FullData("learned"))
     for part in range(0, 4000, 500):
         rows = slice(part, part + 500)
         mtl.backward(h[rows].requires_grad_(), {"a": y[rows]})
@@ -143,7 +142,7 @@ def test_learned_noise_is_learned_by_every_policy_with_data(rng) -> None:
         priors.Constant(),
         priors.Running(2000),
         priors.Fresh(),
-        priors.Evidence("shared"),
+        priors.FullData(priors.Evidence("shared")),
     ):
         head = heads.Gaussian(4, 2, noise_scale="learned")
         mtl = ba.BayesAgg({"a": head}, prior=policy)
@@ -153,7 +152,7 @@ def test_learned_noise_is_learned_by_every_policy_with_data(rng) -> None:
         assert ((head.noise_scale / true - 1).abs() < 0.12).all(), policy
         view = head.with_noise_scale(head.noise_scale)
         base = priors.isotropic(head, 1.0)
-        if not isinstance(policy, priors.Evidence):
+        if policy.evidence is None:
             direct = inference.Conjugate().infer(view, h, y, base)
             same(mtl.posteriors()["a"], direct, 1e-9)
 
@@ -212,9 +211,10 @@ def test_laplace_evidence_is_at_its_maximum(make, variance, rng) -> None:
     logits = 1.5 * data.features[:, :3] + 0.5 * torch.randn(60, 3, generator=rng).double()
     data.targets = (logits > 0).double() if make is bernoulli else logits.argmax(1)
     laplace = inference.Laplace(tolerance=1e-5)
-    scheme = inference.EvidenceMaximised(laplace, variance=variance, bounds=(1e-3, 1e2))
     prior = priors.isotropic(data.head, 1.0)
-    found = scheme.infer(data.head, *data.rows(slice(0, 60)), prior)
+    kept = laplace.statistics(data.head, inference.Keep())
+    kept.add(*data.parsed(slice(0, 60)))
+    found = priors.Evidence(variance, bounds=(1e-3, 1e2)).posterior(kept, prior)
 
     def value(factor: float) -> Tensor:
         scaled = priors.isotropic(data.head, found.info.prior_variance * factor)
@@ -233,28 +233,13 @@ def test_laplace_evidence_is_at_its_maximum(make, variance, rng) -> None:
             assert (middle > other)[inside].all()
 
 
-def test_in_steps_the_scheme_inside_works(rng) -> None:
-    """A posterior as prior is taken as it is; a diagonal one around 0 is scaled."""
-    data = gaussian(rng)
-    scheme = inference.EvidenceMaximised(inference.Conjugate())
-    dense = priors.dense(data.head, 0.3 * torch.eye(5).double(), mean=0.1)
-    same(
-        scheme.infer(data.head, *data.rows(WHOLE), dense),
-        inference.Conjugate().infer(data.head, *data.rows(WHOLE), dense),
-    )
-    base = priors.isotropic(data.head, 1.0)
-    found = scheme.infer(data.head, *data.rows(WHOLE), base)
-    same(found, scheme.maximise(data.head, sums_of(data), base))
-    assert found.info.log_evidence.shape == (3,)
-
-
 def test_a_task_without_data_keeps_prior_and_noise(rng) -> None:
     head = heads.Gaussian(4, 3, bias=True, noise_scale="learned")
     data = gaussian(rng)
     values, mask, weight = data.targets
     mask = mask.clone()
     mask[:, 1] = False
-    tracker = priors.Evidence().start(head, inference.Conjugate())
+    tracker = priors.FullData("learned").start(head, inference.Conjugate())
     tracker.collect(data.features, head.parse_targets((values, mask, weight), 30))
     tracker.update()
     assert tracker.prior.info.prior_variance[1] == 1
@@ -270,7 +255,7 @@ def test_degenerate_data_stay_finite(rng) -> None:
     h[:, 2:4] = 0
     y = h @ torch.randn(6, 2, generator=rng, dtype=torch.float64)
     y[:, 1] = 0
-    tracker = priors.Evidence().start(head, inference.Conjugate())
+    tracker = priors.FullData("learned").start(head, inference.Conjugate())
     tracker.collect(h, head.parse_targets(y, 4))
     tracker.update()
     assert torch.isfinite(tracker.prior.mean).all()
@@ -286,26 +271,24 @@ def test_search_finds_the_higher_of_two_peaks_and_ends() -> None:
         torch.tensor([-10.0, 0.0, -20.0]).double(),
         torch.tensor([10.0, 10.0, -5.0]).double(),
     )
-    close(maximise(bumps, low, high), torch.tensor([-3.0, 2.0, -5.0]).double(), 1e-6)
+    close(search(bumps, low, high), torch.tensor([-3.0, 2.0, -5.0]).double(), 1e-6)
 
 
 def test_refusals(rng) -> None:
     conjugate = inference.Conjugate()
-    with pytest.raises(errors.DtypeError, match="takes a scheme"):
-        inference.EvidenceMaximised(inference.EvidenceMaximised(conjugate))
     with pytest.raises(errors.DtypeError, match="IntegratedNoise has"):
-        inference.EvidenceMaximised(inference.IntegratedNoise())
+        priors.FullData("learned").start(heads.Gaussian(4), inference.IntegratedNoise())
     with pytest.raises(errors.SettingError, match="variance must be"):
-        inference.EvidenceMaximised(conjugate, variance="each")
+        priors.Evidence("each")
+    with pytest.raises(errors.SettingError, match='"learned" or Evidence'):
+        priors.FullData("each")
     for bounds in ((1.0, 0.1), (1.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (1.0, math.inf)):
-        with pytest.raises(errors.SettingError, match="0 < low < high"):
-            inference.EvidenceMaximised(conjugate, bounds=bounds)
         with pytest.raises(errors.SettingError, match="0 < low < high"):
             priors.Evidence(bounds=bounds)
     with pytest.raises(errors.SettingError, match="variance must be"):
         priors.Evidence(0.5)
     data = bernoulli(rng)
-    streaming = priors.Evidence(keep=inference.Keep(streaming=True))
+    streaming = priors.FullData("learned", keep=inference.Keep(streaming=True))
     with pytest.raises(errors.SettingError, match="evidence needs the examples"):
         streaming.start(data.head, inference.TaylorGGN())
     learned = heads.Gaussian(4, noise_scale="learned")
@@ -317,11 +300,11 @@ def test_refusals(rng) -> None:
         with pytest.raises(errors.SettingError, match="evidence needs the examples"):
             policy.start(learned, scheme)
     draws = posteriors.Empirical(torch.ones(2, 3, 5).double())
-    scheme = inference.EvidenceMaximised(inference.Laplace())
+    kept = inference.Laplace().statistics(data.head, inference.Keep())
     with pytest.raises(errors.DtypeError, match="scales a Gaussian prior"):
-        scheme.maximise(data.head, scheme.statistics(data.head, inference.Keep()), draws)
+        priors.Evidence().posterior(kept, draws)
     learns = heads.Gaussian(4, noise_scale="learned")
-    with pytest.raises(errors.SettingError, match="learns its noise, which PreviousBatch"):
+    with pytest.raises(errors.SettingError, match="which PreviousBatch keeps no data for"):
         priors.PreviousBatch().start(learns, conjugate)
     with pytest.raises(errors.SettingError, match='positive numbers or "learned"'):
         heads.Gaussian(4, noise_scale="guess")
@@ -345,27 +328,29 @@ def test_variances_that_cannot_be_computed_are_not_chosen(rng) -> None:
     values = (torch.rand(40, 1, generator=rng) < torch.sigmoid(features[:, :1])).double()
 
     def chosen(scheme) -> torch.Tensor:
-        evidence = inference.EvidenceMaximised(scheme)
-        return evidence.infer(
-            head, features, values, priors.isotropic(head, 1.0)
-        ).info.prior_variance
+        kept = scheme.statistics(head, inference.Keep())
+        kept.add(features, head.parse_targets(values, 40))
+        found = priors.Evidence().posterior(kept, priors.isotropic(head, 1.0))
+        return found.info.prior_variance
 
     torch.testing.assert_close(chosen(Fragile()), chosen(inference.Laplace()), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("variance", ["task", "shared"])
-def test_the_policy_chooses_as_its_scheme_does(rng, variance) -> None:
+def test_the_policy_chooses_as_by_hand(rng, variance) -> None:
     """Two tasks whose weights differ in size by 100; bounds that one of them would pass."""
     h = torch.randn(60, 3, generator=rng, dtype=torch.float64)
     y = h @ torch.tensor([[1.0, -1, 1], [100, 100, -100]], dtype=torch.float64).mT
     y = y + 0.1 * torch.randn(60, 2, generator=rng, dtype=torch.float64)
     head = heads.Gaussian(3, 2, noise_scale=0.1)
     bounds = (1e-2, 1e2)
-    mtl = ba.BayesAgg({"a": head}, prior=priors.Evidence(variance, bounds=bounds))
+    mtl = ba.BayesAgg({"a": head}, prior=priors.FullData(priors.Evidence(variance, bounds=bounds)))
     mtl.collect(h, {"a": y})
     mtl.update_prior()
-    scheme = inference.EvidenceMaximised(inference.Conjugate(), variance=variance, bounds=bounds)
-    right = scheme.infer(head, h, y, priors.isotropic(head, 1.0))
+    sums = inference.GaussianStatistics(head)
+    sums.add(h, head.parse_targets(y, 60))
+    evidence = priors.Evidence(variance, bounds=bounds)
+    right = evidence.posterior(sums, priors.isotropic(head, 1.0))
     found = mtl.priors()["a"].info.prior_variance.expand(2)
     close(found, right.info.prior_variance.expand(2))
     assert (found[0] == found[1]) == (variance == "shared")
@@ -376,11 +361,10 @@ def test_the_policy_chooses_as_its_scheme_does(rng, variance) -> None:
 def test_a_temperature_tempers_the_posterior_and_not_the_evidence(make, rng) -> None:
     data = make(rng)
     scheme = inference.Conjugate() if make is gaussian else inference.TaylorGGN()
-    scheme = inference.EvidenceMaximised(scheme)
     base = priors.isotropic(data.head, 1.0)
     sums = scheme.statistics(data.head, inference.Keep())
     sums.add(*data.parsed(WHOLE))
-    cold, hot = (scheme.maximise(data.head, sums, base, temperature=t) for t in (1.0, 4.0))
+    cold, hot = (priors.Evidence().posterior(sums, base, temperature=t) for t in (1.0, 4.0))
     close(hot.info.prior_variance, cold.info.prior_variance)
     chosen = torch.diag_embed((1 / hot.info.prior_variance)[:, None].expand_as(hot.mean))
     data_terms = [p.to_gaussian().precision_matrix - chosen for p in (cold, hot)]
@@ -390,7 +374,7 @@ def test_a_temperature_tempers_the_posterior_and_not_the_evidence(make, rng) -> 
 
 def test_a_tracker_forgets_its_scale_with_a_state_that_has_none(rng) -> None:
     data = gaussian(rng)
-    start = lambda: priors.Evidence().start(data.head, inference.Conjugate())  # noqa: E731
+    start = lambda: priors.FullData("learned").start(data.head, inference.Conjugate())  # noqa: E731
     fresh, used = start().state_dict(), start()
     used.collect(*data.parsed(WHOLE))
     used.accept(used.propose())
@@ -403,5 +387,5 @@ def test_a_tracker_forgets_its_scale_with_a_state_that_has_none(rng) -> None:
 @pytest.mark.parametrize("peak", [0.0, 0.03, 0.96, 0.999, 1.0])
 def test_the_search_finds_maxima_near_and_at_the_ends(peak) -> None:
     low, high = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    found = maximise(lambda x: -((x - peak) ** 2), low, high, points=11)
+    found = search(lambda x: -((x - peak) ** 2), low, high, points=11)
     assert float(found) == pytest.approx(peak, abs=1e-6)

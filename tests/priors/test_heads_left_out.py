@@ -20,10 +20,6 @@ Make = Callable[[], heads.Head]
 #: A head, its scheme, and targets [B, tasks] or [B].
 OTHERS: dict[str, tuple[Make, Callable[[], inference.Scheme]]] = {
     "conjugate": (lambda: heads.Gaussian(D, 2), inference.Conjugate),
-    "evidence": (
-        lambda: heads.Gaussian(D, 2),
-        lambda: inference.EvidenceMaximised(inference.Conjugate()),
-    ),
     "learned noise": (lambda: heads.Gaussian(D, noise_scale="learned"), inference.Conjugate),
     "integrated noise": (lambda: heads.Gaussian(D, 2), inference.IntegratedNoise),
     "bernoulli": (lambda: heads.Bernoulli(D, 2), inference.TaylorGGN),
@@ -113,7 +109,7 @@ def batches_of(mtl: Any, rng: torch.Generator, never: bool = False) -> tuple[lis
 
 
 #: Whose posterior without any label takes a way of its own.
-NEVER = ("conjugate", "evidence", "learned noise", "integrated noise", "laplace", "kronecker")
+NEVER = ("conjugate", "learned noise", "integrated noise", "laplace", "kronecker")
 
 
 @pytest.mark.parametrize(

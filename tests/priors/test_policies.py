@@ -242,7 +242,9 @@ def test_heat_leaves_the_evidence_alone(rng) -> None:
     for temperature in (1.0, 4.0):
         data = gaussian(torch.Generator().manual_seed(3))
         head = heads.Gaussian(4, 3, bias=True, noise_scale="learned")
-        tracker = priors.Evidence(temperature=temperature).start(head, inference.Conjugate())
+        tracker = priors.FullData("learned", temperature=temperature).start(
+            head, inference.Conjugate()
+        )
         for part in PARTS:
             tracker.collect(*data.parsed(part))
         tracker.update()

@@ -132,7 +132,7 @@ POLICIES = [
     priors.Running(5),
     priors.PreviousBatch(),
     priors.Fresh(),
-    priors.Evidence(),
+    priors.FullData("learned"),
 ]
 
 

@@ -30,7 +30,6 @@ def on_a_graph(value: object) -> Iterator[Tensor]:
         inference.TaylorGGN(),
         inference.TaylorGGN("diag"),
         inference.Laplace(),
-        inference.EvidenceMaximised(inference.Laplace()),
     ],
     ids=repr,
 )
@@ -50,7 +49,7 @@ def test_posterior_is_detached(rng, scheme) -> None:
         priors.FullData(keep=inference.Keep(streaming=True)),
         priors.Running(half_life=20),
         priors.PreviousBatch(),
-        priors.Evidence(),
+        priors.FullData("learned"),
     ],
     ids=repr,
 )

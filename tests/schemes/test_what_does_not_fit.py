@@ -70,7 +70,7 @@ MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
     ),
     "the evidence of samples": (
         heads.Bernoulli(2),
-        {"inference": inference.Ensemble(), "prior": priors.Evidence()},
+        {"inference": inference.Ensemble(), "prior": priors.FullData("learned")},
         errors.DtypeError,
     ),
     "a package that takes no dense prior": (
@@ -113,13 +113,15 @@ MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
         {"estimator": gradients.PlugIn(gradients.Exact())},
         errors.UnsupportedError,
     ),
-    "no formula with another scheme inside": (
+    "the evidence of a noise integrated out": (
         heads.Gaussian(2),
-        {
-            "inference": inference.EvidenceMaximised(inference.Conjugate()),
-            "estimator": gradients.Conditional(),
-        },
+        {"inference": inference.IntegratedNoise(), "prior": priors.FullData("learned")},
         errors.DtypeError,
+    ),
+    "a learned variance without data": (
+        heads.Bernoulli(2),
+        {"prior": priors.PreviousBatch(variance="learned")},
+        errors.SettingError,
     ),
 }
 

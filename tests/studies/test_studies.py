@@ -154,7 +154,7 @@ def test_policies_by_name() -> None:
     }
     assert kinds == {
         "full-data": priors.FullData,
-        "evidence": priors.Evidence,
+        "evidence": priors.FullData,
         "running": priors.Running,
         "fresh": priors.Fresh,
         "fresh-third": priors.Fresh,

@@ -70,7 +70,6 @@ SCHEMES: Final[dict[str, Callable[[], inference.Scheme]]] = {
     "Ensemble": lambda: inference.Ensemble(3),
     "Delta": inference.Delta,
     "IntegratedNoise": inference.IntegratedNoise,
-    "EvidenceMaximised": lambda: inference.EvidenceMaximised(inference.Conjugate()),
 }
 
 PRIORS: Final[dict[str, Callable[[], priors.Policy]]] = {
@@ -80,7 +79,7 @@ PRIORS: Final[dict[str, Callable[[], priors.Policy]]] = {
     "PreviousBatch": priors.PreviousBatch,
     "Running": lambda: priors.Running(half_life=20),
     "Fresh": priors.Fresh,
-    "Evidence": priors.Evidence,
+    "FullData, variance learned": lambda: priors.FullData("learned"),
 }
 
 ESTIMATORS: Final[dict[str, Callable[[], gradients.Estimator | None]]] = {

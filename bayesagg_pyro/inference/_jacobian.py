@@ -1,0 +1,101 @@
+"""Derivatives in the weights by automatic differentiation, where no closed form gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.heads import Head, Network
+
+__all__ = ["check_tasks", "hessian", "of_outputs", "outputs_per_task"]
+
+
+def outputs_per_task(head: Head) -> int:
+    """C, also of a network, whose likelihood knows it."""
+    return head.observation.outputs_per_task if isinstance(head, Network) else head.outputs_per_task
+
+
+def of_outputs(head: Head, features: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+    """Jacobian [B, tasks, C, P] in the weights of each task, and the outputs as `forward` gives."""
+    if isinstance(head, Network) and head.is_still(Network, "outputs"):
+        return _of_network(head, features, point)
+    return _of_forward(head, features, point)
+
+
+def _of_network(head: Network, features: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+    """One backward pass per output: there are fewer of them than weights."""
+
+    def outputs_of(weight: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        out = head.flat_outputs(h[None], weight)[0]
+        return out, out
+
+    jacobian, flat = torch.func.vmap(
+        torch.func.jacrev(outputs_of, has_aux=True), in_dims=(None, 0)
+    )(point[0], features)
+    return jacobian.unflatten(1, (head.tasks, -1)), head.shaped(flat)
+
+
+def _of_forward(head: Head, features: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a head's own `forward`.
+
+    One shift δ moves the weights of all tasks, of which each task's outputs depend on their own
+    alone. Jᵀ v is linear in v, so its derivatives in v are the columns of J: one for each weight,
+    for all examples at once. No code of the head is run under a transform of `torch.func`.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        features, point = features.clone(), point.detach().clone()
+        shift = torch.zeros_like(point[0]).requires_grad_()
+        given = head(features, point + shift)
+        outputs = given.reshape(len(features), head.tasks, -1)
+        if not outputs.requires_grad:
+            raise SettingError(
+                f"head {head.site!r}: the outputs of {type(head).__name__} have no derivative in "
+                "the weights given to forward(features, weight)"
+            )
+        v = torch.zeros_like(outputs).requires_grad_()
+        (pulled,) = torch.autograd.grad(outputs, shift, v, create_graph=True)
+        unit = torch.eye(len(shift), dtype=shift.dtype, device=shift.device)
+        (columns,) = torch.autograd.grad(pulled, v, unit, is_grads_batched=True)
+    return columns.movedim(0, -1), given.detach()
+
+
+def check_tasks(head: Head) -> None:
+    """Refuse a head whose tasks have weights of their own but outputs that mix them.
+
+    Seen at two examples: Σ r_t f_t, for some numbers r, has in the weights of task t the slope of
+    r_t f_t alone.
+
+    Raises:
+        SettingError: naming the head and the remedy.
+    """
+    point = head.point().detach().to(linalg.head_dtype(head.weight.device))
+    count = 2 * head.in_features
+    features = (0.7 * torch.arange(count).to(point)).sin().reshape(2, -1)
+    jacobian, _ = _of_forward(head, features, point)  # [2, tasks, C, P]
+    shape = jacobian.shape[:-1]
+    r = (0.3 + torch.arange(shape.numel()).to(point)).sin().reshape(shape)
+    alone = torch.einsum("btc,btcp->tp", r, jacobian)
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = point.clone().requires_grad_()
+        total = (head(features.clone(), weight).reshape(shape) * r).sum()
+        (together,) = torch.autograd.grad(total, weight)
+    if (together - alone).abs().max() > 1e-4 * alone.abs().max():
+        raise SettingError(
+            f"head {head.site!r}: outputs of one task of {type(head).__name__} depend on the "
+            "weights of others, whose posteriors are apart; derive it from heads.SharedWeights"
+        )
+
+
+def hessian(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hessian [P, P], gradient [P] and value [] of a function of weights [P]."""
+
+    def slope(weight: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        gradient, at = torch.func.grad_and_value(function)(weight)
+        return gradient, (gradient, at)
+
+    matrix, (gradient, at) = torch.func.jacfwd(slope, has_aux=True)(point)
+    return 0.5 * (matrix + matrix.mT), gradient, at

@@ -1,0 +1,182 @@
+"""Optimisers: a bounded search in one dimension, damped Newton steps in many, for many at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import NumericalError
+
+__all__ = ["backtrack", "hessian", "maximise", "search"]
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_HALVINGS = 40
+_ARMIJO = 1e-4
+#: Least eigenvalue, relative to the largest in size, that a mode's curvature is given.
+_FLOOR = 1e-8
+#: Columns times entries of `value` that are worked on at once.
+_COLUMNS = 4096
+
+
+def search(
+    objective: Callable[[Tensor], Tensor],
+    low: Tensor,
+    high: Tensor,
+    *,
+    points: int = 40,
+    steps: int = 45,
+) -> Tensor:
+    """Best of a grid, then golden-section search between its neighbours.
+
+    Args:
+        objective: values of arguments [G, ...], elementwise.
+        low: [...], and
+        high: [...], the ends of the range.
+        points: of the grid; features of the objective narrower than its spacing may be missed.
+        steps: of the search, each of which shrinks the bracket by 0.62.
+
+    Returns:
+        Arguments [...] of the maxima; the ends of the range included.
+    """
+    share = torch.linspace(0, 1, points, dtype=low.dtype, device=low.device)
+    grid = low + (high - low) * share.reshape(-1, *[1] * low.ndim)
+    best = objective(grid).argmax(0, keepdim=True)
+    a = grid.gather(0, (best - 1).clamp(min=0))[0]
+    b = grid.gather(0, (best + 1).clamp(max=points - 1))[0]
+    c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)
+    at_c, at_d = objective(torch.stack([c, d])).unbind()
+    for _ in range(steps):
+        left = at_c > at_d  # the maximum lies in [a, d]
+        a, b = torch.where(left, a, c), torch.where(left, d, b)
+        width = _GOLDEN * (b - a)
+        new = torch.where(left, b - width, a + width)
+        value = objective(new[None])[0]
+        c, at_c, d, at_d = (
+            torch.where(left, new, d),
+            torch.where(left, value, at_d),
+            torch.where(left, c, new),
+            torch.where(left, at_c, value),
+        )
+    middle = (a + b) / 2
+    # A maximum at an end of the range is that end, not a point near it.
+    candidates = torch.stack([middle, low, high])
+    pick = objective(candidates).argmax(0, keepdim=True)
+    return candidates.gather(0, pick)[0]
+
+
+def backtrack(
+    objective: Callable[[Tensor], Tensor],
+    point: Tensor,
+    step: Tensor,
+    value: Tensor,
+    square: Tensor,
+    length: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Lengths of Newton steps, halved until each objective falls enough (Armijo), NaN never does.
+
+    Args:
+        objective: to be made small, maps [..., P] to [...].
+        point: [..., P].
+        step: [..., P].
+        value: of the objective at the point, [...].
+        square: of the Newton decrement, [...].
+        length: to begin with, [...]; 0 leaves the point where it is.
+
+    Returns:
+        Lengths, and for which of them the objective does not fall, as far as arithmetic resolves.
+    """
+    slack = torch.finfo(point.dtype).eps * value.abs() * 16
+    moving = length > 0
+    for _ in range(_HALVINGS):
+        fallen = value - objective(point + length[..., None] * step)
+        short = moving & ~(fallen >= _ARMIJO * length * square - slack)
+        if not short.any():
+            break
+        length = torch.where(short, length / 2, length)
+    return length, short
+
+
+def maximise(
+    log_density: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    tolerance: float = 1e-6,
+    max_steps: int = 50,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Modes of independent log-densities, and their curvature there.
+
+    Where the Hessian of −log p is not positive definite (likelihoods that are not log-concave), its
+    eigenvalues are taken by size: the step then still climbs.
+
+    Args:
+        log_density: maps [..., P] to [...]; entries do not mix.
+        start: [..., P].
+        tolerance: on the Newton decrement, in standard deviations.
+        max_steps: at which to give up.
+
+    Returns:
+        Modes [..., P], precisions [..., P, P] (positive definite), and decrements [...].
+    """
+    point = start.detach()
+    for step in range(max_steps + 1):
+        leaf = point.clone().requires_grad_()
+        value = -log_density(leaf)
+        slope, matrix = hessian(value, leaf)
+        value, matrix = value.detach(), matrix.detach()
+        with torch.no_grad():
+            matrix, tril = _definite(matrix)
+            move = -torch.cholesky_solve(slope[..., None], tril)[..., 0]
+            decrement = -(slope * move).sum(-1)
+            active = decrement > tolerance**2
+            if step == max_steps or not active.any():
+                break
+            length, short = backtrack(
+                lambda trial: -log_density(trial), point, move, value, decrement, active.to(point)
+            )
+            if not (active & ~short).any():  # the arithmetic resolves no more
+                break
+            point = point + torch.where(short, 0.0, length)[..., None] * move
+    return point, matrix, decrement.clamp(min=0).sqrt()
+
+
+def _definite(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix and its Cholesky factor; eigenvalues by size where it is not definite."""
+    tril, failed = torch.linalg.cholesky_ex(matrix)
+    bad = failed > 0
+    if not bad.any():
+        return matrix, tril
+    if not matrix[bad].isfinite().all():
+        raise NumericalError(
+            "a log-density overflows near its maximum over the weights; strengthen the prior, or "
+            "standardise features and targets"
+        )
+    matrix = matrix.clone()
+    matrix[bad] = linalg.by_size(matrix[bad], _FLOOR)[0]
+    tril = tril.clone()
+    tril[bad] = torch.linalg.cholesky(matrix[bad])
+    return matrix, tril
+
+
+def hessian(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient [..., P] and Hessian [..., P, P] of a value [...] that couples no two entries of it.
+
+    Args:
+        value: [...], computed from `weight`.
+        weight: [..., P], a leaf that requires gradients.
+    """
+    size = weight.shape[-1]
+    (slope,) = torch.autograd.grad(value.sum(), weight, create_graph=True)
+    eye = torch.eye(size, dtype=weight.dtype, device=weight.device)
+    directions = eye.reshape(size, *[1] * (weight.ndim - 1), size).expand(size, *weight.shape)
+    # A few columns at a time: each carries a copy of everything per example.
+    rows = max(1, _COLUMNS // max(1, weight[..., 0].numel()))
+    columns = [
+        torch.autograd.grad(slope, weight, part, is_grads_batched=True, retain_graph=True)[0]
+        for part in directions.split(rows)
+    ]
+    matrix = torch.cat(columns).movedim(0, -1)
+    return slope.detach(), 0.5 * (matrix + matrix.mT)
