@@ -94,8 +94,7 @@ POLICIES: dict[str, Callable[[], priors.Policy]] = {
     "evidence shared": lambda: priors.FullData(
         priors.Evidence("shared", bounds=(1e-3, 1e3)), temperature=2.0
     ),
-    "evidence fresh": lambda: priors.Fresh(variance="learned"),
-    "evidence running": lambda: priors.Running(20, variance="learned"),
+    "fresh evidence": lambda: priors.Fresh(variance="learned"),
 }
 
 

@@ -157,6 +157,32 @@ def test_learned_noise_is_learned_by_every_policy_with_data(rng) -> None:
             same(mtl.posteriors()["a"], direct, 1e-9)
 
 
+@pytest.mark.parametrize("make", [priors.Constant, priors.Fresh, priors.Running])
+def test_every_policy_with_data_learns_a_variance(make, rng) -> None:
+    """The same as `FullData` from the same examples; `Running` keeps it between updates."""
+    h = torch.randn(60, 4, generator=rng, dtype=torch.float64)
+    y = 3 * h @ torch.randn(4, 2, generator=rng, dtype=torch.float64)
+
+    def trained(policy: priors.Policy) -> ba.BayesAgg:
+        mtl = ba.BayesAgg({"a": heads.Gaussian(4, 2)}, prior=policy)
+        mtl.backward(h.clone().requires_grad_(), {"a": y})
+        mtl.update_prior([(h, {"a": y})] if make is priors.Fresh and policy is mine else None)
+        return mtl
+
+    mine = make(1e9, variance="learned") if make is priors.Running else make(variance="learned")
+    found, expected = trained(mine), trained(priors.FullData("learned"))
+    chosen = expected.posteriors()["a"].info.prior_variance
+    assert (chosen / 1 - 1).abs().min() > 0.1
+    close(found.posteriors()["a"].info.prior_variance, chosen)
+    same(found.posteriors()["a"], expected.posteriors()["a"])
+    if make is priors.Running:
+        found.start_bayes()
+        found.backward(h.clone().requires_grad_(), {"a": y})
+        left = found.priors()["a"].precision_matrix.diagonal(dim1=1, dim2=2)
+        twice = 2 * (h.square().sum(0) + 0 * left) + 1 / chosen[:, None]
+        close(left, twice, 1e-5)
+
+
 def test_a_head_can_be_told_to_learn_its_noise(rng) -> None:
     head = heads.Gaussian(4, 3, noise_scale=0.5)
     assert head.learn_noise() is head

@@ -62,7 +62,7 @@ def test_statistics_priors_and_posteriors_move(rng, kind, policy) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_loaded_engine_goes_on_where_the_saved_one_was(rng, kind, policy) -> None:
-    if kind == "Categorical" and policy.startswith("evidence"):
+    if kind == "Categorical" and "evidence" in policy:
         pytest.skip("slow, and kept as for the Gaussian head")
     saved, loaded = trained(kind, policy, rng), engine(kind, policy)
     loaded.load_state_dict(saved.state_dict())
