@@ -172,14 +172,14 @@ def test_every_policy_with_data_learns_a_variance(make, rng) -> None:
     mine = make(1e9, variance="learned") if make is priors.Running else make(variance="learned")
     found, expected = trained(mine), trained(priors.FullData("learned"))
     chosen = expected.posteriors()["a"].info.prior_variance
-    assert (chosen / 1 - 1).abs().min() > 0.1
+    assert chosen.max() > 2
     close(found.posteriors()["a"].info.prior_variance, chosen)
     same(found.posteriors()["a"], expected.posteriors()["a"])
     if make is priors.Running:
         found.start_bayes()
         found.backward(h.clone().requires_grad_(), {"a": y})
         left = found.priors()["a"].precision_matrix.diagonal(dim1=1, dim2=2)
-        twice = 2 * (h.square().sum(0) + 0 * left) + 1 / chosen[:, None]
+        twice = 2 * h.square().sum(0) + 1 / chosen[:, None]
         close(left, twice, 1e-5)
 
 
