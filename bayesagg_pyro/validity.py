@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from bayesagg_pyro.errors import BayesAggError
 from bayesagg_pyro.posteriors import Posterior, where
 from bayesagg_pyro.targets import Targets
 
+_Value = TypeVar("_Value", Tensor, float)
+_Kind = TypeVar("_Kind", bound=Posterior)
+
 __all__ = ["CHECKED", "Deferred", "Validity"]
 
 
@@ -21,9 +24,8 @@ class Validity:
 
     #: Whether values can be looked at now.
     now: ClassVar[bool] = True
-    flag: Tensor | None = None
 
-    def keep(self, value: Tensor, otherwise: Tensor | float) -> Tensor:
+    def keep(self, value: _Value, otherwise: Tensor | float) -> _Value | Tensor:
         """`value` if the batch is good; for a bad one `otherwise`."""
         return value
 
@@ -36,7 +38,13 @@ class Validity:
         """
         return targets
 
-    def keep_posterior(self, posterior: Posterior, otherwise: Posterior) -> Posterior:
+    def keep_examples(
+        self, features: Tensor, targets: Targets, filler: float
+    ) -> tuple[Tensor, Targets]:
+        """As `keep_targets`, with features [B, d] of 0 for a bad batch."""
+        return self.keep(features, 0.0), self.keep_targets(targets, filler)
+
+    def keep_posterior(self, posterior: _Kind, otherwise: _Kind) -> _Kind:
         """As `keep`, see `posteriors.where`."""
         return posterior
 
@@ -70,10 +78,10 @@ class Deferred(Validity):
     now = False
 
     def __init__(self, flag: Tensor, tell: Callable[[Tensor], None] | None = None) -> None:
-        self.flag: Tensor = flag
+        self.flag = flag
         self._tell = tell
 
-    def keep(self, value: Tensor, otherwise: Tensor | float) -> Tensor:
+    def keep(self, value: _Value, otherwise: Tensor | float) -> _Value | Tensor:
         """Chosen by the flag."""
         return torch.where(self.flag, value, otherwise)
 
@@ -81,9 +89,10 @@ class Deferred(Validity):
         """Chosen by the flag: 0 · NaN would stay NaN."""
         return targets.where(self.flag, filler)
 
-    def keep_posterior(self, posterior: Posterior, otherwise: Posterior) -> Posterior:
+    def keep_posterior(self, posterior: _Kind, otherwise: _Kind) -> _Kind:
         """Chosen by the flag."""
-        return where(self.flag, posterior, otherwise)
+        kept: Any = where(self.flag, posterior, otherwise)
+        return kept  # type: ignore[no-any-return]
 
     def require_finite(self, values: Sequence[Tensor], error: Callable[[], BayesAggError]) -> None:
         """Clear the flag if a value is not finite."""

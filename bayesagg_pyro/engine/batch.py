@@ -42,6 +42,8 @@ class Batch:
 
     def cleaned(self, heads: Mapping[str, Head]) -> Batch:
         """The batch, or harmless values where it is bad: 0 · NaN would still be NaN."""
+        if self.validity.now:
+            return self
         keep = self.validity.keep_targets
         targets = {name: keep(own, heads[name].filler) for name, own in self.targets.items()}
         return replace(self, features=self.validity.keep(self.features, 0.0), targets=targets)
@@ -106,7 +108,7 @@ def show(
             batch = parse(*item)
             features = batch.features.detach()
             wanted = [
-                slot.tracker.show(features, batch.targets[slot.name], batch.validity.flag)
+                slot.tracker.show(features, batch.targets[slot.name], batch.validity)
                 for slot in takers
             ]
             if not any(wanted):

@@ -372,7 +372,7 @@ class BayesAgg(nn.Module):
     def _collect(self, batch: Batch) -> None:
         features = batch.features.detach()
         for slot in self._slots.values():
-            slot.tracker.collect(features, batch.targets[slot.name], batch.validity.flag)
+            slot.tracker.collect(features, batch.targets[slot.name], batch.validity)
         if not self.warmup:
             self._follow()
 

@@ -15,6 +15,7 @@ from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Keep, Statistics
 from bayesagg_pyro.posteriors import Point, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 __all__ = ["Delta"]
 
@@ -76,7 +77,7 @@ class _Seen(Statistics):
     def __bool__(self) -> bool:
         return self._any
 
-    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         self._any = True
 
     def to(self, device: torch.device) -> None:

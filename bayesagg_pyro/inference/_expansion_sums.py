@@ -26,6 +26,7 @@ from bayesagg_pyro.inference._scheme import gaussian_prior
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 if TYPE_CHECKING:
     from bayesagg_pyro.inference._newton import SecondOrder
@@ -57,10 +58,9 @@ class ExpansionSums(Statistics):
         return self._filled
 
     @torch.no_grad()
-    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Add a batch's expansion at the head's present weights."""
-        if valid is not None:
-            features, targets = features.where(valid, 0.0), targets.where(valid, self.head.filler)
+        features, targets = validity.keep_examples(features, targets, self.head.filler)
         chunk = chunk_of(self.head, features, targets)
         point = self.head.point().detach().to(chunk.design.dtype)
         at = self._scheme.expand(self.head, [chunk], point)
@@ -68,7 +68,7 @@ class ExpansionSums(Statistics):
         if self._origin is None:
             self._origin = point.clone()
         shift = curvature.matvec(point - self._origin) - at.gradient
-        if valid is None and not all(
+        if validity.now and not all(
             linalg.all_finite(term) for term in (shift, *vars(curvature).values())
         ):
             raise NonFiniteError(
@@ -77,10 +77,11 @@ class ExpansionSums(Statistics):
                 "backbone that diverges"
             )
         self._filled = True
-        if valid is not None:
-            curvature, shift = curvature.scaled(valid.to(shift.dtype)), shift * valid
+        if not validity.now:
+            good = validity.keep(torch.ones_like(shift[0, 0]), 0.0)
+            curvature, shift = curvature.scaled(good), shift * good
         if at.dropped is not None:
-            dropped = at.dropped if valid is None else at.dropped.where(valid, 0.0)
+            dropped = validity.keep(at.dropped, 0.0)
             self._dropped = dropped if self._dropped is None else self._dropped + dropped
         if self._curvature is None or self._shift is None:
             self._curvature, self._shift = curvature, shift

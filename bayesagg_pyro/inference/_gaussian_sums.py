@@ -20,6 +20,7 @@ from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -76,7 +77,7 @@ class GaussianStatistics(Statistics):
     def __bool__(self) -> bool:
         return bool(self.rows > 0)
 
-    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Add a batch's terms to the sums."""
         design = self.head.design_matrix(features)
         values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
@@ -94,8 +95,8 @@ class GaussianStatistics(Statistics):
             self.gram = self.gram.expand_as(terms["gram"]).clone()
         for name, term in terms.items():
             sums: Tensor = getattr(self, name)
-            sums += term if valid is None else torch.where(valid, term, 0.0)
-        if valid is None:
+            sums += validity.keep(term, 0.0)
+        if validity.now:
             self._check()
 
     def _check(self) -> None:

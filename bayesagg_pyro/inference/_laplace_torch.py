@@ -23,6 +23,7 @@ from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 __all__ = ["LaplaceTorch"]
 
@@ -236,8 +237,8 @@ def _prior_arguments(precision: Tensor, mean: Tensor, structure: str) -> dict[st
 class _Unweighted(Examples):
     """Examples that refuse weights when they are taken in, not when a posterior is made of them."""
 
-    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        super().add(features, _unweighted(self.head, targets), valid)
+    def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
+        super().add(features, _unweighted(self.head, targets), validity)
 
 
 def _unweighted(head: Head, targets: Targets) -> Targets:

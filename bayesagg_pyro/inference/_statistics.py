@@ -18,6 +18,7 @@ from bayesagg_pyro.errors import NonFiniteError, SettingError, StateError, Unsup
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Parsed, Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,13 +59,13 @@ class Statistics(ABC):
         """Whether any batch has been added."""
 
     @abstractmethod
-    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Take in a batch.
 
         Args:
             features: [B, d].
             targets: [B, tasks].
-            valid: boolean scalar on the device; where False, the batch adds nothing.
+            validity: whether to believe it; a bad batch adds nothing.
         """
 
     def for_head(self, head: Head) -> Self:
@@ -182,20 +183,20 @@ class Examples(Statistics):
             return None
         return features.to(dtype).isfinite().all()
 
-    def add(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
-        """Append a batch; a batch that is not valid gets weight 0.
+    def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
+        """Append a batch; a bad one gets weight 0.
 
         Raises:
             NonFiniteError: if features overflow the dtype to keep them in, unless validation is
                 deferred, which asks `holds` before.
         """
-        values, mask, weight = targets
-        if valid is not None:
-            features = torch.where(valid, features, 0.0)
-            values = torch.where(valid, values, torch.full_like(values, self.head.filler))
-            one = torch.ones(values.shape, dtype=features.dtype, device=features.device)
-            weight = torch.where(valid, one if weight is None else weight, 0.0)
-        elif (fits := self.holds(features)) is not None and not fits:
+        if not validity.now and targets.weight is None:
+            one = torch.ones(targets.values.shape, dtype=features.dtype, device=features.device)
+            targets = targets._replace(weight=one)
+        features, (values, mask, weight) = validity.keep_examples(
+            features, targets, self.head.filler
+        )
+        if validity.now and (fits := self.holds(features)) is not None and not fits:
             raise NonFiniteError(
                 f"head {self.head.site!r}: features of up to {features.abs().max():.3g} overflow "
                 f"{self._keep.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"

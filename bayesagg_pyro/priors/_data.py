@@ -26,6 +26,7 @@ from bayesagg_pyro.priors._packed import not_packed, packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 __all__ = ["Base", "DataPolicy", "Variance", "check_renewed"]
 
@@ -152,9 +153,9 @@ class DataPolicy(Policy):
             return Evidence(variance=None)
         return self.evidence
 
-    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Add a batch to the statistics."""
-        self._statistics.add(features, targets, valid)
+        self._statistics.add(features, targets, validity)
 
     def holds(self, features: Tensor) -> Tensor | None:
         """Whether the statistics can keep these features; see `Tracker.holds`."""

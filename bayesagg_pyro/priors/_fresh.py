@@ -10,6 +10,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Keep, Scheme
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 __all__ = ["Fresh"]
 
@@ -76,14 +77,14 @@ class Fresh(DataPolicy):
         super()._begin(head, scheme)
         self._shown = 0
 
-    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Training batches are not needed."""
 
     def restart(self) -> None:
         self._statistics = self._cleared(self._statistics)
         self._shown = 0
 
-    def show(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> bool:
+    def show(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> bool:
         wanted = self.examples
         if wanted is not None:
             left = wanted - self._shown
@@ -91,7 +92,7 @@ class Fresh(DataPolicy):
                 return False
             features = features[:left]
             targets = targets.examples(slice(left))
-        self._statistics.add(features, targets, valid)
+        self._statistics.add(features, targets, validity)
         self._shown += len(features)
         return wanted is None or self._shown < wanted
 

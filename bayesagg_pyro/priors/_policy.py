@@ -15,6 +15,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,19 +85,19 @@ class Policy(ABC):
         """Forget batches shown before; where `takes_batches` is set."""
         return
 
-    def show(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> bool:
+    def show(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> bool:
         """Take in a batch of `update_prior(batches=...)` or `refit`; whether more are wanted."""
-        self.collect(features, targets, valid)
+        self.collect(features, targets, validity)
         return True
 
     @abstractmethod
-    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Take in a training batch: features [B, d] (no graph is kept), targets [B, tasks].
 
         Args:
             features: [B, d].
             targets: [B, tasks].
-            valid: a boolean scalar on the device; the batch is left out where it is False.
+            validity: whether to believe it; a bad batch is left out.
         """
 
     def holds(self, features: Tensor) -> Tensor | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,11 +17,11 @@ from bayesagg_pyro.posteriors import (
     GaussianFamily,
     KroneckerGaussian,
     Posterior,
-    where,
 )
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance, check_renewed
 from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 __all__ = ["PreviousBatch"]
 
@@ -88,15 +87,13 @@ class PreviousBatch(DataPolicy):
         """Nothing is kept of a batch but its posterior."""
         return None
 
-    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         if self.temperature != 1.0:
             weight = targets.weight
             if weight is None:
                 weight = torch.ones_like(targets.values, dtype=features.dtype)
             targets = targets._replace(weight=weight / self.temperature)
-        if valid is not None:
-            features = features.where(valid, 0.0)
-            targets = targets.where(valid, self._head.filler)
+        features, targets = validity.keep_examples(features, targets, self._head.filler)
         found = self._scheme.infer(
             self._head, features, targets, self.prior, start=self._last, generator=self.generator
         )
@@ -104,10 +101,8 @@ class PreviousBatch(DataPolicy):
             raise DtypeError(_not_gaussian(self._head, self._scheme))
         new = self._forget(found)
         first = self._last is None
-        if valid is not None:
-            before = self.prior if self._last is None else self._last
-            chosen = where(valid, found, before), where(valid, new, self.prior)
-            found, new = cast("tuple[GaussianFamily, GaussianFamily]", chosen)
+        found = validity.keep_posterior(found, self._last or self.prior)
+        new = validity.keep_posterior(new, self.prior)
         self._last = found
         if self.in_place and not first and layout(self.prior) == layout(new):
             self.prior.copy_(new)

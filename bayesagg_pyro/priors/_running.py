@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import integers
@@ -15,6 +14,7 @@ from bayesagg_pyro.inference import Keep, Scheme, Statistics, scaled
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.validity import CHECKED, Validity
 
 __all__ = ["Running"]
 
@@ -87,17 +87,15 @@ class Running(DataPolicy):
             )
         return statistics
 
-    def collect(self, features: Tensor, targets: Targets, valid: Tensor | None = None) -> None:
+    def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         if self._any:
-            kept: float | Tensor = 0.5 ** (len(features) / self.half_life)
-            if valid is not None:  # a bad batch lets nothing fade
-                kept = torch.where(valid, kept, 1.0)
-            self._statistics.scale_(kept)
-        super().collect(features, targets, valid)
+            kept = 0.5 ** (len(features) / self.half_life)
+            self._statistics.scale_(validity.keep(kept, 1.0))  # a bad batch lets nothing fade
+        super().collect(features, targets, validity)
         self._any, self._next = True, None
         self._age += 1
         self._examples += len(features)
-        if valid is None:  # a batch that no prior can be made of is refused with all it changed
+        if validity.now:  # a batch that no prior can be made of is refused with all it changed
             self._settle()
 
     @property
