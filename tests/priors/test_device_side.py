@@ -10,6 +10,7 @@ from setups import gaussian
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesagg_pyro import inference, priors
+from bayesagg_pyro.validity import Deferred
 
 #: Operations that hand a value to Python: on an accelerator, each waits for the device.
 READS = {
@@ -47,10 +48,10 @@ def test_collecting_reads_nothing(policy, scheme, rng) -> None:
     data = gaussian(rng)
     tracker = policy.start(data.head, scheme)
     batches = [data.parsed(slice(i, i + 10)) for i in (0, 10, 20)]
-    valid = torch.tensor(True)
+    validity = Deferred(torch.tensor(True))
     with Watch() as watch:
         for features, targets in batches:
-            tracker.collect(features, targets, valid)
+            tracker.collect(features, targets, validity)
     assert not watch.reads
 
 
