@@ -114,7 +114,7 @@ def test_a_state_that_was_loaded_stays_as_it_was(rng: torch.Generator, policy: t
         one.collect(x, {"a": y + 3})
         one.update_prior()
     for name in ("mean", "precision_matrix"):
-        key = f"state.priors.a.{policy.__name__}.prior.Gaussian.{name}"
+        key = f"state.priors.a.{policy.__name__}.prior.bayesagg_pyro.Gaussian.{name}"
         assert torch.equal(state[key], before[key])
     assert not torch.equal(one.priors()["a"].mean, first.priors()["a"].mean)
     torch.testing.assert_close(two.priors()["a"].mean, first.priors()["a"].mean)
