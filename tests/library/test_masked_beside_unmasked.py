@@ -137,7 +137,7 @@ def test_joined_scales_are_each_heads_own() -> None:
     whole = gradients.GradientDistribution(ones, ones)
     holes = gradients.GradientDistribution(ones, ones, seen)
     known = gradients.GradientDistribution(
-        ones, ones, scale=torch.tensor([5.0, 7.0], dtype=F64)[:, None, None]
+        ones, ones, batch_loss_scale=torch.tensor([5.0, 7.0], dtype=F64)[:, None, None]
     )
     scales = {"whole": [1.0, 1.0], "holes": [4 / 3, 4.0], "known": [5.0, 7.0]}
     parts = {"whole": whole, "holes": holes, "known": known}
