@@ -70,7 +70,8 @@ def _check(
     log_p = found.log_prob(values)
     if log_p.shape != shape:
         raise Broken(f"{kind} log_prob has another shape", str(log_p.shape))
-    steep = kind == "Heteroscedastic"  # deviations of exp(±400) after an overlong step
+    # Deviations of exp(±400), rates beyond the largest number, after an overlong step.
+    steep = kind in ("Heteroscedastic", "Poisson")
     if log_p.isnan().any() or (call.tame and not steep and not log_p.isfinite().all()):
         raise Broken(f"{kind} log_prob is not finite", f"{log_p}")
     if head.tasks == 1:
