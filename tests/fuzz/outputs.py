@@ -70,9 +70,11 @@ def _check(
     log_p = found.log_prob(values)
     if log_p.shape != shape:
         raise Broken(f"{kind} log_prob has another shape", str(log_p.shape))
-    # Deviations of exp(±400), rates beyond the largest number, after an overlong step.
-    steep = kind in ("Heteroscedastic", "Poisson")
-    if log_p.isnan().any() or (call.tame and not steep and not log_p.isfinite().all()):
+    # After an overlong step: deviations of exp(±400), and rates beyond the largest number, under
+    # which a count has no probability.
+    steep = kind == "Heteroscedastic"
+    bad = log_p == torch.inf if kind == "Poisson" else ~log_p.isfinite()
+    if log_p.isnan().any() or (call.tame and not steep and bad.any()):
         raise Broken(f"{kind} log_prob is not finite", f"{log_p}")
     if head.tasks == 1:
         flat = found.log_prob(values[:, 0])
