@@ -177,25 +177,11 @@ class BayesAgg(nn.Module):
         """
         check_graph(features)
         batch = self._parse(features, targets)
-        observer = self.observer if self.training else None
-        keep = self.keep_gradients or (observer is not None and observer.wants())
-        # Heads and backward stay exact under autocast.
-        with torch.autocast(features.device.type, enabled=False), self._whole(features):
-            update, info = self._step(batch, keep)
-            self.info = info
-            if self.training:  # without what turned out to overflow
-                self._collect(batch)
-            for slot in self._slots.values():
-                slot.weight_then = None
-            into_backbone(features, batch.own(update))
-        if observer is not None:
-            observer.passed(info)
-            self.info = info if self.keep_gradients else info.light()
-        return info.losses
+        return self._take(batch, partial(into_backbone, features))
 
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
-        with plain(), self._whole(features):
+        with plain(), self._whole(step=True):
             self._collect(self._checked(features, targets))
 
     def update_prior(self, batches: Batches | None = None) -> None:
@@ -328,6 +314,30 @@ class BayesAgg(nn.Module):
 
     # -- parts -----------------------------------------------------------------------------------
 
+    def _take(self, batch: Batch, deliver: Callable[[Tensor], None]) -> dict[str, Tensor]:
+        """A step of the heads, and of the backbone, as a whole or not at all; the losses.
+
+        Args:
+            batch: checked.
+            deliver: hands the update of this process's features, [B, d], to the backbone; called
+                last, after everything of the engine's own.
+        """
+        observer = self.observer if self.training else None
+        keep = self.keep_gradients or (observer is not None and observer.wants())
+        # Heads and backward stay exact under autocast.
+        with torch.autocast(batch.features.device.type, enabled=False), self._whole(step=True):
+            update, info = self._step(batch, keep)
+            self.info = info
+            if self.training:  # without what turned out to overflow
+                self._collect(batch)
+            for slot in self._slots.values():
+                slot.weight_then = None
+            deliver(batch.own(update))
+        if observer is not None:
+            observer.passed(info)
+            self.info = info if self.keep_gradients else info.light()
+        return info.losses
+
     def _step(self, batch: Batch, keep: bool) -> tuple[Tensor, StepInfo]:
         if self.warmup:
             return warmup_step(self._slots.values(), batch, keep=keep)
@@ -390,16 +400,15 @@ class BayesAgg(nn.Module):
         for slot in self._slots.values():
             slot.follow()
 
-    def _whole(self, features: Tensor | None = None) -> AbstractContextManager[None]:
+    def _whole(self, *, step: bool = False) -> AbstractContextManager[None]:
         """A context that a call goes through as a whole or not at all.
 
         Args:
-            features: of a step, whose weights do not change but for `_follow`; None for calls that
-                may change anything of a head.
+            step: whether the heads' weights do not change in it, but for `_follow`.
         """
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return nullcontext()
-        undo = [of for slot in self._slots.values() for of in slot.undo(step=features is not None)]
+        undo = [of for slot in self._slots.values() for of in slot.undo(step=step)]
         drawn_from = [self.generator, *(slot.generator for slot in self._slots.values())]
         undo += of_generators(drawn_from), of_aggregation(self.aggregation), of_attributes(self)
         return all_or_nothing(undo)
