@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Keep, Scheme
+from bayesagg_pyro.inference import Keep
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.priors._states import kept, loaded
@@ -45,8 +44,8 @@ class Constant(DataPolicy):
 
     _renews = False
 
-    def _begin(self, head: Head, scheme: Scheme) -> None:
-        super()._begin(head, scheme)
+    def begin(self) -> None:
+        super().begin()
         self.prior = self._base
         self._posterior: Posterior | None = None
 
@@ -65,10 +64,10 @@ class Constant(DataPolicy):
         if self._posterior is not None:
             self._posterior = self._posterior.to(device=device)
 
-    def _state(self) -> dict[str, Tensor]:
-        return {**super()._state(), **kept("posterior", self._posterior)}
+    def state(self) -> dict[str, Tensor]:
+        return {**super().state(), **kept("posterior", self._posterior)}
 
-    def _load(self, state: Mapping[str, Tensor]) -> None:
-        posterior = loaded(self._head, state, "posterior")
-        super()._load(state)
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        posterior = loaded(self.head, state, "posterior")
+        super().load(state)
         self._posterior = posterior

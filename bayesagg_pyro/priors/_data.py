@@ -24,7 +24,7 @@ from bayesagg_pyro.inference._evidence import Evidence
 from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior, isotropic
 from bayesagg_pyro.priors._packed import not_packed, packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy
-from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
+from bayesagg_pyro.priors._states import layout
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
@@ -123,9 +123,8 @@ class DataPolicy(Policy):
     #: Whether posteriors become priors of later steps.
     _renews: ClassVar[bool] = True
 
-    def _begin(self, head: Head, scheme: Scheme) -> None:
-        self._head = head
-        self._scheme = scheme
+    def begin(self) -> None:
+        head, scheme = self.head, self.scheme
         self._base = self.base_for(head)
         self._scale: Tensor | None = None  # of the base's covariance, [tasks], once chosen
         self._choice = self._wanted_choice()
@@ -145,11 +144,11 @@ class DataPolicy(Policy):
             )
 
     def _empty(self) -> Statistics:
-        return self._scheme.statistics(self._head, self.keep)
+        return self.scheme.statistics(self.head, self.keep)
 
     def _wanted_choice(self) -> Evidence | None:
         """What chooses hyperparameters at an update; None where nothing is to choose."""
-        if self.evidence is None and learns_noise(self._head):
+        if self.evidence is None and learns_noise(self.head):
             return Evidence(variance=None)
         return self.evidence
 
@@ -158,7 +157,7 @@ class DataPolicy(Policy):
         self._statistics.add(features, targets, validity)
 
     def holds(self, features: Tensor) -> Tensor | None:
-        """Whether the statistics can keep these features; see `Tracker.holds`."""
+        """Whether the statistics can keep these features; see `Policy.holds`."""
         return self._statistics.holds(features)
 
     @property
@@ -170,12 +169,12 @@ class DataPolicy(Policy):
         """The posterior of all that was collected, tempered, on the base prior."""
         if not self._statistics:
             raise StateError(
-                f"head {self._head.site!r}: no data has been collected since the last "
+                f"head {self.head.site!r}: no data has been collected since the last "
                 f"update_prior(); {self.remedy}"
             )
         if self._choice is None and self._wanted_choice() is not None:
             raise StateError(
-                f"head {self._head.site!r}: learn_noise() came after the engine was made, whose "
+                f"head {self.head.site!r}: learn_noise() came after the engine was made, whose "
                 "statistics do not serve it; call it before"
             )
         return self._posterior_of(self._statistics, start)
@@ -186,11 +185,11 @@ class DataPolicy(Policy):
             found = self._choice.posterior(
                 statistics, self._base, temperature=self.temperature, **how
             )
-            return found if self.dtype is None else packed(self._head, found, self.dtype)
+            return found if self.dtype is None else packed(self.head, found, self.dtype)
         if self.temperature != 1.0:
             statistics = statistics.scaled(1 / self.temperature)
         if self.dtype is not None:
-            return packed_posterior(self._head, statistics, self._base, self.dtype, **how)
+            return packed_posterior(self.head, statistics, self._base, self.dtype, **how)
         return statistics.posterior(self._base, **how)
 
     def accept(self, prior: Posterior) -> None:
@@ -207,8 +206,8 @@ class DataPolicy(Policy):
         weight = self._batch_weight() / self.temperature
         if weight == 0:
             return prior
-        return self._scheme.leave_out(
-            self._head,
+        return self.scheme.leave_out(
+            self.head,
             features,
             targets,
             prior,
@@ -223,7 +222,7 @@ class DataPolicy(Policy):
     def _renewed(self, old: Posterior | None, new: Posterior) -> Posterior:
         if self.in_place and old is not None:
             if not (isinstance(old, GaussianFamily) and isinstance(new, GaussianFamily)):
-                raise _not_in_place(self._head, type(new))
+                raise _not_in_place(self.head, type(new))
             if layout(old) == layout(new):
                 return old.copy_(new)
         return new
@@ -239,42 +238,25 @@ class DataPolicy(Policy):
         info = posterior.info
         if info is None:
             return
-        if learns_noise(self._head) and info.noise_scale is not None:
-            self._head.set_noise_scale(info.noise_scale)
+        if learns_noise(self.head) and info.noise_scale is not None:
+            self.head.set_noise_scale(info.noise_scale)
         if info.prior_scale is not None:
             self._scale = info.prior_scale
 
     def to(self, device: torch.device) -> None:
         """Move statistics and prior."""
+        super().to(device)
         self._statistics.to(device)
         self._base = self._base.to(device=device)
         self._scale = None if self._scale is None else self._scale.to(device)
-        prior = self._saved_prior()  # moving makes none
-        self.prior = None if prior is None else prior.to(device=device)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Prior and statistics."""
-        return named(type(self).__name__, self._state())
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over saved prior and statistics.
-
-        Raises:
-            ShapeError, StateError: if they are those of another head, scheme or policy.
-            NonFiniteError, NumericalError: if they are no sound state.
-        """
-        self._load(of_policy(self._head, self, state))
-
-    def _saved_prior(self) -> Posterior | None:
-        return self.prior
-
-    def _state(self) -> dict[str, Tensor]:
-        statistics = named("statistics", self._statistics.state_dict())
-        state = {**kept("prior", self._saved_prior()), **statistics}
+    def state(self) -> dict[str, Tensor]:
+        state = super().state() | named("statistics", self._statistics.state_dict())
         return state if self._scale is None else {**state, "scale": saved(self._scale)}
 
-    def _load(self, state: Mapping[str, Tensor]) -> None:
-        prior, head = loaded(self._head, state, "prior"), self._head
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        super().load(state)
+        head = self.head
         self._statistics.load_state_dict(part(state, "statistics"))
         self._scale = None
         if "scale" in state:
@@ -285,7 +267,6 @@ class DataPolicy(Policy):
                     f"positive numbers, not {scale.tolist()}"
                 )
             self._scale = scale.to(head.weight.device)
-        self.prior = prior
 
     def __repr__(self) -> str:
         shown = [f"variance={self.evidence or self.variance}"]

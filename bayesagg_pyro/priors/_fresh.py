@@ -6,8 +6,7 @@ from torch import Tensor
 
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Keep, Scheme
+from bayesagg_pyro.inference import Keep
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
@@ -73,8 +72,8 @@ class Fresh(DataPolicy):
     takes_batches = True
     remedy = "the batches given to update_prior held no example"
 
-    def _begin(self, head: Head, scheme: Scheme) -> None:
-        super()._begin(head, scheme)
+    def begin(self) -> None:
+        super().begin()
         self._shown = 0
 
     def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._state import named, part
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.priors._states import kept, loaded
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
@@ -29,10 +31,16 @@ class Policy(ABC):
     As the user makes it, it is a setting, which heads may share. `start` gives each head its own
     copy, which holds what changes: what was collected on the way and the prior in force.
 
+    A policy of your own gives `collect` and `propose`, and `begin` where it sets something up.
+    One that makes posteriors of all that was collected has less to do from `DataPolicy`.
+
     Where a call of the engine fails, attributes are put back to what they were, statistics to
-    copies of what they were; tensors should be replaced, not written to.
+    copies of what they were; tensors and lists should be replaced, not written to.
     """
 
+    #: Whose prior a copy follows, and what infers its posteriors; set by `start`.
+    head: Head
+    scheme: Scheme
     #: The prior in force, None before the first `accept`.
     prior: Posterior | None = None
     #: Randomness for schemes that draw; the engine sets it.
@@ -47,12 +55,13 @@ class Policy(ABC):
             SettingError, DtypeError: if the two do not fit the policy, or each other.
         """
         made = copy(self)
-        made._begin(head, scheme)
+        made.head, made.scheme = head, scheme
+        made.begin()
         return made
 
-    @abstractmethod
-    def _begin(self, head: Head, scheme: Scheme) -> None:
+    def begin(self) -> None:
         """Set up what changes over training, in a copy of the setting."""
+        return
 
     @property
     def posterior(self) -> Posterior | None:
@@ -119,31 +128,55 @@ class Policy(ABC):
             NumericalError: if it cannot be computed.
         """
 
-    @abstractmethod
     def accept(self, prior: Posterior) -> None:
-        """Put the proposed prior in force and clear what was collected."""
+        """Put the proposed prior in force, and begin to collect anew if the policy does."""
+        self.prior = prior
 
     def update(self) -> None:
         """Propose and accept."""
         self.accept(self.propose())
 
     @property
-    @abstractmethod
     def collected(self) -> bool:
-        """Whether there is anything to make a prior from."""
+        """Whether there is anything to make a prior from; if so, `propose` is asked for one."""
+        return True
 
-    @abstractmethod
     def to(self, device: torch.device) -> None:
         """Move prior and statistics."""
+        prior = self._saved_prior()  # moving makes none
+        self.prior = None if prior is None else prior.to(device=device)
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as tensors under plain names; copies."""
+        return named(type(self).__name__, self.state())
 
-    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` saved; the engine calls it on a copy that is new.
 
         Raises:
-            BayesAggError: for what this class did not save, or what is no sound state.
+            StateError: for the state of another policy, naming both.
+            BayesAggError: for what is no sound state.
         """
+        own, others = type(self).__name__, {name.partition(".")[0] for name in state}
+        if others - {own}:
+            raise StateError(
+                f"head {self.head.site!r} has the prior policy {own}, the saved state is of "
+                f"{', '.join(sorted(others))}; make the engine with the policy as saved"
+            )
+        self.load(part(state, own))
+
+    def state(self) -> dict[str, Tensor]:
+        """What `state_dict` saves behind the policy's name: the prior, and what a subclass adds."""
+        return kept("prior", self._saved_prior())
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave.
+
+        Raises:
+            ShapeError: if it is of another head.
+            BayesAggError: for what is no sound state.
+        """
+        self.prior = loaded(self.head, state, "prior")
+
+    def _saved_prior(self) -> Posterior | None:
+        return self.prior

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._state import named
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme, learns_noise
@@ -19,7 +18,7 @@ from bayesagg_pyro.posteriors import (
     Posterior,
 )
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance, check_renewed
-from bayesagg_pyro.priors._states import kept, layout, loaded, of_policy
+from bayesagg_pyro.priors._states import kept, layout, loaded
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
@@ -62,7 +61,8 @@ class PreviousBatch(DataPolicy):
             raise SettingError(f"forgetting must lie in [0, 1], not {forgetting}")
         self.forgetting = forgetting
 
-    def _begin(self, head: Head, scheme: Scheme) -> None:
+    def begin(self) -> None:
+        head, scheme = self.head, self.scheme
         if self.evidence is not None or learns_noise(head):
             raise SettingError(
                 f"head {head.site!r} learns its noise or its prior's variance, which PreviousBatch "
@@ -72,7 +72,6 @@ class PreviousBatch(DataPolicy):
             raise DtypeError(_not_gaussian(head, scheme))
         check_renewed(head, scheme)  # whatever its `refresh` is: every batch goes through it
         scheme.statistics(head, self.keep)  # refuses heads that the scheme cannot take
-        self._head, self._scheme = head, scheme
         self._base = self.base_for(head)
         scheme.check(head, self._base)
         self.prior: GaussianFamily = self._base
@@ -93,12 +92,12 @@ class PreviousBatch(DataPolicy):
             if weight is None:
                 weight = torch.ones_like(targets.values, dtype=features.dtype)
             targets = targets._replace(weight=weight / self.temperature)
-        features, targets = validity.keep_examples(features, targets, self._head.filler)
-        found = self._scheme.infer(
-            self._head, features, targets, self.prior, start=self._last, generator=self.generator
+        features, targets = validity.keep_examples(features, targets, self.head.filler)
+        found = self.scheme.infer(
+            self.head, features, targets, self.prior, start=self._last, generator=self.generator
         )
         if not isinstance(found, GaussianFamily):
-            raise DtypeError(_not_gaussian(self._head, self._scheme))
+            raise DtypeError(_not_gaussian(self.head, self.scheme))
         new = self._forget(found)
         first = self._last is None
         found = validity.keep_posterior(found, self._last or self.prior)
@@ -141,7 +140,7 @@ class PreviousBatch(DataPolicy):
         """The prior in force: it is renewed at every batch."""
         if self._last is None:
             raise StateError(
-                f"head {self._head.site!r}: no data has been collected yet; "
+                f"head {self.head.site!r}: no data has been collected yet; "
                 "only backward() in train mode collects"
             )
         assert self.prior is not None
@@ -156,15 +155,14 @@ class PreviousBatch(DataPolicy):
         if self._last is not None:
             self._last = self._last.to(device=device)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return named("PreviousBatch", {**kept("prior", self.prior), **kept("last", self._last)})
+    def state(self) -> dict[str, Tensor]:
+        return {**kept("prior", self.prior), **kept("last", self._last)}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        own = of_policy(self._head, self, state)
-        prior, last = loaded(self._head, own, "prior"), loaded(self._head, own, "last")
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        prior, last = loaded(self.head, state, "prior"), loaded(self.head, state, "last")
         if not isinstance(prior, GaussianFamily) or not isinstance(last, GaussianFamily | None):
             raise StateError(
-                f"head {self._head.site!r}: the saved state of PreviousBatch holds no Gaussian "
+                f"head {self.head.site!r}: the saved state of PreviousBatch holds no Gaussian "
                 "prior; make the engine with the policy as saved"
             )
         self.prior, self._last = prior, last

@@ -9,8 +9,7 @@ from torch import Tensor
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference import Keep, Scheme, Statistics, scaled
+from bayesagg_pyro.inference import Keep, Statistics, scaled
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
@@ -67,7 +66,7 @@ class Running(DataPolicy):
         self.half_life = half_life
         self.refresh = refresh
 
-    def _begin(self, head: Head, scheme: Scheme) -> None:
+    def begin(self) -> None:
         # The prior, as of so many batches ago.
         self._cached: Posterior | None = None
         self._age = 0
@@ -75,14 +74,14 @@ class Running(DataPolicy):
         self._any = False
         self._examples = 0  # since the last update
         self._epoch: int | None = None  # between the last two
-        super()._begin(head, scheme)
+        super().begin()
 
     def _empty(self) -> Statistics:
         statistics = super()._empty()
         if not statistics.decays:
             raise SettingError(
-                f"head {self._head.site!r}: priors.Running needs sums that can fade, but "
-                f"{self._scheme!r} keeps examples; use priors.FullData or priors.Fresh, or "
+                f"head {self.head.site!r}: priors.Running needs sums that can fade, but "
+                f"{self.scheme!r} keeps examples; use priors.FullData or priors.Fresh, or "
                 "Conjugate, TaylorGGN or Laplace"
             )
         return statistics
@@ -144,7 +143,7 @@ class Running(DataPolicy):
     def propose(self, start: Posterior | None = None) -> Posterior:
         if not self._any:
             raise StateError(
-                f"head {self._head.site!r}: no data has been collected yet; {self.remedy}"
+                f"head {self.head.site!r}: no data has been collected yet; {self.remedy}"
             )
         return self._posterior_of(self._statistics, start)
 
@@ -164,14 +163,14 @@ class Running(DataPolicy):
     def _saved_prior(self) -> Posterior | None:
         return self._cached  # saving makes nothing
 
-    def _state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         own = {"age": self._age, "any": self._any, "examples": self._examples}
         if self._epoch is not None:
             own["epoch"] = self._epoch
-        return {**super()._state(), **{name: number(value) for name, value in own.items()}}
+        return {**super().state(), **{name: number(value) for name, value in own.items()}}
 
-    def _load(self, state: Mapping[str, Tensor]) -> None:
-        super()._load(state)
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        super().load(state)
         self._age, self._examples = count(state, "age"), count(state, "examples")
         self._any = bool(count(state, "any", most=1))
         self._epoch = count(state, "epoch") if "epoch" in state else None

@@ -1,4 +1,4 @@
-"""What trackers put into a state_dict and take out of one."""
+"""Posteriors in the states of policies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._state import named, part
-from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
-from bayesagg_pyro.priors._policy import Policy
 
-__all__ = ["kept", "layout", "loaded", "of_policy"]
+__all__ = ["kept", "layout", "loaded"]
 
 
 def kept(name: str, posterior: Posterior | None) -> dict[str, Tensor]:
@@ -40,18 +38,3 @@ def layout(posterior: GaussianFamily) -> tuple[type, dict[str, torch.Size]]:
     """Kind and shapes: those of one layout can be copied into one another."""
     shapes = {name: tensor.shape for name, tensor in posterior.tensors().items()}
     return type(posterior), shapes
-
-
-def of_policy(head: Head, policy: Policy, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a tracker of this policy saved behind the policy's name.
-
-    Raises:
-        StateError: for the state of another policy, naming both.
-    """
-    own, others = type(policy).__name__, {name.partition(".")[0] for name in state}
-    if others - {own}:
-        raise StateError(
-            f"head {head.site!r} has the prior policy {own}, the saved state is of "
-            f"{', '.join(sorted(others))}; make the engine with the policy as saved"
-        )
-    return part(state, own)
