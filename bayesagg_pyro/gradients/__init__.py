@@ -14,6 +14,7 @@ from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._poisson import poisson_moments
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import register
+from bayesagg_pyro.gradients._samples import sampled_gradients
 
 __all__ = [
     "AtPoint",
@@ -33,4 +34,5 @@ __all__ = [
     "loss_scale",
     "poisson_moments",
     "register",
+    "sampled_gradients",
 ]

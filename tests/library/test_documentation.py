@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import bayesagg_pyro
+from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = [
@@ -59,6 +60,25 @@ def test_pages(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        heads.Head,
+        heads.OnePredictor,
+        inference.Scheme,
+        inference.Iterative,
+        gradients.Estimator,
+        aggregation.Aggregation,
+        priors.Policy,
+    ],
+)
+def test_a_class_of_ones_own_has_little_to_give(base: type) -> None:
+    given = base.__abstractmethods__
+    assert 1 <= len(given) <= 3
+    page = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in given)
 
 
 def test_the_index_has_every_page() -> None:
