@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -16,10 +17,31 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import RawTargets, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Batch", "Batches", "show"]
+__all__ = ["Batch", "Batches", "Group", "show"]
 
-#: Pairs of features [B, d] and {head: targets}.
+#: Pairs of features and {head: targets}, in any form that `backward` takes.
 Batches: TypeAlias = Iterable[tuple[Tensor, Mapping[str, RawTargets]]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Examples and the heads that read their features.
+
+    Attributes:
+        features: [B, d], off the backbone's graph.
+        targets: {name: parsed targets of those heads}.
+        rows: which of the examples are this process's own; None for all.
+    """
+
+    features: Tensor
+    targets: Mapping[str, Targets]
+    rows: slice | None = None
+
+    def cleaned(self, validity: Validity, heads: Mapping[str, Head]) -> Group:
+        """With harmless values where the batch is bad."""
+        keep = validity.keep_targets
+        targets = {name: keep(own, heads[name].filler) for name, own in self.targets.items()}
+        return replace(self, features=validity.keep(self.features, 0.0), targets=targets)
 
 
 @dataclass(frozen=True)
@@ -27,37 +49,52 @@ class Batch:
     """A batch with parsed targets.
 
     Attributes:
-        features: [B, d].
-        targets: {name: parsed targets}.
-        validity: whether its values are to be believed.
-        rows: which of the examples are this process's own, and
+        groups: the examples, apart where heads read different features.
+        validity: whether all the values are to be believed.
         processes: how many share the batch.
     """
 
-    features: Tensor
-    targets: Mapping[str, Targets]
+    groups: tuple[Group, ...]
     validity: Validity = CHECKED
-    rows: slice | None = None
     processes: int = 1
+
+    @cached_property
+    def _of(self) -> dict[str, Group]:
+        return {name: group for group in self.groups for name in group.targets}
+
+    def features(self, name: str) -> Tensor:
+        """What a head reads, [B, d]."""
+        return self._of[name].features
+
+    def targets(self, name: str) -> Targets:
+        """Targets of a head."""
+        return self._of[name].targets[name]
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same with other features."""
+        groups = (replace(group, features=change(group.features)) for group in self.groups)
+        return replace(self, groups=tuple(groups))
 
     def cleaned(self, heads: Mapping[str, Head]) -> Batch:
         """The batch, or harmless values where it is bad: 0 · NaN would still be NaN."""
         if self.validity.now:
             return self
-        keep = self.validity.keep_targets
-        targets = {name: keep(own, heads[name].filler) for name, own in self.targets.items()}
-        return replace(self, features=self.validity.keep(self.features, 0.0), targets=targets)
+        groups = tuple(group.cleaned(self.validity, heads) for group in self.groups)
+        return replace(self, groups=groups)
 
     def reported(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Losses as users see them: NaN for tasks without a label, and for a bad batch."""
         return {
-            name: self.validity.keep(_where_labelled(loss.detach(), self.targets[name]), math.nan)
+            name: self.validity.keep(_where_labelled(loss.detach(), self.targets(name)), math.nan)
             for name, loss in losses.items()
         }
 
-    def own(self, update: Tensor) -> Tensor:
-        """This process's rows of an update of all features, for a backbone that is averaged."""
-        return update if self.rows is None else update[self.rows] * self.processes
+    def own(self, updates: Sequence[Tensor]) -> list[Tensor]:
+        """This process's rows of the updates of all features, for a backbone that is averaged."""
+        return [
+            update if group.rows is None else update[group.rows] * self.processes
+            for group, update in zip(self.groups, updates, strict=True)
+        ]
 
 
 def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
@@ -106,9 +143,10 @@ def show(
                     f"not {type(item).__name__}"
                 )
             batch = parse(*item)
-            features = batch.features.detach()
             wanted = [
-                slot.tracker.show(features, batch.targets[slot.name], batch.validity)
+                slot.tracker.show(
+                    batch.features(slot.name), batch.targets(slot.name), batch.validity
+                )
                 for slot in takers
             ]
             if not any(wanted):

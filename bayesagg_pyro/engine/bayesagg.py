@@ -15,6 +15,7 @@ from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch, Batches, show
 from bayesagg_pyro.engine.info import Observer, StepInfo
+from bayesagg_pyro.engine.layout import InLayout, Layout, check_axis, read
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.engine.settings import (
     Settled,
@@ -22,6 +23,7 @@ from bayesagg_pyro.engine.settings import (
     check_estimators,
     check_graph,
     check_heads,
+    check_names,
     check_settings,
     known,
     named_heads,
@@ -97,6 +99,11 @@ class BayesAgg(nn.Module):
             and losses as one process with the whole batch. The backbone is to be averaged over the
             processes, as DistributedDataParallel does; the engine stays outside of that. False
             keeps each process to itself.
+        feature_axis: which axis of the features is theirs: -1 for [B, d] and tokens [B, T, d], 1
+            for images [B, d, H, W]. Everything else are axes of examples. Targets have the
+            features' shape with the tasks on that axis, or without it where there is one task;
+            masks and weights likewise, or without it for all tasks; predictions have their tasks
+            or classes on it.
 
     Attributes:
         schemes: {name: scheme}; fixed: for another one make a new engine of the same heads and
@@ -125,10 +132,12 @@ class BayesAgg(nn.Module):
         keep_gradients: bool = False,
         working_memory: int | None = 2**28,
         distributed: bool = True,
+        feature_axis: int = -1,
     ) -> None:
         super().__init__()
         check_heads(heads)
         check_settings(scale, warmup, warmup_epochs, working_memory)
+        check_axis(feature_axis)
         self.heads = nn.ModuleDict(heads)
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
@@ -150,6 +159,7 @@ class BayesAgg(nn.Module):
         self.generator = generator
         self.keep_gradients = keep_gradients
         self.working_memory = working_memory
+        self.feature_axis = feature_axis
         self.warmup = warmup
         self.warmup_epochs = warmup_epochs
         self._epochs = 0
@@ -162,9 +172,11 @@ class BayesAgg(nn.Module):
         """Add this batch's update to the `.grad` of the backbone (and of heads that learn).
 
         Args:
-            features: [B, d], attached to the backbone's graph, which is freed.
+            features: [B, d], or with more axes (`feature_axis`), attached to the backbone's graph,
+                which is freed.
             targets: {name: [B, tasks]}; (values, mask) where targets are missing. A head that is
-                left out has no label in this batch.
+                left out has no label in this batch. Where no head has one (padding), features may
+                be anything.
 
         Returns:
             {name: [tasks]}: mean of each task's loss over its observed examples, at the weights
@@ -176,8 +188,8 @@ class BayesAgg(nn.Module):
             StateError: if the features carry no graph, or no prior exists yet.
         """
         check_graph(features)
-        batch = self._parse(features, targets)
-        return self._take(batch, partial(into_backbone, features))
+        batch, rows = self._parse(features, targets)
+        return self._take(batch, partial(into_backbone, rows))
 
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
@@ -227,7 +239,8 @@ class BayesAgg(nn.Module):
         with plain(), self._whole():
             for slot in self._slots.values():
                 slot.restart()
-            show(self._slots.values(), batches, self._parse, everyone=True)
+            slots = self._slots.values()
+            show(slots, batches, lambda *pair: self._parse(*pair)[0], everyone=True)
             self.raise_deferred()
             self._renew()
             self.start_bayes()
@@ -257,18 +270,19 @@ class BayesAgg(nn.Module):
         """Outputs at the point estimate (warm-up, heads that learn), else at the posterior mean.
 
         Args:
-            features: [B, d].
+            features: [B, d], or with more axes as for `backward`.
 
         Returns:
-            {name: [B, tasks]}, in the features' dtype (float32 for lower precisions).
+            {name: [B, tasks]} ([B, C] for classes), in the features' dtype (float32 for lower
+            precisions); for features with more axes in their shape, tasks or classes on their axis.
 
         Raises:
             ShapeError, DtypeError, DeviceError: for features that are no floating [B, d].
         """
-        self._check_features(features)
+        rows, layout = self._rows(features)
         dtype = reported_dtype(features)
         return {
-            slot.name: slot.head(features, slot.point(warmup=self.warmup)).to(dtype)
+            slot.name: layout.back(slot.head(rows, slot.point(warmup=self.warmup)).to(dtype))
             for slot in self._slots.values()
         }
 
@@ -280,11 +294,12 @@ class BayesAgg(nn.Module):
             ShapeError, DtypeError, DeviceError: as for `predict`.
             NonFiniteError: for NaN or infinite features, unless validation is deferred.
         """
-        self._check_features(features, values=not self._validation.defers(features))
-        return {
-            name: self._slots[name].head.predictive(features, posterior)
+        rows, layout = self._rows(features, values=not self._validation.defers(features))
+        found = {
+            name: self._slots[name].head.predictive(rows, posterior)
             for name, posterior in self.posteriors().items()
         }
+        return found if layout.plain else {n: InLayout(p, layout) for n, p in found.items()}
 
     def posteriors(self) -> dict[str, Posterior]:
         """The posterior of all data for each head, which predicts: {name: distribution}.
@@ -314,31 +329,32 @@ class BayesAgg(nn.Module):
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _take(self, batch: Batch, deliver: Callable[[Tensor], None]) -> dict[str, Tensor]:
+    def _take(self, batch: Batch, deliver: Callable[[list[Tensor]], None]) -> dict[str, Tensor]:
         """A step of the heads, and of the backbone, as a whole or not at all; the losses.
 
         Args:
             batch: checked.
-            deliver: hands the update of this process's features, [B, d], to the backbone; called
-                last, after everything of the engine's own.
+            deliver: hands the updates of this process's features, [B, d] for each group, to the
+                backbone; called last, after everything of the engine's own.
         """
         observer = self.observer if self.training else None
         keep = self.keep_gradients or (observer is not None and observer.wants())
         # Heads and backward stay exact under autocast.
-        with torch.autocast(batch.features.device.type, enabled=False), self._whole(step=True):
-            update, info = self._step(batch, keep)
+        device = batch.groups[0].features.device.type
+        with torch.autocast(device, enabled=False), self._whole(step=True):
+            updates, info = self._step(batch, keep)
             self.info = info
             if self.training:  # without what turned out to overflow
                 self._collect(batch)
             for slot in self._slots.values():
                 slot.weight_then = None
-            deliver(batch.own(update))
+            deliver(batch.own(updates))
         if observer is not None:
             observer.passed(info)
             self.info = info if self.keep_gradients else info.light()
         return info.losses
 
-    def _step(self, batch: Batch, keep: bool) -> tuple[Tensor, StepInfo]:
+    def _step(self, batch: Batch, keep: bool) -> tuple[list[Tensor], StepInfo]:
         if self.warmup:
             return warmup_step(self._slots.values(), batch, keep=keep)
         self.priors()
@@ -351,22 +367,35 @@ class BayesAgg(nn.Module):
             keep=keep,
         )
 
-    def _parse(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
-        """The batch, checked; in several processes that of all."""
-        heads = {slot.name: slot.head for slot in self._slots.values()}
+    def _parse(
+        self, features: Tensor, targets: Mapping[str, RawTargets]
+    ) -> tuple[Batch, list[Tensor]]:
+        """The batch, checked; in several processes that of all.
+
+        Returns:
+            The batch; for each of its groups this process's own rows, on the backbone's graph.
+        """
         if self._processes.count > 1 and not self._processes.joined:
             self._join()
-        check = self._validation
-        batch = self._processes.whole(features, lambda: check.parse(heads, features, targets))
+        heads = {slot.name: slot.head for slot in self._slots.values()}
+        rows: list[Tensor] = []
+
+        def parse() -> Batch:
+            check_names(targets, heads, all_of_them=False)
+            sources = read(features, targets, heads, self.feature_axis)
+            rows.extend(source.features for source in sources)
+            return self._validation.parse(sources)
+
+        batch = self._processes.whole(next(self.heads.parameters()).device, parse)
         for slot in self._slots.values():
-            batch.validity.require(partial(slot.tracker.holds, batch.features.detach()))
+            batch.validity.require(partial(slot.tracker.holds, batch.features(slot.name)))
         batch.validity.note()
-        return batch.cleaned(heads)
+        return batch.cleaned(heads), rows
 
     def _checked(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
         """The batch, held to the checks that a step on it would make."""
-        batch = self._parse(features, targets)
-        finite_losses(self._slots.values(), batch, batch.features.detach(), warmup=self.warmup)
+        batch, _ = self._parse(features, targets)
+        finite_losses(self._slots.values(), batch, warmup=self.warmup)
         return batch
 
     def _join(self) -> None:
@@ -380,9 +409,9 @@ class BayesAgg(nn.Module):
 
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
-        features = batch.features.detach()
         for slot in self._slots.values():
-            slot.tracker.collect(features, batch.targets[slot.name], batch.validity)
+            name = slot.name
+            slot.tracker.collect(batch.features(name), batch.targets(name), batch.validity)
         if not self.warmup:
             self._follow()
 
@@ -418,9 +447,13 @@ class BayesAgg(nn.Module):
             return 1.0
         return float(tasks) if self.scale == "sum" else 1 / tasks
 
-    def _check_features(self, features: Tensor, *, values: bool = False) -> None:
-        for slot in self._slots.values():
-            slot.head.check_features(features, values=values)
+    def _rows(self, features: Tensor, *, values: bool = False) -> tuple[Tensor, Layout]:
+        """Features as rows that all heads can take, and how to get back."""
+        heads = {slot.name: slot.head for slot in self._slots.values()}
+        (source,) = read(features, {}, heads, self.feature_axis)
+        for head in heads.values():
+            head.check_features(source.features, values=values)
+        return source.features, Layout.of(features, self.feature_axis)
 
     # -- state -----------------------------------------------------------------------------------
 

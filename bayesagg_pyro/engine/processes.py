@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bayesagg_pyro.engine.batch import Batch
-from bayesagg_pyro.errors import BayesAggError, StateError
+from bayesagg_pyro.engine.batch import Batch, Group
+from bayesagg_pyro.errors import BayesAggError, StateError, UnsupportedError
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Processes"]
@@ -58,12 +58,12 @@ class Processes:
         dist.broadcast(number, 0)
         return int(number)
 
-    def whole(self, features: Tensor, parse: Callable[[], Batch]) -> Batch:
+    def whole(self, device: torch.device, parse: Callable[[], Batch]) -> Batch:
         """The batch of all processes, in the order of their ranks.
 
         Args:
-            features: this process's share, as given.
-            parse: checks the share.
+            device: of the heads.
+            parse: checks this process's share.
 
         Raises:
             BayesAggError: what `parse` raises.
@@ -75,7 +75,12 @@ class Processes:
             mine: Batch | BayesAggError = parse()
         except BayesAggError as error:
             mine = error
-        table = _told(features, mine, self.count)
+        if isinstance(mine, Batch) and len(mine.groups) > 1:
+            mine = UnsupportedError(
+                "in several processes all heads must read the same features; pass one tensor, or "
+                "make the engine with distributed=False"
+            )
+        table = _told(device, mine, self.count)
         if not isinstance(mine, Batch):
             raise mine
         refused = [rank for rank, row in enumerate(table) if not row[0]]
@@ -91,20 +96,21 @@ class Processes:
         mine.validity.agree(_all)
         start = sum(sizes[:rank])
         rows = slice(start, start + sizes[rank])
-        whole = _gather(features.detach(), sizes)
-        targets = _gather_targets(mine.targets, table, sizes)
-        return Batch(whole, targets, mine.validity, rows, self.count)
+        (own,) = mine.groups
+        whole = _gather(own.features, sizes)
+        targets = _gather_targets(own.targets, table, sizes)
+        return Batch((Group(whole, targets, rows),), mine.validity, self.count)
 
 
-def _told(features: Tensor, mine: Batch | BayesAggError, count: int) -> list[list[int]]:
+def _told(device: torch.device, mine: Batch | BayesAggError, count: int) -> list[list[int]]:
     """What each process has: dtype and number of examples, and what comes with each target."""
     if isinstance(mine, Batch):
-        row = [1 + _DTYPES.index(features.dtype), len(features)]
-        for values, mask, weight in mine.targets.values():
+        (group,) = mine.groups
+        row = [1 + _DTYPES.index(group.features.dtype), len(group.features)]
+        for values, mask, weight in group.targets.values():
             row += [mask is not None, weight is not None, _DTYPES.index(values.dtype)]
     else:
         row = [0, 0]
-    device = features.device if isinstance(features, Tensor) else torch.device("cpu")
     # The length is not known to a process whose targets were refused: two rounds.
     short = [torch.empty(2, dtype=torch.int64, device=device) for _ in range(count)]
     dist.all_gather(short, torch.tensor(row[:2], dtype=torch.int64, device=device))

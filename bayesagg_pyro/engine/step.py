@@ -1,7 +1,7 @@
 """The two kinds of step: of the warm-up, and Bayesian. Neither holds a formula.
 
-Each changes what belongs to heads (gradients, posteriors held), and gives the update of the
-backbone's features, [B, d], with what it reports.
+Each changes what belongs to heads (gradients, posteriors held), and gives the updates of the
+backbone's features, [B, d] for each group, with what it reports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def bayesian_step(
     scale: float,
     memory: int | None,
     keep: bool,
-) -> tuple[Tensor, StepInfo]:
+) -> tuple[list[Tensor], StepInfo]:
     """The aggregated direction, for the backbone; the losses' gradient, for heads that learn.
 
     Args:
@@ -44,15 +44,18 @@ def bayesian_step(
         memory: bytes above which temporaries are cut into chunks; None for never.
         keep: whether the info holds what passed between the stages.
     """
-    h = batch.features.detach()
-    h = h.to(reported_dtype(h))  # moments need float32's range at least
+    inner = batch.mapped(lambda h: h.to(reported_dtype(h)))  # moments need float32's range at least
     with torch.no_grad(), blaming_weights(slots):
-        heads = [infer(slot, h, batch.targets[slot.name], memory) for slot in slots]
+        heads = [
+            infer(slot, inner.features(slot.name), inner.targets(slot.name), memory)
+            for slot in slots
+        ]
         grad, result, weights = aggregate(aggregation, heads, memory)
-        update = (result.direction * (scale / len(h))).to(batch.features.dtype)
-    require_finite(batch, slots, "the update", [update], lambda: _not_finite(heads, grad))
+        (group,) = batch.groups
+        updates = [(result.direction * (scale / len(group.features))).to(group.features.dtype)]
+    require_finite(batch, slots, "the update", updates, lambda: _not_finite(heads, grad))
     with torch.enable_grad():
-        losses = finite_losses(slots, batch, h, warmup=False)
+        losses = finite_losses(slots, inner, warmup=False)
         _descend([slot for slot in slots if slot.descends], batch, losses)
     for one in heads:
         one.hold(batch.validity)
@@ -60,27 +63,30 @@ def bayesian_step(
     if keep:
         priors = {one.slot.name: one.prior for one in heads}
         posteriors = {one.slot.name: one.posterior for one in heads}
-        stages = Stages(h, batch.targets, priors, posteriors)
+        stages = Stages(inner.groups[0].features, inner.groups[0].targets, priors, posteriors)
         info = replace(info, gradients=grad, aggregated=result, stages=stages)
-    return batch.validity.keep(update, 0.0), info
+    return [batch.validity.keep(update, 0.0) for update in updates], info
 
 
-def warmup_step(slots: Collection[Slot], batch: Batch, *, keep: bool) -> tuple[Tensor, StepInfo]:
+def warmup_step(
+    slots: Collection[Slot], batch: Batch, *, keep: bool
+) -> tuple[list[Tensor], StepInfo]:
     """Gradient of the summed losses, for backbone and heads; arguments as for `bayesian_step`."""
-    h = batch.features.detach().requires_grad_()  # the backbone's graph is for the update alone
-    losses = finite_losses(slots, batch, h, warmup=True)
-    (update,) = _descend(slots, batch, losses, h)
-    stages = Stages(h.detach(), batch.targets) if keep else None
+    inner = batch.mapped(lambda h: h.detach().requires_grad_())
+    losses = finite_losses(slots, inner, warmup=True)
+    leaves = [group.features for group in inner.groups]
+    updates = _descend(slots, batch, losses, *leaves)
+    stages = Stages(batch.groups[0].features, batch.groups[0].targets) if keep else None
     info = StepInfo(bayesian=False, losses=batch.reported(losses), stages=stages)
-    return torch.zeros_like(h) if update is None else update, info
+    pairs = zip(leaves, updates, strict=True)
+    return [torch.zeros_like(h) if update is None else update for h, update in pairs], info
 
 
-def finite_losses(
-    slots: Collection[Slot], batch: Batch, features: Tensor, *, warmup: bool
-) -> dict[str, Tensor]:
+def finite_losses(slots: Collection[Slot], batch: Batch, *, warmup: bool) -> dict[str, Tensor]:
     """Mean losses at the weights that predict, {name: [tasks]}; what overflows is refused."""
     losses = {
-        slot.name: slot.losses(features, batch.targets[slot.name], warmup=warmup) for slot in slots
+        slot.name: slot.losses(batch.features(slot.name), batch.targets(slot.name), warmup=warmup)
+        for slot in slots
     }
 
     def suspects() -> list[str]:
@@ -90,14 +96,14 @@ def finite_losses(
     return losses
 
 
-def into_backbone(features: Tensor, update: Tensor) -> None:
-    """Propagate the update of the features.
+def into_backbone(features: Sequence[Tensor], updates: Sequence[Tensor]) -> None:
+    """Propagate the updates of the features in one pass, so that they may share a graph.
 
     Raises:
         StateError: if the features' graph has been used up by an earlier call.
     """
     try:
-        features.backward(update)
+        torch.autograd.backward(features, updates)
     except RuntimeError as error:
         if "second time" not in str(error):
             raise

@@ -6,7 +6,7 @@ turns the update of a bad batch into zeros, and raises when the engine synchroni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.engine.batch import Batch
-from bayesagg_pyro.engine.settings import check_names
+from bayesagg_pyro.engine.batch import Batch, Group
+from bayesagg_pyro.engine.layout import Source
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, NumericalError, SettingError
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Deferred
 
 __all__ = ["Validation", "blaming_weights", "require_finite"]
@@ -47,36 +46,27 @@ class Validation:
             self.mode == "auto" and isinstance(features, Tensor) and features.device.type != "cpu"
         )
 
-    def parse(
-        self, heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, RawTargets]
-    ) -> Batch:
+    def parse(self, sources: Sequence[Source]) -> Batch:
         """The batch with parsed targets, and for deferred validation a flag on the device.
 
-        Heads that `targets` leaves out have no label in this batch.
+        Heads without targets have no label in this batch.
 
         Raises:
-            ShapeError, DtypeError, DeviceError, TaskError: always at once.
+            ShapeError, DtypeError, DeviceError: always at once.
             NonFiniteError, SettingError: for bad values, unless deferred.
         """
-        now = not self.defers(features)
-        check_names(targets, heads, all_of_them=False)
-        parsed: dict[str, Targets] = {}
-        for name, head in heads.items():
-            head.check_features(features, values=now)
-            parsed[name] = (
-                head.parse_targets(targets[name], len(features), validate=now)
-                if name in targets
-                else head.unlabelled(len(features))
-            )
+        now = not self.defers(sources[0].features)
+        groups = tuple(_group(source, now) for source in sources)
         if now:
-            return Batch(features, parsed)
-        good = features.detach().isfinite().all()
-        for name, head in heads.items():
-            good = good & head.valid(parsed[name])
-            weight = parsed[name].weight
-            if weight is not None:
-                good = good & (weight.isfinite() & (weight >= 0)).all()
-        return Batch(features, parsed, Deferred(good, self.note))
+            return Batch(groups)
+        good = torch.ones((), dtype=torch.bool, device=groups[0].features.device)
+        for source, group in zip(sources, groups, strict=True):
+            good = good & group.features.isfinite().all()
+            for name, targets in group.targets.items():
+                good = good & source.heads[name].valid(targets)
+                if targets.weight is not None:
+                    good = good & (targets.weight.isfinite() & (targets.weight >= 0)).all()
+        return Batch(groups, Deferred(good, self.note))
 
     def note(self, good: Tensor) -> None:
         """Remember a batch's flag, to raise if it is not set."""
@@ -101,6 +91,32 @@ class Validation:
         """Drop what was found."""
         if self._bad is not None:
             self._bad.zero_()
+
+
+def _group(source: Source, now: bool) -> Group:
+    """Features off the graph and parsed targets; values are looked at if `now`."""
+    features = source.features
+    parsed: dict[str, Targets] = {}
+    for name, head in source.heads.items():
+        head.check_features(features, values=False)
+        parsed[name] = (
+            head.parse_targets(source.targets[name], len(features), validate=now)
+            if name in source.targets
+            else head.unlabelled(len(features))
+        )
+    features = _labelled(features.detach(), list(parsed.values()), now)
+    if now:
+        next(iter(source.heads.values())).check_features(features)
+    return Group(features, parsed)
+
+
+def _labelled(features: Tensor, targets: Sequence[Targets], now: bool) -> Tensor:
+    """Features with zeros in rows where no head has a label, such as padding, which may be NaN."""
+    masks = [one.mask for one in targets if one.mask is not None]
+    if len(masks) < len(targets) or (now and linalg.all_finite(features)):
+        return features
+    labelled = torch.stack([mask.any(1) for mask in masks]).any(0)
+    return torch.where(labelled[:, None], features, 0.0)
 
 
 def require_finite(

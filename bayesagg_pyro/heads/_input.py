@@ -107,16 +107,14 @@ def parse_targets(
     if kind == "class" or counts or values.dtype in _UNSIGNED:
         values = values.long()  # what indexing takes, and wide enough to be kept beside others
     if mask is not None:
-        mask = _columns(owner, mask, batch, tasks, "the mask")
+        mask = _columns(owner, _for_all(mask, batch, tasks), batch, tasks, "the mask")
         if mask.dtype != torch.bool:
             raise DtypeError(
                 f"{owner}: the mask must be bool (True: observed), not {mask.dtype}; the weight of "
                 "examples comes third, as in (values, None, weight)"
             )
     if weight is not None:
-        if isinstance(weight, Tensor) and weight.shape == (batch,):
-            weight = weight[:, None].expand(batch, tasks)
-        weight = _columns(owner, weight, batch, tasks, "the weight")
+        weight = _columns(owner, _for_all(weight, batch, tasks), batch, tasks, "the weight")
         if not weight.is_floating_point():
             raise DtypeError(f"{owner}: the weight must be floating point, not {weight.dtype}")
     if nan_missing:
@@ -190,6 +188,13 @@ def check_finite(owner: str, targets: Targets) -> None:
         else ""
     )
     raise NonFiniteError(f"{owner}: target of task {task}, example {example}, is {bad}{remedy}")
+
+
+def _for_all(part: object, batch: int, tasks: int) -> object:
+    """One value for each example, [B], as that of all its tasks."""
+    if isinstance(part, Tensor) and part.shape == (batch,):
+        return part[:, None].expand(batch, tasks)
+    return part
 
 
 def _columns(owner: str, tensor: object, batch: int, tasks: int, what: str) -> Tensor:

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads
 from bayesagg_pyro.engine import processes
-from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.batch import Batch, Group
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.errors import ShapeError, StateError
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Deferred
 
 SIZES = [2, 4, 1]
+CPU = torch.device("cpu")
 
 
 class Threads:
@@ -106,25 +107,30 @@ def shares(rng: torch.Generator, *, flag: bool = False) -> list[Batch]:
             "c": Targets(labels, None, weight[:, :1] if weight is not None else None),
         }
         validity = Deferred(torch.tensor(True)) if flag else CHECKED
-        found.append(Batch(draw(size, 3), targets, validity))
+        found.append(Batch((Group(draw(size, 3), targets),), validity))
     return found
+
+
+def features(batch: Batch) -> Tensor:
+    (group,) = batch.groups
+    return group.features
 
 
 def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Generator) -> None:
     parts = shares(rng)
-    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
-    values = torch.cat([part.targets["r"].values.double() for part in parts])
+    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parts[i]))
+    values = torch.cat([part.targets("r").values.double() for part in parts])
     mask = torch.ones(sum(SIZES), 2, dtype=torch.bool)
-    mask[2:6] = parts[1].targets["r"].mask
+    mask[2:6] = parts[1].targets("r").mask
     weight = torch.ones(sum(SIZES), 1, dtype=torch.float64)
-    weight[6:] = parts[2].targets["c"].weight
+    weight[6:] = parts[2].targets("c").weight
     for rank, batch in enumerate(found):
         assert isinstance(batch, Batch), batch
-        assert torch.equal(batch.features, torch.cat([part.features for part in parts]))
-        assert torch.equal(batch.features[batch.rows], parts[rank].features)
+        assert torch.equal(features(batch), torch.cat([features(part) for part in parts]))
+        assert torch.equal(features(batch)[batch.groups[0].rows], features(parts[rank]))
         assert batch.processes == 3
         assert batch.validity is CHECKED
-        regression, labels = batch.targets["r"], batch.targets["c"]
+        regression, labels = batch.targets("r"), batch.targets("c")
         assert torch.equal(regression.values, values)
         assert regression.mask is not None
         assert regression.mask.dtype == torch.bool
@@ -136,13 +142,13 @@ def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Gen
         assert labels.weight is not None
         assert torch.equal(labels.weight, weight)
         update = torch.randn(sum(SIZES), 3, generator=rng)
-        assert torch.equal(batch.own(update), 3 * update[batch.rows])
+        assert torch.equal(batch.own([update])[0], 3 * update[batch.groups[0].rows])
 
 
 def test_one_bad_share_makes_the_whole_batch_bad(threads: Threads, rng: torch.Generator) -> None:
     parts = shares(rng, flag=True)
-    parts[1] = Batch(parts[1].features, parts[1].targets, Deferred(torch.tensor(False)))
-    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
+    parts[1] = Batch(parts[1].groups, Deferred(torch.tensor(False)))
+    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parts[i]))
     assert [bool(batch.validity.flag) for batch in found] == [False] * 3
     assert all(batch.validity.flag.dtype == torch.bool for batch in found)
 
@@ -151,8 +157,8 @@ def test_features_of_different_dtypes_are_refused_by_all(
     threads: Threads, rng: torch.Generator
 ) -> None:
     parts = shares(rng)
-    parts[2] = Batch(parts[2].features.double(), parts[2].targets)
-    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parts[i]))
+    parts[2] = parts[2].mapped(torch.Tensor.double)
+    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parts[i]))
     for error in found:
         assert isinstance(error, StateError)
         assert "['torch.float32', 'torch.float32', 'torch.float64']" in str(error)
@@ -169,7 +175,7 @@ def test_a_refused_share_is_told_to_the_others(
             raise ShapeError("of this share")
         return parts[rank]
 
-    found = threads.run(lambda i: Processes(True).whole(parts[i].features, lambda: parse(i)))
+    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parse(i)))
     for rank, error in enumerate(found):
         assert isinstance(error, ShapeError if rank == bad else StateError)
         assert ("of this share" if rank == bad else f"process {bad} refused") in str(error)
@@ -179,7 +185,7 @@ def test_who_wants_none_of_it_is_alone(threads: Threads, rng: torch.Generator) -
     part = shares(rng)[0]
     assert Processes(False).count == 1
     assert Processes(True).count == 3
-    assert Processes(False).whole(part.features, lambda: part) is part
+    assert Processes(False).whole(CPU, lambda: part) is part
 
 
 def test_all_start_from_the_first_ones_weights_and_randomness(threads: Threads) -> None:

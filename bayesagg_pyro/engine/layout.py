@@ -1,0 +1,270 @@
+"""Features of any shape as rows [examples, d], and what comes of rows in the features' shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro._torch_distribution import TorchDistribution
+from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+
+__all__ = ["InLayout", "Layout", "Source", "check_axis", "read"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the features of each example lie in a tensor.
+
+    Attributes:
+        others: sizes of the other axes, whose product is the number of examples.
+        axis: which of the tensor's axes holds the features, from 0.
+    """
+
+    others: torch.Size
+    axis: int
+
+    @classmethod
+    def of(cls, features: Tensor, axis: int) -> Layout:
+        """That of features with this axis, which may count from the end; [B, d] has the second.
+
+        Raises:
+            ShapeError: if there is no such axis, or no other.
+        """
+        dims = features.ndim
+        if dims == 2:
+            axis = 1
+        elif dims < 2 or not -dims < axis < dims:
+            raise ShapeError(
+                f"features of shape {list(features.shape)} have no axis {axis} beside one of "
+                "examples; BayesAgg(..., feature_axis=) says which axis the features are on"
+            )
+        axis %= dims
+        return cls(features.shape[:axis] + features.shape[axis + 1 :], axis)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tensor is [examples, d] already."""
+        return len(self.others) == 1
+
+    def check(self, head: Head, features: Tensor) -> None:
+        """Refuse features that are not as wide as the head's.
+
+        Raises:
+            ShapeError: naming the head.
+        """
+        size = features.shape[self.axis]
+        if size != head.in_features:
+            raise ShapeError(
+                f"head {head.site!r}: features of shape {list(features.shape)} have {size} entries "
+                f"on axis {self.axis}, the head needs {head.in_features}; BayesAgg(..., "
+                "feature_axis=) says which axis the features are on"
+            )
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """Examples first: [..., d, ...] as [examples, d]; a view where the memory allows it."""
+        if self.plain:
+            return tensor
+        return tensor.movedim(self.axis, -1).reshape(-1, tensor.shape[self.axis])
+
+    def back(self, rows: Tensor, *, leading: int = 0) -> Tensor:
+        """Rows [..., examples, *own] with their own axes where the features' axis was.
+
+        Args:
+            rows: [..., examples, *own].
+            leading: number of axes in front, as of draws.
+        """
+        if self.plain:
+            return rows
+        apart: Tensor = rows.unflatten(leading, self.others)
+        own = apart.ndim - leading - len(self.others)
+        start = leading + len(self.others)
+        return apart.movedim(
+            tuple(range(start, start + own)),
+            tuple(range(leading + self.axis, leading + self.axis + own)),
+        )
+
+    def targets(self, owner: str, targets: RawTargets, tasks: int) -> RawTargets:
+        """Values, mask and weight as [examples, tasks], or [examples] where they are for all tasks.
+
+        Args:
+            owner: who speaks in an error.
+            targets: what the user passed: tensors of the features' shape with the tasks where the
+                features are, or without that axis.
+            tasks: of the head.
+
+        Raises:
+            ShapeError: for other shapes.
+        """
+        if isinstance(targets, Parsed):  # of rows
+            return targets
+        if isinstance(targets, Tensor):
+            return self._part(owner, "targets", targets, tasks)
+        if isinstance(targets, tuple | list) and 2 <= len(targets) <= 3:
+            parts: Any = [
+                self._part(owner, what, part, tasks) if isinstance(part, Tensor) else part
+                for what, part in zip(("targets", "the mask", "the weight"), targets, strict=False)
+            ]
+            return Targets(*parts) if isinstance(targets, Targets) else tuple(parts)
+        return targets  # the head says what is wrong with it
+
+    def _part(self, owner: str, what: str, part: Tensor, tasks: int) -> Tensor:
+        for_all = tasks == 1 or what != "targets"
+        if for_all and part.shape == self.others:
+            return part.reshape(-1)
+        wanted = [*self.others[: self.axis], tasks, *self.others[self.axis :]]
+        if list(part.shape) != wanted:
+            raise ShapeError(
+                f"{owner}: {what} must have the features' shape with the tasks in place of the "
+                f"features, {wanted}"
+                + (f", or without that axis, {list(self.others)}" if for_all else "")
+                + f"; not {list(part.shape)}"
+            )
+        return self.rows(part)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Features that some heads read, with what the user gave as their targets.
+
+    Attributes:
+        features: [B, d], on the backbone's graph.
+        heads: {name: head}, those that read them.
+        targets: {name: raw targets of those rows}, of the heads that have any.
+    """
+
+    features: Tensor
+    heads: Mapping[str, Head]
+    targets: Mapping[str, RawTargets]
+
+
+def read(
+    features: Tensor, targets: Mapping[str, RawTargets], heads: Mapping[str, Head], axis: int
+) -> list[Source]:
+    """What a user passed, as rows.
+
+    Args:
+        features: [B, d], or with more axes.
+        targets: {name: targets}.
+        heads: {name: head}.
+        axis: of the features.
+
+    Raises:
+        ShapeError: if features or targets have another shape.
+    """
+    if not isinstance(features, Tensor) or features.ndim < 2:  # heads say what is wrong with it
+        return [Source(features, heads, targets)]
+    layout = Layout.of(features, axis)
+    if layout.plain:
+        return [Source(features, heads, targets)]
+    found: dict[str, RawTargets] = {}
+    for name, head in heads.items():
+        layout.check(head, features)
+        if name in targets:
+            found[name] = layout.targets(f"head {head.site!r}", targets[name], head.tasks)
+    return [Source(layout.rows(features), heads, found)]
+
+
+def check_axis(axis: Any) -> None:
+    """Refuse an axis of the features that is none.
+
+    Raises:
+        SettingError: for what is no integer, and for 0, the axis of the batch.
+    """
+    if not isinstance(axis, int) or isinstance(axis, bool) or axis == 0:
+        raise SettingError(
+            f"feature_axis must be an integer other than 0, the axis of the batch, not {axis!r}"
+        )
+
+
+class InLayout(TorchDistribution):
+    """A predictive distribution in the shape of the features: tasks or classes on their axis.
+
+    Args:
+        rows: the distribution of the rows, batch shape [examples, tasks]; kept under this name.
+        layout: of the features.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
+
+    def __init__(self, rows: Any, layout: Layout) -> None:
+        self.rows = rows
+        self._layout = layout
+        sizes = [*layout.others]
+        sizes.insert(layout.axis, rows.batch_shape[-1])
+        super().__init__(torch.Size(sizes), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """That of the rows."""
+        return self.rows.support
+
+    @property
+    def mean(self) -> Tensor:
+        """E[y]."""
+        return self._layout.back(self.rows.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Var y."""
+        return self._layout.back(self.rows.variance)
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        """Var E[y | w], where the distribution of the rows has it."""
+        return self._layout.back(self.rows.epistemic_variance)
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        """E Var[y | w], where the distribution of the rows has it."""
+        return self._layout.back(self.rows.aleatoric_variance)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities; of several classes with tasks and classes on the features' axis."""
+        return self._layout.back(self.rows.probs)
+
+    @property
+    def logits(self) -> Tensor:
+        """Their logits, in the same shape."""
+        return self._layout.back(self.rows.logits)
+
+    def entropy(self) -> Tensor:
+        """Of each example and task."""
+        return self._layout.back(self.rows.entropy())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of targets in the features' shape; draws of them in front."""
+        return self._through(self.rows.log_prob, value)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(Y ≤ y)."""
+        return self._through(self.rows.cdf, value)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantiles at levels."""
+        return self._through(self.rows.icdf, value)
+
+    def sample(self, sample_shape: Any = (), **how: Any) -> Tensor:
+        """Draw targets; further arguments as the distribution of the rows takes them."""
+        shape = torch.Size(sample_shape)
+        return self._layout.back(self.rows.sample(shape, **how), leading=len(shape))
+
+    def _through(self, function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
+        if not isinstance(value, Tensor) or value.ndim == 0:
+            return self._layout.back(function(value))
+        if self.batch_shape[self._layout.axis] == 1 and value.shape == self._layout.others:
+            value = value.unsqueeze(self._layout.axis)
+        front = value.ndim - len(self.batch_shape)
+        if front < 0 or value.shape[front:] != self.batch_shape:
+            raise ShapeError(
+                f"the predictive distribution is of shape {list(self.batch_shape)}, values must "
+                f"be so too, with any axes in front, not {list(value.shape)}"
+            )
+        rows = value.movedim(front + self._layout.axis, -1).flatten(front, -2)
+        return self._layout.back(function(rows), leading=front)
