@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-__all__ = ["lasting_property", "plain", "seeded"]
+# Decorates calls that torch.compile makes as they are, between the graphs of what is around them.
+# `torch.compiler.disable` does the same, and imports the compiler (seconds) with this package.
+from torch._compile import _disable_dynamo as uncompiled
+
+__all__ = ["lasting_property", "plain", "seeded", "uncompiled"]
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
-from bayesagg_pyro._modes import plain
+from bayesagg_pyro._modes import plain, uncompiled
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch, Batches, show
@@ -19,6 +20,7 @@ from bayesagg_pyro.engine.layout import InLayout, Layout, check_axis, read
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.engine.settings import (
     Settled,
+    active,
     check_aggregation,
     check_estimators,
     check_graph,
@@ -33,6 +35,7 @@ from bayesagg_pyro.engine.slot import Slot, reported_dtype
 from bayesagg_pyro.engine.step import bayesian_step, finite_losses, into_backbone, warmup_step
 from bayesagg_pyro.engine.streams import streams
 from bayesagg_pyro.engine.transaction import (
+    Undo,
     all_or_nothing,
     of_aggregation,
     of_attributes,
@@ -168,15 +171,30 @@ class BayesAgg(nn.Module):
 
     # -- training --------------------------------------------------------------------------------
 
-    def backward(self, features: Tensor, targets: Mapping[str, RawTargets]) -> dict[str, Tensor]:
+    @uncompiled
+    def backward(
+        self,
+        features: Tensor,
+        targets: Mapping[str, RawTargets],
+        *,
+        collect: bool = True,
+        retain_graph: bool = False,
+        scaler: GradScaler | None = None,
+    ) -> dict[str, Tensor]:
         """Add this batch's update to the `.grad` of the backbone (and of heads that learn).
 
         Args:
-            features: [B, d], or with more axes (`feature_axis`), attached to the backbone's graph,
-                which is freed.
+            features: [B, d], or with more axes (`feature_axis`), attached to the backbone's graph.
             targets: {name: [B, tasks]}; (values, mask) where targets are missing. A head that is
                 left out has no label in this batch. Where no head has one (padding), features may
                 be anything.
+            collect: whether the batch counts. Without, gradients are added and `info` is set, and
+                all else stays as it was: priors, statistics, posteriors held and their age, random
+                states, what the aggregation remembers. For optimisers that look at a batch more
+                than once.
+            retain_graph: keep the backbone's graph for further losses.
+            scaler: multiplies the gradients of backbone and heads alike, for `scaler.unscale_`,
+                `scaler.step` and `scaler.update` to be called as after `scaler.scale(loss)`.
 
         Returns:
             {name: [tasks]}: mean of each task's loss over its observed examples, at the weights
@@ -188,14 +206,18 @@ class BayesAgg(nn.Module):
             StateError: if the features carry no graph, or no prior exists yet.
         """
         check_graph(features)
+        scaler = active(scaler)
         batch, rows = self._parse(features, targets)
-        return self._take(batch, partial(into_backbone, rows))
+        deliver = partial(into_backbone, rows, retain_graph=retain_graph)
+        return self._take(batch, deliver, collect, scaler)
 
+    @uncompiled
     def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
         with plain(), self._whole(step=True):
             self._collect(self._checked(features, targets))
 
+    @uncompiled
     def update_prior(self, batches: Batches | None = None) -> None:
         """End of an epoch: make each head's next prior from what was collected, and clear that.
 
@@ -218,6 +240,7 @@ class BayesAgg(nn.Module):
             elif self._epochs == self.warmup_epochs:
                 self.start_bayes()
 
+    @uncompiled
     def refit(self, batches: Batches) -> None:
         """Make every head's posterior for the weights as they are now, from these data alone.
 
@@ -329,34 +352,48 @@ class BayesAgg(nn.Module):
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _take(self, batch: Batch, deliver: Callable[[list[Tensor]], None]) -> dict[str, Tensor]:
+    def _take(
+        self,
+        batch: Batch,
+        deliver: Callable[[list[Tensor]], None],
+        collect: bool,
+        scaler: GradScaler | None,
+    ) -> dict[str, Tensor]:
         """A step of the heads, and of the backbone, as a whole or not at all; the losses.
 
         Args:
             batch: checked.
             deliver: hands the updates of this process's features, [B, d] for each group, to the
                 backbone; called last, after everything of the engine's own.
+            collect: see `backward`.
+            scaler: see `backward`.
         """
-        observer = self.observer if self.training else None
+        observer = self.observer if self.training and collect else None
         keep = self.keep_gradients or (observer is not None and observer.wants())
+        moved = [] if collect else self._moved_by_steps()
         # Heads and backward stay exact under autocast.
         device = batch.groups[0].features.device.type
         with torch.autocast(device, enabled=False), self._whole(step=True):
-            updates, info = self._step(batch, keep)
+            updates, info = self._step(batch, keep=keep, hold=collect, scaler=scaler)
             self.info = info
-            if self.training:  # without what turned out to overflow
-                self._collect(batch)
-            for slot in self._slots.values():
-                slot.weight_then = None
+            if collect:
+                if self.training:  # without what turned out to overflow
+                    self._collect(batch)
+                for slot in self._slots.values():
+                    slot.weight_then = None
+            for undo in moved:
+                undo()
             deliver(batch.own(updates))
         if observer is not None:
             observer.passed(info)
             self.info = info if self.keep_gradients else info.light()
         return info.losses
 
-    def _step(self, batch: Batch, keep: bool) -> tuple[list[Tensor], StepInfo]:
+    def _step(
+        self, batch: Batch, *, keep: bool, hold: bool, scaler: GradScaler | None
+    ) -> tuple[list[Tensor], StepInfo]:
         if self.warmup:
-            return warmup_step(self._slots.values(), batch, keep=keep)
+            return warmup_step(self._slots.values(), batch, keep=keep, scaler=scaler)
         self.priors()
         return bayesian_step(
             self._slots.values(),
@@ -365,6 +402,8 @@ class BayesAgg(nn.Module):
             scale=self._scale(sum(slot.head.tasks for slot in self._slots.values())),
             memory=None if keep else self.working_memory,
             keep=keep,
+            hold=hold,
+            scaler=scaler,
         )
 
     def _parse(
@@ -438,9 +477,12 @@ class BayesAgg(nn.Module):
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return nullcontext()
         undo = [of for slot in self._slots.values() for of in slot.undo(step=step)]
+        return all_or_nothing([*undo, *self._moved_by_steps(), of_attributes(self)])
+
+    def _moved_by_steps(self) -> list[Undo]:
+        """What puts back what every step moves on, whether its batch counts or not."""
         drawn_from = [self.generator, *(slot.generator for slot in self._slots.values())]
-        undo += of_generators(drawn_from), of_aggregation(self.aggregation), of_attributes(self)
-        return all_or_nothing(undo)
+        return [of_generators(drawn_from), of_aggregation(self.aggregation)]
 
     def _scale(self, tasks: int) -> float:
         if self.scale == self.aggregation.scale:

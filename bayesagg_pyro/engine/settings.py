@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.errors import (
@@ -23,6 +24,7 @@ from bayesagg_pyro.posteriors import Posterior
 
 __all__ = [
     "Settled",
+    "active",
     "check_aggregation",
     "check_estimators",
     "check_graph",
@@ -177,6 +179,19 @@ def check_graph(features: Tensor) -> None:
             "the features need no gradient: pass the backbone's output itself, not detached and "
             "not from torch.no_grad(), and leave the backbone's parameters trainable"
         )
+
+
+def active(scaler: GradScaler | None) -> GradScaler | None:
+    """A gradient scaler, None for one that is not enabled.
+
+    Raises:
+        DtypeError: for what is no scaler.
+    """
+    if scaler is None:
+        return None
+    if not isinstance(scaler, GradScaler):
+        raise DtypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
+    return scaler if scaler.is_enabled() else None
 
 
 def per_head(

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.engine.batch import Batch
@@ -33,6 +34,8 @@ def bayesian_step(
     scale: float,
     memory: int | None,
     keep: bool,
+    hold: bool = True,
+    scaler: GradScaler | None = None,
 ) -> tuple[list[Tensor], StepInfo]:
     """The aggregated direction, for the backbone; the losses' gradient, for heads that learn.
 
@@ -43,6 +46,8 @@ def bayesian_step(
         scale: factor on the aggregated direction.
         memory: bytes above which temporaries are cut into chunks; None for never.
         keep: whether the info holds what passed between the stages.
+        hold: whether later steps may use the posteriors.
+        scaler: of all gradients.
     """
     inner = batch.mapped(lambda h: h.to(reported_dtype(h)))  # moments need float32's range at least
     with torch.no_grad(), blaming_weights(slots):
@@ -52,34 +57,40 @@ def bayesian_step(
         ]
         grad, result, weights = aggregate(aggregation, heads, memory)
         (group,) = batch.groups
-        updates = [(result.direction * (scale / len(group.features))).to(group.features.dtype)]
+        updates = [result.direction * (scale / len(group.features))]
+        if not scaler:
+            updates = [update.to(group.features.dtype) for update in updates]
     require_finite(batch, slots, "the update", updates, lambda: _not_finite(heads, grad))
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
-        _descend([slot for slot in slots if slot.descends], batch, losses)
-    for one in heads:
-        one.hold(batch.validity)
+        _descend([slot for slot in slots if slot.descends], batch, losses, scaler)
+    if hold:
+        for one in heads:
+            one.hold(batch.validity)
     info = describe(batch.reported(losses), heads, weights, scale)
     if keep:
         priors = {one.slot.name: one.prior for one in heads}
         posteriors = {one.slot.name: one.posterior for one in heads}
         stages = Stages(inner.groups[0].features, inner.groups[0].targets, priors, posteriors)
         info = replace(info, gradients=grad, aggregated=result, stages=stages)
-    return [batch.validity.keep(update, 0.0) for update in updates], info
+    updates = [batch.validity.keep(update, 0.0) for update in updates]
+    return _delivered(updates, batch, scaler), info
 
 
 def warmup_step(
-    slots: Collection[Slot], batch: Batch, *, keep: bool
+    slots: Collection[Slot], batch: Batch, *, keep: bool, scaler: GradScaler | None = None
 ) -> tuple[list[Tensor], StepInfo]:
     """Gradient of the summed losses, for backbone and heads; arguments as for `bayesian_step`."""
-    inner = batch.mapped(lambda h: h.detach().requires_grad_())
+    inner = batch.mapped(lambda h: h.to(reported_dtype(h))) if scaler else batch
+    inner = inner.mapped(lambda h: h.detach().requires_grad_())
     losses = finite_losses(slots, inner, warmup=True)
     leaves = [group.features for group in inner.groups]
-    updates = _descend(slots, batch, losses, *leaves)
+    found = _descend(slots, batch, losses, scaler, *leaves)
     stages = Stages(batch.groups[0].features, batch.groups[0].targets) if keep else None
     info = StepInfo(bayesian=False, losses=batch.reported(losses), stages=stages)
-    pairs = zip(leaves, updates, strict=True)
-    return [torch.zeros_like(h) if update is None else update for h, update in pairs], info
+    pairs = zip(leaves, found, strict=True)
+    updates = [torch.zeros_like(h) if update is None else update for h, update in pairs]
+    return _delivered(updates, batch, scaler), info
 
 
 def finite_losses(slots: Collection[Slot], batch: Batch, *, warmup: bool) -> dict[str, Tensor]:
@@ -96,27 +107,38 @@ def finite_losses(slots: Collection[Slot], batch: Batch, *, warmup: bool) -> dic
     return losses
 
 
-def into_backbone(features: Sequence[Tensor], updates: Sequence[Tensor]) -> None:
+def into_backbone(
+    features: Sequence[Tensor], updates: Sequence[Tensor], *, retain_graph: bool = False
+) -> None:
     """Propagate the updates of the features in one pass, so that they may share a graph.
+
+    Args:
+        features: [B, d] for each group, attached.
+        updates: of the same shapes.
+        retain_graph: as for `torch.Tensor.backward`.
 
     Raises:
         StateError: if the features' graph has been used up by an earlier call.
     """
     try:
-        torch.autograd.backward(features, updates)
+        torch.autograd.backward(features, updates, retain_graph=retain_graph)
     except RuntimeError as error:
         if "second time" not in str(error):
             raise
         raise StateError(
-            "these features have been through backward() already, which frees their graph; "
-            "compute them anew for each call"
+            "these features have been through a backward pass already, which frees their graph; "
+            "compute them anew for each call, or give retain_graph=True to the one before"
         ) from error
 
 
 def _descend(
-    slots: Collection[Slot], batch: Batch, losses: Mapping[str, Tensor], *inputs: Tensor
+    slots: Collection[Slot],
+    batch: Batch,
+    losses: Mapping[str, Tensor],
+    scaler: GradScaler | None,
+    *inputs: Tensor,
 ) -> list[Tensor | None]:
-    """Add the gradient of the summed losses to the heads' `.grad`; give that of `inputs`.
+    """Add the gradient of the summed losses to the heads' `.grad`, scaled; give that of `inputs`.
 
     A finite loss may have a gradient that is not. For a bad batch all are 0.
     """
@@ -138,10 +160,22 @@ def _descend(
     require_finite(batch, slots, "the loss's gradient", there, suspects)
     kept: list[Tensor | None] = [None if g is None else batch.validity.keep(g, 0.0) for g in found]
     own = kept[len(inputs) :]
-    pairs = [(w, g) for w, g in zip(learned, own, strict=True) if g is not None]
+    each = zip(learned, own, strict=True)
+    pairs = [(w, _scaled(g, scaler)) for w, g in each if g is not None]
     if pairs:  # as autograd does, with all hooks on the weights
         torch.autograd.backward([w for w, _ in pairs], [g for _, g in pairs])
     return kept[: len(inputs)]
+
+
+def _delivered(updates: Iterable[Tensor], batch: Batch, scaler: GradScaler | None) -> list[Tensor]:
+    """Updates as the backbone takes them, scaled before they are rounded to the features' dtype."""
+    pairs = zip(updates, batch.groups, strict=True)
+    return [_scaled(update, scaler).to(group.features.dtype) for update, group in pairs]
+
+
+def _scaled(gradient: Tensor, scaler: GradScaler | None) -> Tensor:
+    """A finite gradient, times the scale; if it overflows by that, the scaler will notice."""
+    return gradient if scaler is None else scaler.scale(gradient)
 
 
 @contextmanager
