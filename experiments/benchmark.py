@@ -22,7 +22,8 @@ from experiments.settings import Settings
 
 __all__ = ["Batch", "Benchmark", "Data", "Figures", "Meter", "Split", "Task", "Values"]
 
-Targets = dict[str, Tensor]
+Targets = dict[str, Any]
+"""As heads take them: a tensor, or (values, mask) where some are missing."""
 Values = Sequence["float | None"]
 """A metric per task; None where the split cannot tell (no example of a class, say)."""
 Figures = Mapping[str, "float | None"]
@@ -32,7 +33,8 @@ Figures = Mapping[str, "float | None"]
 class Batch(NamedTuple):
     """One batch: what the backbone takes, and targets as the heads take them, in the same order.
 
-    Targets are ``{head: [B, tasks]}``: numbers, 0 or 1, or class indices (int64).
+    Targets are ``{head: [B, tasks]}``: numbers, 0 or 1, or class indices (int64); or (values, mask)
+    of them, where some are missing. B is the number of rows of the backbone's features.
     """
 
     inputs: Any
@@ -58,7 +60,7 @@ class Split(Protocol):
 class Meter(Protocol):
     """Sums up one pass over a split in constant memory."""
 
-    def update(self, predictions: Targets, targets: Targets) -> None:
+    def update(self, predictions: dict[str, Tensor], targets: Targets) -> None:
         """Take in a batch: the heads' outputs, and targets, in the units of training."""
 
     def compute(self) -> Values:
@@ -85,14 +87,14 @@ class Data:
     train: Split
     validation: Split
     test: Split
-    constants: Targets
+    constants: dict[str, Tensor]
     meter: Callable[[], Meter]
     about: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a benchmark.
+    """One task of a benchmark, or one of several metrics that a task is measured by.
 
     Attributes:
         name: Short name, unique in its benchmark; used in files.
@@ -121,6 +123,7 @@ class Benchmark(ABC):
         score_name: Name of what :meth:`score` gives, in per cent.
         default_settings: The paper's.
         smallest_batch: Examples that a training step needs; batch normalisation needs two.
+        watched: Examples whose weights are watched over training; fewer where one has many rows.
         method_options: The paper's options of methods for this benchmark, where they differ from
             the methods' own defaults: ``{method: {option: value}}``.
         grid: The values that the paper searched, ``{option of bayesagg: values}``.
@@ -136,6 +139,7 @@ class Benchmark(ABC):
     score_name: ClassVar[str] = "Δm"
     default_settings: ClassVar[Settings] = Settings()
     smallest_batch: ClassVar[int] = 1
+    watched: ClassVar[int] = 20
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
     places: ClassVar[frozenset[str]] = frozenset()
@@ -145,6 +149,11 @@ class Benchmark(ABC):
     @abstractmethod
     def tasks(self) -> Sequence[Task]:
         """The tasks, heads in their order and tasks of a head in theirs."""
+
+    @property
+    def losses(self) -> Sequence[str]:
+        """Names of what is trained, likewise: the tasks unless they are measured otherwise."""
+        return [task.name for task in self.tasks]
 
     @abstractmethod
     def load(self, device: torch.device) -> Data:

@@ -50,9 +50,10 @@ def evaluate_constant(data: Data, split: Split, batch_size: int) -> Measured:
 
 def _constant(data: Data, batch: Batch) -> dict[str, Tensor]:
     """``data.constants`` as the outputs for every example of ``batch``."""
+    values = {name: t if isinstance(t, Tensor) else t[0] for name, t in batch.targets.items()}
     return {
         name: data.constants[name].to(target.device).expand(len(target), -1)
-        for name, target in batch.targets.items()
+        for name, target in values.items()
     }
 
 

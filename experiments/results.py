@@ -22,6 +22,7 @@ from experiments.reading import NUMBER, VALUE, fits, json_file
 __all__ = [
     "EPOCH",
     "OF_A_RUN",
+    "by_loss",
     "by_task",
     "check",
     "environment",
@@ -70,6 +71,7 @@ _RECORD: Final = {
     "method": {"name": str, "options": {"level?": (str, None)}},
     "settings": {"seed": int, "epochs": int, "batch_size": int},
     "tasks?": [_TASK],
+    "losses?": [str],
     "examples?": {"train": int},
     "data?": {
         "sizes?": {str: NUMBER},
@@ -99,8 +101,13 @@ _PACKAGES = (
 
 
 def by_task(benchmark: Benchmark, values: Values) -> dict[str, float | None]:
-    """``{task name: value}``."""
+    """``{task name: value}`` of metrics."""
     return {task.name: value for task, value in zip(benchmark.tasks, values, strict=True)}
+
+
+def by_loss(benchmark: Benchmark, values: Values) -> dict[str, float | None]:
+    """``{name: value}`` of losses."""
+    return dict(zip(benchmark.losses, values, strict=True))
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -218,7 +225,8 @@ def check(record: Mapping[str, Any], path: Path) -> None:
             raise ValueError(f"its best epoch has no metric of {', '.join(absent)}")
         stages = record.get("weights", ())
         rows = [row for s in stages for row in (s["applied"], *s["by_example"])]
-        if len(stages) > 3 or any(len(row) != len(names) for row in rows):
+        trained = len(record.get("losses", names))
+        if len(stages) > 3 or any(len(row) != trained for row in rows):
             raise ValueError("its weights are not those of its tasks at up to three epochs")
         if not all(stage["by_example"] for stage in stages):
             raise ValueError("its weights are of no example")

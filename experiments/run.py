@@ -63,7 +63,7 @@ class Run:
         backbone, heads = fresh()
         method = methods.make(self.method, backbone, heads, self.options, fresh=fresh)
         if isinstance(method, methods.Network):
-            method.tasks = tuple(task.name for task in self.benchmark.tasks)
+            method.tasks = tuple(self.benchmark.losses)
         return method
 
     def describe(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments import results
-from experiments.benchmark import Data
+from experiments.benchmark import Benchmark, Data
 from experiments.evaluation import Measured, evaluate, evaluate_constant
 from experiments.methods import Method
 from experiments.run import Run
@@ -37,6 +37,7 @@ def describe(run: Run, method: Method, data: Data) -> Record:
             "batch_size": benchmark.default_settings.batch_size,
         },
         "tasks": [dataclasses.asdict(task) for task in benchmark.tasks],
+        **_losses(benchmark),
         "metric": benchmark.metric,
         "single_task_source": benchmark.single_task_source,
         "score_name": benchmark.score_name,
@@ -85,6 +86,12 @@ def stages(weights: Sequence[Record]) -> list[Record]:
         }
         for stage in chosen
     ]
+
+
+def _losses(benchmark: Benchmark) -> Record:
+    """The names of what is trained, where they are not those of the tasks."""
+    names = list(benchmark.losses)
+    return {} if names == [task.name for task in benchmark.tasks] else {"losses": names}
 
 
 def _plain(value: Any) -> Any:

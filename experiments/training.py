@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bayesagg_pyro.diagnostics import Recorder
 from experiments import checkpoints, loggers, results, schedules, summary
-from experiments.benchmark import Batch, Values
+from experiments.benchmark import Batch
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -33,8 +34,8 @@ from models.files import finite, reason
 
 __all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
 
-_WEIGHT_EXAMPLES = 20
-_FRESH_EXAMPLES = 1000
+_WEIGHT_ROWS = 20
+_FRESH_TO_WATCHED = 50
 
 Record = dict[str, Any]
 
@@ -164,7 +165,8 @@ class Trainer:
         """Let a recorder watch the method; a resumed run drops records of steps to be redone."""
         train = self.data.train
         generator = torch.Generator().manual_seed(seed_of(self.run.settings.seed, "fresh"))
-        examples = next(iter(train.batches(_FRESH_EXAMPLES, generator)))
+        many = _FRESH_TO_WATCHED * self.run.benchmark.watched
+        examples = next(iter(train.batches(many, generator)))
         done = len(self.history) * train.steps(self.run.settings.batch_size)
         path = self.results.with_name(RECORD)
         try:
@@ -175,7 +177,7 @@ class Trainer:
     def _fixed_examples(self) -> Batch:
         """The same training examples for every run with this seed, to watch their weights."""
         generator = torch.Generator().manual_seed(seed_of(self.run.settings.seed, "watched"))
-        return next(iter(self.data.train.batches(_WEIGHT_EXAMPLES, generator)))
+        return next(iter(self.data.train.batches(self.run.benchmark.watched, generator)))
 
     def _epoch(self, epoch: int) -> None:
         settings, method = self.run.settings, self.method
@@ -204,18 +206,21 @@ class Trainer:
         data = self.data
         size = summary.evaluation_size(settings, self.device)
         measured = evaluate(method, data, data.validation, size)
-        self._require_finite(epoch, "training loss", done.losses)
-        self._require_finite(epoch, "validation metric", measured.values)
-        score = self.run.benchmark.score(measured.values, measured.figures)
+        benchmark = self.run.benchmark
+        losses = results.by_loss(benchmark, done.losses)
+        metrics = results.by_task(benchmark, measured.values)
+        self._require_finite(epoch, "training loss", losses)
+        self._require_finite(epoch, "validation metric", metrics)
+        score = benchmark.score(measured.values, measured.figures)
         self.schedule.step(score)
         record = {
             "epoch": epoch + 1,
             "phase": phase,
             "learning_rate": rate,
-            "train_loss": results.by_task(self.run.benchmark, done.losses),
-            "validation": results.by_task(self.run.benchmark, measured.values),
+            "train_loss": losses,
+            "validation": metrics,
             "figures": dict(measured.figures),
-            "delta_m": self.run.benchmark.delta_m(measured.values),
+            "delta_m": benchmark.delta_m(measured.values),
             "score": score,
             "effective_tasks": done.effective_tasks,
             "seconds": time.perf_counter() - began,
@@ -233,7 +238,7 @@ class Trainer:
             watched.append(
                 {
                     "epoch": epoch + 1,
-                    "by_example": weights.by_example.float().cpu(),
+                    "by_example": _thinned(weights.by_example).float().cpu(),
                     "applied": weights.applied.float().cpu(),
                 }
             )
@@ -258,11 +263,11 @@ class Trainer:
         if spent + self._longest > 60 * self._minutes:
             raise OutOfTime(epoch, self.run.settings.epochs, self.checkpoint)
 
-    def _require_finite(self, epoch: int, what: str, values: Values) -> None:
-        for task, value in zip(self.run.benchmark.tasks, values, strict=True):
+    def _require_finite(self, epoch: int, what: str, values: Mapping[str, float | None]) -> None:
+        for task, value in values.items():
             if value is not None and not math.isfinite(value):
                 raise DivergenceError(
-                    f"{what} of task {task.name} is {value} in epoch {epoch + 1}: training has "
+                    f"{what} of task {task} is {value} in epoch {epoch + 1}: training has "
                     "diverged; lower --lr, or change the method's settings"
                 )
 
@@ -324,3 +329,10 @@ class Trainer:
         }
         results.save(self.results, record)
         return record
+
+
+def _thinned(rows: Tensor) -> Tensor:
+    """Rows from all over, where there are too many to keep."""
+    if len(rows) <= _WEIGHT_ROWS:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, _WEIGHT_ROWS).long()]

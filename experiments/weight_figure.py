@@ -27,7 +27,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
     """
     stages = record["weights"]
     names = _STAGES[len(stages)]
-    symbols = [typeset(task["symbol"]) for task in record["tasks"]]
+    symbols = [typeset(symbol) for symbol in _symbols(record)]
     values = [np.asarray(stage["by_example"], dtype=float) for stage in stages]
     alike = all(_alike(value) for value in values)
     top = max(float(np.nanmax(value)) for value in values)
@@ -65,6 +65,13 @@ def weights(record: Mapping[str, Any]) -> Figure:
         grid[1, 0].set_ylabel("training example")
         figure.colorbar(image, ax=list(grid[1]), label="weight by example", aspect=25, pad=0.01)
     return figure
+
+
+def _symbols(record: Mapping[str, Any]) -> list[str]:
+    """Of what is weighed: the tasks, or the losses where tasks are measured in other ways."""
+    symbols = {task["name"]: task["symbol"] for task in record["tasks"]}
+    losses = record.get("losses", symbols)
+    return [symbols.get(name, name.replace("_", " ")) for name in losses]
 
 
 def _alike(values: np.ndarray) -> bool:

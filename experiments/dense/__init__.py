@@ -1,0 +1,1 @@
+"""Benchmarks with several targets in every pixel: segmentation, depth and surface normals."""

@@ -1,0 +1,187 @@
+"""What the dense benchmarks share: heads, targets and metrics of pixels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+
+from bayesagg_pyro import heads
+from bayesagg_pyro.heads import Head
+from experiments.benchmark import Benchmark, Data, Task
+from experiments.dense.augment import augmented
+from experiments.dense.metrics import DenseMeter, measures
+from experiments.dense.split import DenseSplit, Part, Statistics
+from experiments.errors import SettingsError
+from experiments.settings import Settings, require
+from models.errors import NetworkError
+from models.segnet import SegNet
+
+__all__ = ["HEADS", "Dense", "Pixels"]
+
+HEADS: Final = ("segmentation", "depth", "normal")
+
+_COLUMNS: Final = {"segmentation": 1, "depth": 1, "normal": 3}
+_STATISTICS_OF: Final = 100
+"""Training images whose targets say how to standardise; more would say the same."""
+
+
+@dataclass(frozen=True)
+class Dense(Benchmark):
+    """A benchmark with up to three targets in every pixel.
+
+    Heads are 1 × 1: linear in the features of a pixel. Segmentation is `Categorical`; depth is
+    `Gaussian` in the standardised logarithm, whose prediction is the median of the depth; normals
+    are three Gaussian tasks, one for each coordinate, and the metric makes unit vectors of their
+    predictions: half their squared error is 1 − cosine, of unit vectors.
+    """
+
+    metric: ClassVar[str] = "segmentation, depth and normals of pixels"
+    smallest_batch: ClassVar[int] = 1
+    watched: ClassVar[int] = 1
+    default_settings: ClassVar[Settings] = Settings(
+        epochs=200, batch_size=2, learning_rate=1e-4, schedule="steps", head_bias=True
+    )
+    method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "bayesagg": {
+            "pretrain": 5,
+            "power": 0.5,
+            "prior_variance": 1.0,
+            "resolution": "task",
+            "scale": "sum",
+        }
+    }
+    depth_unit: ClassVar[str] = "m"
+    inverse_depth: ClassVar[bool] = False
+    every_head: ClassVar[Sequence[str]] = HEADS
+
+    @property
+    @abstractmethod
+    def number_of_classes(self) -> int:
+        """How many classes there are."""
+
+    @property
+    def published(self) -> Sequence[float] | None:
+        """Metrics of single-task networks, of all heads in order; None if nobody knows."""
+        return None
+
+    @abstractmethod
+    def parts(self) -> tuple[Part, Part, Part]:
+        """Images for training, validation and test."""
+
+    @property
+    def own_heads(self) -> Sequence[str]:
+        """Names of the heads that are trained."""
+        only = self.options()["only"]
+        return self.every_head if only is None else (only,)
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The metrics; several belong to a head."""
+        return [
+            task
+            for task in measures(self.every_head, self.depth_unit, self.published)
+            if task.name in {own.name for own in measures(self.own_heads, self.depth_unit)}
+        ]
+
+    @property
+    def losses(self) -> Sequence[str]:
+        """Segmentation, depth, and the coordinates of the normals."""
+        return [
+            head if _COLUMNS[head] == 1 else f"{head}_{'xyz'[column]}"
+            for head in self.own_heads
+            for column in range(_COLUMNS[head])
+        ]
+
+    def load(self, device: torch.device) -> Data:
+        """Read the images, or render them.
+
+        Raises:
+            DataError: They are missing or damaged.
+        """
+        parts = self.parts()
+        source, rows = parts[0]
+        classes = self.number_of_classes
+        first = source.read(rows[:_STATISTICS_OF])
+        statistics = Statistics.of(first, classes)
+        change = partial(augmented, inverse_depth=self.inverse_depth)
+        train, validation, test = (
+            DenseSplit(*part, self.own_heads, statistics, device, change) for part in parts
+        )
+        constants = {
+            # One pixel in a million keeps the logarithm finite where a class does not occur.
+            "segmentation": statistics.classes.clamp(min=1e-6).log().float(),
+            "depth": torch.zeros(1),
+            "normal": statistics.normal,
+        }
+        mean, std = statistics.depth_mean, statistics.depth_std
+        return Data(
+            train,
+            validation,
+            test,
+            constants={head: constants[head] for head in self.own_heads},
+            meter=partial(DenseMeter, self.own_heads, classes, mean, std),
+            about={
+                "sizes": {
+                    "train": len(train),
+                    "validation": len(validation),
+                    "test": len(test),
+                },
+                "images": source.digest(),
+                "height": first.label.shape[-2],
+                "width": first.label.shape[-1],
+                "depth_log_mean": mean,
+                "depth_log_std": std,
+            },
+        )
+
+    def backbone(self) -> nn.Module:
+        """SegNet.
+
+        Raises:
+            SettingsError: There is none of that size.
+        """
+        options = self.options()
+        try:
+            return Pixels(SegNet(options["width"], options["levels"]))
+        except NetworkError as error:
+            raise SettingsError(str(error)) from error
+
+    def heads(self, bias: bool) -> dict[str, Head]:
+        """One head for each kind of target."""
+        width = self.options()["width"]
+        make: dict[str, Callable[[], Head]] = {
+            "segmentation": lambda: heads.Categorical(width, self.number_of_classes, bias=bias),
+            "depth": lambda: heads.Gaussian(width, tasks=1, bias=bias),
+            "normal": lambda: heads.Gaussian(width, tasks=3, bias=bias),
+        }
+        return {head: make[head]() for head in self.own_heads}
+
+    def _check(self, only: str | None, width: int, levels: int) -> None:
+        """Raise a ``SettingsError`` for options that all have."""
+        require(
+            only is None or only in self.every_head,
+            "only",
+            only,
+            f"give one of {', '.join(self.every_head)}, or leave it out",
+        )
+        require(width >= 1, "width", width, "give at least 1")
+        require(1 <= levels <= 5, "levels", levels, "give 1 to 5")
+
+
+class Pixels(nn.Module):
+    """A network whose features [B, d, H, W] are handed over as rows, [B · H · W, d]."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One row for each pixel."""
+        rows: Tensor = self.network(images).permute(0, 2, 3, 1).flatten(0, 2)
+        return rows

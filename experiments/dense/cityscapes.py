@@ -1,0 +1,76 @@
+"""Cityscapes: streets seen from a car, 7 or 19 classes and inverse depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from experiments.dense.benchmark import Dense
+from experiments.dense.release import parts
+from experiments.dense.split import Part
+from experiments.settings import require, require_seed
+
+__all__ = ["Cityscapes"]
+
+
+@dataclass(frozen=True)
+class Cityscapes(Dense):
+    """Options of the Cityscapes benchmark.
+
+    Cordts et al. (2016), *The Cityscapes Dataset for Semantic Urban Scene Understanding*, as
+    preprocessed for multi-task learning by Liu et al. (2019).
+
+    Attributes:
+        data: Folder with the preprocessed train/ and val/.
+        classes: How many the labels tell apart; 7, or 19 in releases that have them.
+        validation: Images taken from train/; None for a tenth. val/ is the test split.
+        split_seed: Which images are in which part.
+        width: Channels of the network's finest level, the features of a pixel.
+        levels: How often the network halves height and width.
+        only: One head to train alone: segmentation or depth; None for both.
+    """
+
+    name: ClassVar[str] = "cityscapes"
+    title: ClassVar[str] = "Cityscapes"
+    single_task_source: ClassVar[str] = (
+        "7 classes: the row that published code compares with (CAGrad, Liu et al., 2021, and later "
+        "ones)"
+    )
+    places: ClassVar[frozenset[str]] = frozenset({"data"})
+    depth_unit: ClassVar[str] = ""
+    inverse_depth: ClassVar[bool] = True
+    every_head: ClassVar[Sequence[str]] = ("segmentation", "depth")
+
+    data: str | None = None
+    classes: int = 7
+    validation: int | None = None
+    split_seed: int = 0
+    width: int = 64
+    levels: int = 5
+    only: str | None = None
+
+    def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
+        require(self.classes >= 2, "classes", self.classes, "give 7, or 19")
+        self._check(self.only, self.width, self.levels)
+
+    @property
+    def number_of_classes(self) -> int:
+        """As the option says."""
+        return self.classes
+
+    @property
+    def published(self) -> Sequence[float] | None:
+        """Published for seven classes alone."""
+        return (74.01, 93.16, 0.0125, 27.77) if self.classes == 7 else None
+
+    def parts(self) -> tuple[Part, Part, Part]:
+        """Files of the release."""
+        return parts(
+            self.data,
+            self.number_of_classes,
+            normals=False,
+            validation=self.validation,
+            seed=self.split_seed,
+        )

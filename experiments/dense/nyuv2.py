@@ -1,0 +1,69 @@
+"""NYUv2: rooms seen by a depth camera, 13 classes, depth and normals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from experiments.dense.benchmark import Dense
+from experiments.dense.release import parts
+from experiments.dense.split import Part
+from experiments.settings import require_seed
+
+__all__ = ["NyuV2"]
+
+
+@dataclass(frozen=True)
+class NyuV2(Dense):
+    """Options of the NYUv2 benchmark.
+
+    Silberman et al. (2012), *Indoor Segmentation and Support Inference from RGBD Images*, as
+    preprocessed for multi-task learning by Liu et al. (2019).
+
+    Attributes:
+        data: Folder with the preprocessed train/ and val/.
+        validation: Images taken from train/; None for a tenth. val/ is the test split.
+        split_seed: Which images are in which part.
+        width: Channels of the network's finest level, the features of a pixel.
+        levels: How often the network halves height and width.
+        only: One head to train alone: segmentation, depth or normal; None for all.
+    """
+
+    name: ClassVar[str] = "nyuv2"
+    title: ClassVar[str] = "NYUv2"
+    single_task_source: ClassVar[str] = (
+        "the row that published code compares with (CAGrad, Liu et al., 2021, and later ones)"
+    )
+    places: ClassVar[frozenset[str]] = frozenset({"data"})
+
+    data: str | None = None
+    validation: int | None = None
+    split_seed: int = 0
+    width: int = 64
+    levels: int = 5
+    only: str | None = None
+
+    def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
+        self._check(self.only, self.width, self.levels)
+
+    @property
+    def number_of_classes(self) -> int:
+        """Thirteen."""
+        return 13
+
+    @property
+    def published(self) -> Sequence[float]:
+        """Of three networks, one for each head."""
+        return (38.30, 63.76, 0.6754, 0.2780, 25.01, 19.21, 30.14, 57.20, 69.15)
+
+    def parts(self) -> tuple[Part, Part, Part]:
+        """Files of the release."""
+        return parts(
+            self.data,
+            self.number_of_classes,
+            normals=True,
+            validation=self.validation,
+            seed=self.split_seed,
+        )

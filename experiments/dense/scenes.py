@@ -1,0 +1,86 @@
+"""Rendered rooms: every label, depth and normal is exact, and nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from experiments.dense.benchmark import Dense
+from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
+from experiments.dense.split import InMemory, Part
+from experiments.settings import Settings, require, require_seed
+
+__all__ = ["Scenes"]
+
+
+@dataclass(frozen=True)
+class Scenes(Dense):
+    """Options of the benchmark of rendered rooms.
+
+    Rooms with balls, boxes and boards in random colours and light. Five classes, depth and normals
+    share a network; which pixels a depth camera or a person would have left out is left out.
+
+    Attributes:
+        images: Training images; a quarter as many more are rendered for validation, and for test.
+        height: Of the images in pixels.
+        image_width: Of the images in pixels.
+        gaps: Leave some pixels unobserved.
+        split_seed: Which rooms are drawn.
+        width: Channels of the network's finest level, the features of a pixel.
+        levels: How often the network halves height and width.
+        only: One head to train alone: segmentation, depth or normal; None for all.
+    """
+
+    name: ClassVar[str] = "scenes"
+    title: ClassVar[str] = "Rendered scenes"
+    single_task_source: ClassVar[str] = (
+        "own networks, one for each head (python -m experiments scenes --method ls --only HEAD)"
+    )
+    default_settings: ClassVar[Settings] = Settings(
+        epochs=20, batch_size=8, learning_rate=2e-3, schedule="steps", head_bias=True
+    )
+    method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "bayesagg": {**Dense.method_options["bayesagg"], "pretrain": 3}
+    }
+
+    images: int = 160
+    height: int = 48
+    image_width: int = 64
+    gaps: bool = True
+    split_seed: int = 0
+    width: int = 16
+    levels: int = 3
+    only: str | None = None
+
+    def __post_init__(self) -> None:
+        require_seed("split_seed", self.split_seed)
+        require(self.images >= 4, "images", self.images, "give at least 4")
+        self._check(self.only, self.width, self.levels)
+        for name in ("height", "image_width"):
+            length, least = getattr(self, name), 2**self.levels
+            require(length >= least, name, length, f"{self.levels} levels need at least {least}")
+
+    @property
+    def number_of_classes(self) -> int:
+        """Five."""
+        return len(CLASSES)
+
+    @property
+    def published(self) -> Sequence[float]:
+        """Of own networks, at these options' defaults."""
+        return (60.0, 90.0, 0.35, 0.1, 20.0, 12.0, 50.0, 70.0, 80.0)
+
+    def parts(self) -> tuple[Part, Part, Part]:
+        """Render them; each has rooms of its own."""
+        camera = Camera(self.height, self.image_width)
+        few = self.images // 4
+
+        def part(place: int, count: int) -> Part:
+            rooms = draw(count, 3 * self.split_seed + place)
+            frames = render(rooms, camera)
+            return InMemory(with_gaps(frames, rooms) if self.gaps else frames), torch.arange(count)
+
+        return part(0, self.images), part(1, few), part(2, few)

@@ -1,0 +1,126 @@
+"""The dense benchmarks in the trainer: they learn, every kind of method runs, files serve too."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import methods, results
+from experiments.dense.benchmark import Dense
+from experiments.dense.cityscapes import Cityscapes
+from experiments.dense.nyuv2 import NyuV2
+from experiments.dense.release import write
+from experiments.dense.rooms import Camera, draw, render, with_gaps
+from experiments.dense.scenes import Scenes
+from experiments.errors import SettingsError
+from experiments.report.runs import single
+from experiments.run import Run
+from experiments.training import Trainer
+from experiments.weight_figure import weights
+
+SMALL = Scenes(images=16, height=16, image_width=16, width=4, levels=2)
+
+
+def trained(
+    benchmark: Dense,
+    method: str,
+    folder: Path,
+    options: dict[str, Any] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    settings = dataclasses.replace(
+        benchmark.default_settings, **{"device": "cpu", "batch_size": 4, **changes}
+    )
+    chosen = methods.options(method, options or {}, benchmark.method_options)
+    return Trainer(Run(benchmark, method, chosen, settings), folder).train()
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    benchmark = Scenes(images=32, height=16, image_width=24, width=8, levels=3)
+    record = trained(benchmark, "ls", tmp_path, epochs=8, learning_rate=1e-2)
+    found, constant = record["best"]["validation"], record["constant"]["validation"]
+    assert found["miou"] > constant["miou"] + 10
+    assert found["pixel_accuracy"] > constant["pixel_accuracy"] + 10
+    assert found["depth_relative"] < 0.9 * constant["depth_relative"]
+    assert found["normal_mean"] < constant["normal_mean"] - 7
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("uw", {}),
+        ("imtl-g", {"level": "representation"}),
+        ("imtl-g", {"level": "parameters"}),
+        ("stl", {}),
+        ("bayesagg", {"pretrain": 1}),
+        ("bayesagg", {"pretrain": 1, "resolution": "example", "prior": "fresh"}),
+    ],
+)
+def test_methods_take_pixels_with_gaps(
+    method: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    record = trained(SMALL, method, tmp_path, options, epochs=2)
+    assert record["losses"] == ["segmentation", "depth", "normal_x", "normal_y", "normal_z"]
+    assert [*record["history"][-1]["train_loss"]] == record["losses"]
+    assert len(record["tasks"]) == 9
+    read = results.load_whole(tmp_path / "results.json")
+    assert single(read)
+    if read["weights"]:
+        assert len(read["weights"][0]["by_example"]) == 20
+        assert weights(read).axes
+
+
+def test_files_of_both_layouts(tmp_path: Path) -> None:
+    rooms = draw(8, seed=0)
+    frames = with_gaps(render(rooms, Camera(16, 16)), rooms)
+    write(frames, tmp_path / "nyu", "train")
+    write(frames.rows(torch.arange(2)), tmp_path / "nyu", "val")
+    inverse = frames.depth.reciprocal()
+    streets = frames._replace(depth=torch.where(inverse.isfinite(), inverse, 0.0), normal=None)
+    write(streets, tmp_path / "city", "train")
+    write(streets.rows(torch.arange(2)), tmp_path / "city", "val")
+    nyu = NyuV2(data=str(tmp_path / "nyu"), width=4, levels=2)
+    record = trained(nyu, "ls", tmp_path / "one", epochs=1)
+    assert record["data"]["sizes"] == {"train": 7, "validation": 1, "test": 2}
+    assert record["best"]["test_delta_m"] is not None
+    city = Cityscapes(data=str(tmp_path / "city"), width=4, levels=2)
+    record = trained(city, "bayesagg", tmp_path / "two", {"pretrain": 1}, epochs=2)
+    assert [*record["best"]["test"]] == [
+        "miou",
+        "pixel_accuracy",
+        "depth_absolute",
+        "depth_relative",
+    ]
+    assert record["best"]["test_delta_m"] is not None
+
+
+def test_one_head_alone(tmp_path: Path) -> None:
+    benchmark = dataclasses.replace(SMALL, only="normal")
+    record = trained(benchmark, "ls", tmp_path, epochs=1)
+    assert [*record["best"]["test"]][:2] == ["normal_mean", "normal_median"]
+    assert benchmark.losses == ["normal_x", "normal_y", "normal_z"]
+
+
+def test_published_rows() -> None:
+    """Their own Δm is 0, and that of published LS on NYUv2 is as printed (Liu et al., 2021)."""
+    nyu = NyuV2()
+    assert [task.single_task for task in nyu.tasks][:2] == [38.30, 63.76]
+    assert nyu.delta_m([task.single_task for task in nyu.tasks]) == pytest.approx(0.0)
+    ls = [39.29, 65.33, 0.5493, 0.2263, 28.15, 23.96, 22.09, 47.50, 61.08]
+    assert nyu.delta_m(ls) == pytest.approx(5.59, abs=0.01)
+    seven, nineteen = Cityscapes(), Cityscapes(classes=19)
+    assert [task.single_task for task in seven.tasks] == [74.01, 93.16, 0.0125, 27.77]
+    assert [task.single_task for task in nineteen.tasks] == [None] * 4
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(SettingsError, match=r"only = 'normal'.*segmentation, depth"):
+        Cityscapes(only="normal")
+    with pytest.raises(SettingsError, match=r"height = 4 .*3 levels need at least 8"):
+        Scenes(height=4)
+    with pytest.raises(SettingsError, match="levels = 6"):
+        NyuV2(levels=6)
