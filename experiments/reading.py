@@ -24,6 +24,7 @@ from models.files import DamagedFileError, parsed, tensors
 __all__ = [
     "NUMBER",
     "VALUE",
+    "array",
     "arrays",
     "fits",
     "json_file",
@@ -100,6 +101,18 @@ def json_text(text: str) -> Any:
         raise ValueError(f"nested more than {_DEPTH} levels deep") from None
     sensible(value)
     return value
+
+
+def array(path: Path, remedy: str) -> NDArray[Any]:
+    """The array of an npy file, not of objects; raises as :func:`read` does."""
+
+    def parse(file: IO[bytes]) -> NDArray[Any]:
+        found = np.load(file, allow_pickle=False)
+        if not isinstance(found, np.ndarray):
+            raise TypeError("an archive, not a single array")
+        return found
+
+    return read(path, parse, remedy)
 
 
 def arrays(path: Path, remedy: str) -> dict[str, NDArray[Any]]:

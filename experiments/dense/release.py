@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments import reading
 from experiments.dense.frames import IGNORED, Frames
 from experiments.dense.split import Part
 from experiments.errors import DataError, OutputError
@@ -96,12 +97,9 @@ class Release:
             None if normal is None else normal.movedim(-1, 0)[None].float(),
         )
 
-    def _array(self, name: str, number: int) -> NDArray[np.floating]:
+    def _array(self, name: str, number: int) -> NDArray[Any]:
         file = self._folders[name] / f"{number}.npy"
-        try:
-            array: NDArray[np.floating] = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{file} is damaged ({error}): fetch it again") from error
+        array = reading.array(file, "fetch it again")
         channels = _CHANNELS[name]
         if array.ndim != (3 if channels else 2) or (channels and array.shape[2] != channels):
             wanted = f"[height, width{f', {channels}' if channels else ''}]"
@@ -110,7 +108,7 @@ class Release:
             raise DataError(f"{file} holds NaN or infinity: fetch it again")
         return array
 
-    def _check(self, number: int, arrays: dict[str, NDArray[np.floating]]) -> None:
+    def _check(self, number: int, arrays: dict[str, NDArray[Any]]) -> None:
         """Refuse values that mean something else here."""
         remedies = {
             "image": (
