@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesagg_pyro.aggregation._effective import effective_tasks
 from bayesagg_pyro.errors import StateError
-from bayesagg_pyro.gradients import GradientDistribution
+from bayesagg_pyro.gradients import GradientDistribution, block_diag
 
 __all__ = ["Aggregated", "Aggregation", "effective_tasks"]
 
@@ -64,6 +64,29 @@ class Aggregation(ABC):
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, weights and diagnostics."""
 
+    def aggregate_each(
+        self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
+    ) -> list[Aggregated]:
+        """A direction for each of several tensors of features, which some of the heads read.
+
+        It is what `aggregate` gives for one tensor whose rows are those of all, one after the
+        other, and where no task has a target at rows that its head does not read. Here that
+        distribution is made, of size [tasks, sum of B, d]; subclasses may do with less, and with
+        features of different widths.
+
+        Args:
+            grads: [tasks, B, d] each, with `groups` naming the heads.
+            heads: {name: tasks} of all heads, in order.
+
+        Returns:
+            For each tensor what concerns its rows and tasks; directions as for a mean over its B.
+
+        Raises:
+            UnsupportedError: for features of different widths.
+        """
+        joint = block_diag(grads, heads)
+        return _apart(self.aggregate(joint), joint, grads)
+
     def check_heads(self, tasks: Mapping[str, int]) -> None:
         """Refuse settings that do not fit heads of so many tasks; the engine asks when it is made.
 
@@ -109,6 +132,47 @@ def combine(weights: Tensor, grad: GradientDistribution) -> Tensor:
     if scale is not None:
         weights = weights * scale
     return (weights * grad.mean).sum(0)
+
+
+def _apart(
+    found: Aggregated, joint: GradientDistribution, grads: Sequence[GradientDistribution]
+) -> list[Aggregated]:
+    """The result for joint rows as one for each tensor of features."""
+    parts, start, batch = [], 0, joint.mean.shape[1]
+    for grad in grads:
+        size = grad.mean.shape[1]
+        rows = slice(start, start + size)
+        start += size
+        weights = found.weights
+        if weights is not None:
+            if weights.shape[1] > 1:
+                weights = weights[:, rows]
+            weights = torch.cat([weights[joint.groups[name]] for name in grad.groups])
+        direction = found.direction[rows] * (size / batch)
+        parts.append(Aggregated(direction, weights, found.jitter, grad.observed))
+    return parts
+
+
+def as_joint(
+    parts: Sequence[Aggregated],
+    grads: Sequence[GradientDistribution],
+    joint: GradientDistribution,
+) -> Aggregated:
+    """What `aggregate_each` gave, as the result for the joint distribution of `block_diag`."""
+    batch = joint.mean.shape[1]
+    direction = torch.cat([part.direction * (batch / len(part.direction)) for part in parts])
+    found = [part.weights for part in parts if part.weights is not None]
+    if len(found) < len(parts):
+        return Aggregated(direction, observed=joint.observed)
+    width = max(weights.shape[2] for weights in found)
+    whole = direction.new_zeros(joint.tasks, batch, width)
+    start = 0
+    for weights, part, grad in zip(found, parts, grads, strict=True):
+        rows = slice(start, start + len(part.direction))
+        start = rows.stop
+        for name, own in grad.groups.items():
+            whole[joint.groups[name], rows] = weights[own]
+    return Aggregated(direction, whole, observed=joint.observed)
 
 
 def observed_weights(weights: Tensor, grad: GradientDistribution) -> Tensor:

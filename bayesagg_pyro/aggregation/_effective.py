@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["WeightSums", "effective_tasks"]
+__all__ = ["Weighing", "WeightSums", "effective_tasks"]
 
 
 def effective_tasks(weights: Tensor, observed: Tensor | None = None) -> Tensor:
@@ -72,16 +73,24 @@ class WeightSums:
 
     def mean(self) -> Tensor:
         """Mean weight over observed examples and dimensions, [tasks]; 0 where none is observed."""
-        return self._typical().mean(1)
+        return self.typical().mean(1)
 
-    def effective(self) -> Tensor:
-        """Effective number of tasks, [B or 1, d or 1]; see `effective_tasks`."""
-        if self.observed is None:
-            return self.values.square() / self.squares
-        typical, unseen = self._typical(), (~self.observed).mT.to(self.values.dtype)
-        values = self.values + unseen @ typical
-        squares = self.squares + unseen @ typical.square()
+    def effective(self, others: Tensor | None = None) -> Tensor:
+        """Effective number of tasks, [B or 1, d or 1]; see `effective_tasks`.
+
+        Args:
+            others: mean weights of tasks that have no target here, [tasks, d or 1].
+        """
+        values, squares = self.values, self.squares
+        if self.observed is not None:
+            typical, unseen = self.typical(), (~self.observed).mT.to(values.dtype)
+            values = values + unseen @ typical
+            squares = squares + unseen @ typical.square()
+        if others is not None:
+            values, squares = values + others.sum(0), squares + others.square().sum(0)
         number = values.square() / squares
+        if self.observed is None:
+            return number
         return torch.where(self.observed.any(0)[:, None], number, torch.nan)
 
     def observed_tasks(self) -> Tensor:
@@ -90,8 +99,50 @@ class WeightSums:
             return torch.full((), len(self.by_task), device=self.by_task.device)
         return self.observed.any(1).sum()
 
-    def _typical(self) -> Tensor:
+    def typical(self) -> Tensor:
         """Mean over the observed examples, [tasks, d or 1]."""
         if self.observed is None:
             return self.by_task / self.batch
         return self.by_task / self.observed.sum(1).clamp(min=1)[:, None]
+
+
+class Weighing(NamedTuple):
+    """What the weights of a step come to; see `StepInfo`.
+
+    Attributes:
+        weights: [tasks], heads in order.
+        effective_tasks: [].
+        observed_tasks: [].
+    """
+
+    weights: Tensor
+    effective_tasks: Tensor
+    observed_tasks: Tensor
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[tuple[WeightSums, Mapping[str, slice]]], heads: Iterable[str]
+    ) -> Weighing:
+        """Of the weights by each tensor of features.
+
+        Args:
+            parts: sums of each, and which of its rows belong to which head.
+            heads: names of all, in order.
+        """
+        if len(parts) == 1:
+            ((only, _),) = parts
+            return cls(only.mean(), only.effective().nanmean(), only.observed_tasks())
+        mean = {n: sums.mean()[rows] for sums, groups in parts for n, rows in groups.items()}
+        numbers = []
+        for one, _ in parts:
+            typical = [other.typical() for other, _ in parts if other is not one]
+            alike = {t.shape[1] for t in typical} <= {1, one.values.shape[1]}
+            others = [t if alike else t.mean(1, keepdim=True) for t in typical]
+            width = max(t.shape[1] for t in others)
+            number = one.effective(torch.cat([t.expand(-1, width) for t in others]))
+            numbers.append(number.expand(one.batch, -1).flatten())
+        return cls(
+            torch.cat([mean[name] for name in heads]),
+            torch.cat(numbers).nanmean(),
+            torch.stack([sums.observed_tasks() for sums, _ in parts]).sum(),
+        )

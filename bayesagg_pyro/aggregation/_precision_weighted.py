@@ -148,21 +148,76 @@ class PrecisionWeighted(Aggregation):
             NumericalError: if a full covariance cannot be factored.
         """
         power = _powers(self.power, grad)
-        uniform = not isinstance(power, Tensor) and power == 0
-        if self.resolution == "example" and grad.observed is not None and not uniform:
-            self._single_labels.look(grad.observed)
+        if self.resolution == "example" and grad.observed is not None and not _off(power):
+            self._single_labels.look([grad.observed])
         if self.covariance == "full":
             return self._aggregate_full(grad)
-        if uniform:
-            weights = grad.mean.new_full((grad.tasks, 1, 1), 1 / grad.tasks)
-        else:
-            seen = None if grad.observed is None else self._compared(grad.observed)[..., None]
-            variance = self._averaged(grad.variance, grad)
-            if self.floor is not None:
-                variance = raise_floor(variance, self.floor, seen)
-            weights = _softmax(variance, power, seen, self.max_ratio)
-        weights = observed_weights(weights, grad)
-        return Aggregated(combine(weights, grad), weights, observed=grad.observed)
+        (weights,) = self._weights([grad], power, grad.tasks)
+        return _weighed(weights, grad)
+
+    def aggregate_each(
+        self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
+    ) -> list[Aggregated]:
+        """As for joint rows, without making them.
+
+        Weights per task are normalised over the tasks of all tensors, weights per dimension over
+        those of tensors of one width. Where widths differ, a task's variance is the sum over its
+        dimensions.
+        """
+        if self.covariance == "full":
+            return super().aggregate_each(grads, heads)
+        tasks = sum(heads.values())
+        each = iter(_per_task(self.power, heads, tasks))
+        powers = {name: [next(each) for _ in range(size)] for name, size in heads.items()}
+        if self.resolution == "example" and any(map(any, powers.values())):
+            self._single_labels.look([grad.labelled() for grad in grads])
+        found: dict[int, Tensor] = {}
+        for together in self._together(grads):
+            some = [grads[i] for i in together]
+            power = _of_values(
+                [p for g in some for name in g.groups for p in powers[name]], some[0]
+            )
+            found |= zip(together, self._weights(some, power, tasks), strict=True)
+        return [_weighed(found[i], grad) for i, grad in enumerate(grads)]
+
+    def _together(self, grads: Sequence[GradientDistribution]) -> list[list[int]]:
+        """Which tensors' tasks share one sum of weights."""
+        if self.resolution == "example":
+            return [[i] for i in range(len(grads))]
+        alike: dict[int, list[int]] = {}
+        for i, grad in enumerate(grads):
+            width = 0 if self.resolution == "task" else grad.mean.shape[2]
+            alike.setdefault(width, []).append(i)
+        return list(alike.values())
+
+    def _weights(
+        self, grads: Sequence[GradientDistribution], power: Tensor | float, tasks: int
+    ) -> list[Tensor]:
+        """Weights of the tasks of one or several tensors, which share one sum.
+
+        Args:
+            grads: of each tensor.
+            power: of their tasks.
+            tasks: how many there are in all, of which these have their share.
+        """
+        if _off(power):
+            return [grad.mean.new_full((grad.tasks, 1, 1), 1 / tasks) for grad in grads]
+        wide = self.resolution == "task" and len({grad.mean.shape[2] for grad in grads}) > 1
+        variance = torch.cat(
+            [
+                self._averaged(grad.variance, grad) * (grad.mean.shape[2] if wide else 1)
+                for grad in grads
+            ]
+        )
+        seen = None
+        if any(grad.observed is not None for grad in grads):
+            seen = torch.cat([self._compared(grad.labelled()) for grad in grads])[..., None]
+        if self.floor is not None:
+            variance = raise_floor(variance, self.floor, seen)
+        weights = _softmax(variance, power, seen, self.max_ratio)
+        if len(variance) < tasks:
+            weights = weights * (len(variance) / tasks)
+        return list(weights.split([grad.tasks for grad in grads]))
 
     def _compared(self, observed: Tensor) -> Tensor:
         """Which tasks share one sum of weights: of each example, or of the batch, [tasks, B or 1].
@@ -264,6 +319,16 @@ def _softmax(
     return torch.where(seen, weights, 0.0) * seen.to(weights.dtype).mean(0)
 
 
+def _off(power: Tensor | float) -> bool:
+    """Whether weights are uniform, and no variance is looked at."""
+    return not isinstance(power, Tensor) and power == 0
+
+
+def _weighed(weights: Tensor, grad: GradientDistribution) -> Aggregated:
+    weights = observed_weights(weights, grad)
+    return Aggregated(combine(weights, grad), weights, observed=grad.observed)
+
+
 def _named(power: Any) -> list[tuple[str, Any]]:
     if isinstance(power, Mapping):
         return [(f" of {name!r}", value) for name, value in power.items()]
@@ -275,7 +340,10 @@ def _named(power: Any) -> list[tuple[str, Any]]:
 def _powers(power: Power, grad: GradientDistribution) -> Tensor | float:
     """One power, or a tensor [tasks, 1, 1]."""
     groups = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
-    values = _per_task(power, groups, grad.tasks)
+    return _of_values(_per_task(power, groups, grad.tasks), grad)
+
+
+def _of_values(values: list[float], grad: GradientDistribution) -> Tensor | float:
     if len(set(values)) == 1:
         return float(values[0])
     return grad.mean.new_tensor(values).reshape(-1, 1, 1)

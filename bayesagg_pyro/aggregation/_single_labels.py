@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,9 +26,14 @@ class SingleLabels:
         self._told = False
         self._underway: tuple[Tensor, Any] | None = None
 
-    def look(self, observed: Tensor) -> None:
-        """Count the targets of each example, observed [tasks, B]."""
-        if self._told or len(observed) < 2 or observed.device.type not in ("cpu", "cuda"):
+    def look(self, observed: Sequence[Tensor]) -> None:
+        """Count the targets of each example.
+
+        Args:
+            observed: [tasks, B], for each tensor of features.
+        """
+        device = observed[0].device
+        if self._told or sum(map(len, observed)) < 2 or device.type not in ("cpu", "cuda"):
             return
         if self._underway is not None:
             counts, arrived = self._underway
@@ -35,11 +41,11 @@ class SingleLabels:
                 self._underway = None
                 self._judge(counts)
             return
-        if observed.is_cuda and torch.cuda.is_current_stream_capturing():
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return
-        each = observed.sum(0)
+        each = torch.cat([mask.sum(0) for mask in observed])
         counts = torch.stack([(each > 0).sum(), (each > 1).sum()])
-        if not observed.is_cuda:
+        if device.type == "cpu":
             self._judge(counts)
             return
         counts = counts.to("cpu", non_blocking=True)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.engine.layout import Features
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import DtypeError, StateError
+from bayesagg_pyro.gradients._cat import check_widths
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.targets import RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Batch", "Batches", "Group", "show"]
+__all__ = ["Batch", "Batches", "Group", "as_one", "show", "stacked"]
 
 #: Pairs of features and {head: targets}, in any form that `backward` takes.
-Batches: TypeAlias = Iterable[tuple[Tensor, Mapping[str, RawTargets]]]
+Batches: TypeAlias = Iterable[tuple[Features, Mapping[str, RawTargets]]]
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,57 @@ class Batch:
         ]
 
 
+def stacked(parts: Sequence[Targets | None], sizes: Sequence[int], head: Head) -> Targets:
+    """Targets of several lots of examples one after the other.
+
+    Args:
+        parts: of each; None where the head has no label.
+        sizes: how many examples there are in each.
+        head: whose targets they are.
+    """
+    found = [
+        head.unlabelled(size) if part is None else part
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+    given = [part.values.dtype for part in parts if part is not None]
+    dtype = reduce(torch.promote_types, given) if given else found[0].values.dtype
+    values = torch.cat([part.values.to(dtype) for part in found])
+    mask, weight = None, None
+    if any(part.mask is not None for part in found):
+        seen = [
+            torch.ones_like(p.values, dtype=torch.bool) if p.mask is None else p.mask for p in found
+        ]
+        mask = torch.cat(seen)
+    weights = [part.weight for part in found if part.weight is not None]
+    if weights:
+        one = weights[0].new_ones(())
+        weight = torch.cat(
+            [
+                one.expand(part.values.shape) if part.weight is None else part.weight
+                for part in found
+            ]
+        )
+    return Parsed(values, mask, weight)
+
+
+def as_one(batch: Batch, heads: Mapping[str, Head]) -> tuple[Tensor, dict[str, Targets]]:
+    """Features and targets with the rows of all groups one after the other.
+
+    Raises:
+        UnsupportedError: if features differ in width.
+    """
+    groups = batch.groups
+    if len(groups) == 1:
+        return groups[0].features, dict(groups[0].targets)
+    check_widths({name: batch.features(name).shape[1] for name in heads})
+    sizes = [len(group.features) for group in groups]
+    targets = {
+        name: stacked([group.targets.get(name) for group in groups], sizes, head)
+        for name, head in heads.items()
+    }
+    return torch.cat([group.features for group in groups]), targets
+
+
 def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
     return loss if targets.mask is None else torch.where(targets.counts() > 0, loss, math.nan)
 
@@ -104,7 +157,7 @@ def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
 def show(
     slots: Collection[Slot],
     batches: Batches | None,
-    parse: Callable[[Tensor, Mapping[str, RawTargets]], Batch],
+    parse: Callable[[Features, Mapping[str, RawTargets]], Batch],
     *,
     everyone: bool = False,
 ) -> None:

@@ -16,7 +16,8 @@ from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch, Batches, show
 from bayesagg_pyro.engine.info import Observer, StepInfo
-from bayesagg_pyro.engine.layout import InLayout, Layout, check_axis, read
+from bayesagg_pyro.engine.layout import Features, Layout, check_axis, read, rows_of
+from bayesagg_pyro.engine.predictions import InLayout
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.engine.settings import (
     Settled,
@@ -174,7 +175,7 @@ class BayesAgg(nn.Module):
     @uncompiled
     def backward(
         self,
-        features: Tensor,
+        features: Features,
         targets: Mapping[str, RawTargets],
         *,
         collect: bool = True,
@@ -184,7 +185,9 @@ class BayesAgg(nn.Module):
         """Add this batch's update to the `.grad` of the backbone (and of heads that learn).
 
         Args:
-            features: [B, d], or with more axes (`feature_axis`), attached to the backbone's graph.
+            features: [B, d], or with more axes (`feature_axis`), attached to the backbone's graph;
+                {name: features} where heads read different ones. Heads that are given the same
+                object share its examples; a head without features has no label.
             targets: {name: [B, tasks]}; (values, mask) where targets are missing. A head that is
                 left out has no label in this batch. Where no head has one (padding), features may
                 be anything.
@@ -212,7 +215,7 @@ class BayesAgg(nn.Module):
         return self._take(batch, deliver, collect, scaler)
 
     @uncompiled
-    def collect(self, features: Tensor, targets: Mapping[str, RawTargets]) -> None:
+    def collect(self, features: Features, targets: Mapping[str, RawTargets]) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
         with plain(), self._whole(step=True):
             self._collect(self._checked(features, targets))
@@ -289,11 +292,12 @@ class BayesAgg(nn.Module):
 
     # -- predictions -----------------------------------------------------------------------------
 
-    def predict(self, features: Tensor) -> dict[str, Tensor]:
+    def predict(self, features: Features) -> dict[str, Tensor]:
         """Outputs at the point estimate (warm-up, heads that learn), else at the posterior mean.
 
         Args:
-            features: [B, d], or with more axes as for `backward`.
+            features: [B, d], or with more axes, or {name: features}, as for `backward`; heads that
+                are left out are not asked.
 
         Returns:
             {name: [B, tasks]} ([B, C] for classes), in the features' dtype (float32 for lower
@@ -302,14 +306,14 @@ class BayesAgg(nn.Module):
         Raises:
             ShapeError, DtypeError, DeviceError: for features that are no floating [B, d].
         """
-        rows, layout = self._rows(features)
-        dtype = reported_dtype(features)
-        return {
-            slot.name: layout.back(slot.head(rows, slot.point(warmup=self.warmup)).to(dtype))
-            for slot in self._slots.values()
-        }
+        found = {}
+        for name, (rows, layout) in self._rows(features).items():
+            slot = self._slots[name]
+            outputs = slot.head(rows, slot.point(warmup=self.warmup))
+            found[name] = layout.back(outputs.to(reported_dtype(rows)))
+        return found
 
-    def predictive(self, features: Tensor) -> dict[str, Any]:
+    def predictive(self, features: Features) -> dict[str, Any]:
         """p(y | h) under each head's full-data posterior: {name: distribution [B, tasks]}.
 
         Raises:
@@ -317,12 +321,13 @@ class BayesAgg(nn.Module):
             ShapeError, DtypeError, DeviceError: as for `predict`.
             NonFiniteError: for NaN or infinite features, unless validation is deferred.
         """
-        rows, layout = self._rows(features, values=not self._validation.defers(features))
-        found = {
-            name: self._slots[name].head.predictive(rows, posterior)
-            for name, posterior in self.posteriors().items()
-        }
-        return found if layout.plain else {n: InLayout(p, layout) for n, p in found.items()}
+        first = next(iter(features.values()), None) if isinstance(features, Mapping) else features
+        where = self._rows(features, values=not self._validation.defers(first))
+        found, posteriors = {}, self.posteriors()
+        for name, (rows, layout) in where.items():
+            predictive = self._slots[name].head.predictive(rows, posteriors[name])
+            found[name] = predictive if layout.plain else InLayout(predictive, layout)
+        return found
 
     def posteriors(self) -> dict[str, Posterior]:
         """The posterior of all data for each head, which predicts: {name: distribution}.
@@ -346,7 +351,7 @@ class BayesAgg(nn.Module):
         """
         return known("prior", {n: slot.tracker.prior for n, slot in self._slots.items()})
 
-    def forward(self, features: Tensor) -> dict[str, Tensor]:
+    def forward(self, features: Features) -> dict[str, Tensor]:
         """Predictions, as `predict` makes them."""
         return self.predict(features)
 
@@ -407,7 +412,7 @@ class BayesAgg(nn.Module):
         )
 
     def _parse(
-        self, features: Tensor, targets: Mapping[str, RawTargets]
+        self, features: Features, targets: Mapping[str, RawTargets]
     ) -> tuple[Batch, list[Tensor]]:
         """The batch, checked; in several processes that of all.
 
@@ -431,7 +436,7 @@ class BayesAgg(nn.Module):
         batch.validity.note()
         return batch.cleaned(heads), rows
 
-    def _checked(self, features: Tensor, targets: Mapping[str, RawTargets]) -> Batch:
+    def _checked(self, features: Features, targets: Mapping[str, RawTargets]) -> Batch:
         """The batch, held to the checks that a step on it would make."""
         batch, _ = self._parse(features, targets)
         finite_losses(self._slots.values(), batch, warmup=self.warmup)
@@ -489,13 +494,11 @@ class BayesAgg(nn.Module):
             return 1.0
         return float(tasks) if self.scale == "sum" else 1 / tasks
 
-    def _rows(self, features: Tensor, *, values: bool = False) -> tuple[Tensor, Layout]:
-        """Features as rows that all heads can take, and how to get back."""
+    def _rows(
+        self, features: Features, *, values: bool = False
+    ) -> dict[str, tuple[Tensor, Layout]]:
         heads = {slot.name: slot.head for slot in self._slots.values()}
-        (source,) = read(features, {}, heads, self.feature_axis)
-        for head in heads.values():
-            head.check_features(source.features, values=values)
-        return source.features, Layout.of(features, self.feature_axis)
+        return rows_of(features, heads, self.feature_axis, values=values)
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregated
-from bayesagg_pyro.aggregation._effective import WeightSums
+from bayesagg_pyro.aggregation._effective import Weighing
 from bayesagg_pyro.engine.slot import HeadStep
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
@@ -92,7 +92,7 @@ class Observer(Protocol):
 def describe(
     losses: dict[str, Tensor],
     heads: Sequence[HeadStep],
-    weights: WeightSums | None,
+    weights: Weighing | None,
     scale: float,
 ) -> StepInfo:
     """What a Bayesian step did.
@@ -106,9 +106,9 @@ def describe(
     info = StepInfo(
         bayesian=True,
         losses=losses,
-        weights=None if weights is None else weights.mean(),
-        effective_tasks=None if weights is None else weights.effective().nanmean(),
-        observed_tasks=None if weights is None else weights.observed_tasks(),
+        weights=None if weights is None else weights.weights,
+        effective_tasks=None if weights is None else weights.effective_tasks,
+        observed_tasks=None if weights is None else weights.observed_tasks,
         scale=scale,
     )
     for one in heads:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._torch_distribution import TorchDistribution
-from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.errors import SettingError, ShapeError, TaskError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = ["InLayout", "Layout", "Source", "check_axis", "read"]
+__all__ = ["Features", "Layout", "Source", "check_axis", "read", "rows_of"]
+
+
+#: What heads read: one tensor for all, or {name: tensor}.
+Features: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -144,30 +147,93 @@ class Source:
 
 
 def read(
-    features: Tensor, targets: Mapping[str, RawTargets], heads: Mapping[str, Head], axis: int
+    features: Features, targets: Mapping[str, RawTargets], heads: Mapping[str, Head], axis: int
 ) -> list[Source]:
-    """What a user passed, as rows.
+    """What a user passed, as rows: one source for each tensor of features.
 
     Args:
-        features: [B, d], or with more axes.
+        features: [B, d], or with more axes; or {name: such} where heads read different ones.
         targets: {name: targets}.
         heads: {name: head}.
         axis: of the features.
 
     Raises:
+        TaskError: if names do not match the heads, or there are targets without features.
         ShapeError: if features or targets have another shape.
     """
+    if not isinstance(features, Mapping):
+        return [_source(features, targets, heads, axis)]
+    lacking = [name for name in targets if name not in features]
+    if lacking:
+        raise TaskError(f"there are targets for {lacking}, but no features for these heads")
+    found = []
+    for tensor, own in _readers(features, heads):
+        given = {name: targets[name] for name in own if name in targets}
+        found.append(_source(tensor, given, own, axis))
+    # A head that reads nothing in this step has one example without a label.
+    like, absent = found[0].features, {n: h for n, h in heads.items() if n not in features}
+    for size in {head.in_features for head in absent.values()}:
+        own = {name: head for name, head in absent.items() if head.in_features == size}
+        found.append(Source(like.new_zeros(1, size).detach(), own, {}))
+    return found
+
+
+def rows_of(
+    features: Features, heads: Mapping[str, Head], axis: int, *, values: bool
+) -> dict[str, tuple[Tensor, Layout]]:
+    """The rows that each head is to predict for, and how to get back to the features' shape.
+
+    Args:
+        features: as for `read`; heads that have none are left out.
+        heads: {name: head}.
+        axis: of the features.
+        values: whether to refuse features that are not finite.
+
+    Raises:
+        BayesAggError: as heads do for bad features.
+    """
+    readers = _readers(features, heads) if isinstance(features, Mapping) else [(features, heads)]
+    found = {}
+    for tensor, own in readers:
+        source = _source(tensor, {}, own, axis)
+        for name, head in own.items():
+            head.check_features(source.features, values=values)
+            found[name] = source.features, Layout.of(tensor, axis)
+    return {name: found[name] for name in heads if name in found}
+
+
+def _readers(
+    features: Mapping[str, Tensor], heads: Mapping[str, Head]
+) -> list[tuple[Tensor, dict[str, Head]]]:
+    """Each tensor once, with the heads that read it, in order.
+
+    The same object counts as one: another view of its memory may be another function of the graph.
+    """
+    unknown = [name for name in features if name not in heads]
+    if unknown or not features:
+        raise TaskError(f"features are given for {list(features)}, the heads are {list(heads)}")
+    tensors = {id(tensor): tensor for tensor in features.values()}
+    return [
+        (tensor, {n: h for n, h in heads.items() if n in features and features[n] is tensor})
+        for tensor in tensors.values()
+    ]
+
+
+def _source(
+    features: Tensor, targets: Mapping[str, RawTargets], heads: Mapping[str, Head], axis: int
+) -> Source:
+    """Features that all of these heads read."""
     if not isinstance(features, Tensor) or features.ndim < 2:  # heads say what is wrong with it
-        return [Source(features, heads, targets)]
+        return Source(features, heads, targets)
     layout = Layout.of(features, axis)
     if layout.plain:
-        return [Source(features, heads, targets)]
+        return Source(features, heads, targets)
     found: dict[str, RawTargets] = {}
     for name, head in heads.items():
         layout.check(head, features)
         if name in targets:
             found[name] = layout.targets(f"head {head.site!r}", targets[name], head.tasks)
-    return [Source(layout.rows(features), heads, found)]
+    return Source(layout.rows(features), heads, found)
 
 
 def check_axis(axis: Any) -> None:
@@ -180,91 +246,3 @@ def check_axis(axis: Any) -> None:
         raise SettingError(
             f"feature_axis must be an integer other than 0, the axis of the batch, not {axis!r}"
         )
-
-
-class InLayout(TorchDistribution):
-    """A predictive distribution in the shape of the features: tasks or classes on their axis.
-
-    Args:
-        rows: the distribution of the rows, batch shape [examples, tasks]; kept under this name.
-        layout: of the features.
-    """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
-
-    def __init__(self, rows: Any, layout: Layout) -> None:
-        self.rows = rows
-        self._layout = layout
-        sizes = [*layout.others]
-        sizes.insert(layout.axis, rows.batch_shape[-1])
-        super().__init__(torch.Size(sizes), validate_args=False)
-
-    @property
-    def support(self) -> Any:
-        """That of the rows."""
-        return self.rows.support
-
-    @property
-    def mean(self) -> Tensor:
-        """E[y]."""
-        return self._layout.back(self.rows.mean)
-
-    @property
-    def variance(self) -> Tensor:
-        """Var y."""
-        return self._layout.back(self.rows.variance)
-
-    @property
-    def epistemic_variance(self) -> Tensor:
-        """Var E[y | w], where the distribution of the rows has it."""
-        return self._layout.back(self.rows.epistemic_variance)
-
-    @property
-    def aleatoric_variance(self) -> Tensor:
-        """E Var[y | w], where the distribution of the rows has it."""
-        return self._layout.back(self.rows.aleatoric_variance)
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities; of several classes with tasks and classes on the features' axis."""
-        return self._layout.back(self.rows.probs)
-
-    @property
-    def logits(self) -> Tensor:
-        """Their logits, in the same shape."""
-        return self._layout.back(self.rows.logits)
-
-    def entropy(self) -> Tensor:
-        """Of each example and task."""
-        return self._layout.back(self.rows.entropy())
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density of targets in the features' shape; draws of them in front."""
-        return self._through(self.rows.log_prob, value)
-
-    def cdf(self, value: Tensor) -> Tensor:
-        """P(Y ≤ y)."""
-        return self._through(self.rows.cdf, value)
-
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantiles at levels."""
-        return self._through(self.rows.icdf, value)
-
-    def sample(self, sample_shape: Any = (), **how: Any) -> Tensor:
-        """Draw targets; further arguments as the distribution of the rows takes them."""
-        shape = torch.Size(sample_shape)
-        return self._layout.back(self.rows.sample(shape, **how), leading=len(shape))
-
-    def _through(self, function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
-        if not isinstance(value, Tensor) or value.ndim == 0:
-            return self._layout.back(function(value))
-        if self.batch_shape[self._layout.axis] == 1 and value.shape == self._layout.others:
-            value = value.unsqueeze(self._layout.axis)
-        front = value.ndim - len(self.batch_shape)
-        if front < 0 or value.shape[front:] != self.batch_shape:
-            raise ShapeError(
-                f"the predictive distribution is of shape {list(self.batch_shape)}, values must "
-                f"be so too, with any axes in front, not {list(value.shape)}"
-            )
-        rows = value.movedim(front + self._layout.axis, -1).flatten(front, -2)
-        return self._layout.back(function(rows), leading=front)

@@ -6,7 +6,7 @@ Dense posteriors are made and used for some tasks at a time and forgotten, so on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesagg_pyro import gradients, linalg
 from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
-from bayesagg_pyro.aggregation._effective import WeightSums
+from bayesagg_pyro.aggregation._effective import Weighing, WeightSums
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head, OnePredictor
@@ -53,31 +53,58 @@ def infer(slot: Slot, features: Tensor, targets: Targets, memory: int | None) ->
 
 
 def aggregate(
-    aggregation: Aggregation, heads: Sequence[HeadStep], memory: int | None
-) -> tuple[GradientDistribution | None, Aggregated, WeightSums | None]:
-    """Direction of the heads' joint gradient distribution, made some examples at a time if large.
+    aggregation: Aggregation,
+    heads: Mapping[str, HeadStep],
+    groups: Sequence[Iterable[str]],
+    memory: int | None,
+) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None]:
+    """Directions of the heads' gradient distributions, made some examples at a time if large.
 
     Args:
         aggregation: the method.
         heads: what has come of each head.
+        groups: names of the heads that read the same features.
         memory: bytes that moments may take; None for any number.
 
     Returns:
-        The joint distribution, None where it was never there as a whole; direction and weights,
-        these likewise; what the weights add up to, None for a method without weights.
+        The joint distribution of each group, none if they were never there as a whole; direction
+        and weights of each, these likewise; what the weights add up to, None for a method without
+        weights.
     """
-    batch = len(heads[0].features)
-    size = _examples_at_once(aggregation, heads, memory)
-    results, sums = [], []
-    for rows in slices(batch, size):
-        grad = gradients.cat({one.slot.name: one.gradient(rows) for one in heads})
-        result = aggregation.aggregate(grad)
-        if result.weights is not None:
-            sums.append(WeightSums.of(result.weights, grad.observed, rows.stop - rows.start))
-        if size >= batch:
-            return grad, result, sums[0] if sums else None
-        results.append(result.direction)
-    return None, Aggregated(torch.cat(results)), WeightSums.joined(sums) if sums else None
+    tasks = {name: one.slot.head.tasks for name, one in heads.items()}
+    apart = [[heads[name] for name in group] for group in groups]
+    sizes = [len(some[0].features) for some in apart]
+    at_once = [_examples_at_once(aggregation, some, memory) for some in apart]
+    whole = all(size <= most for size, most in zip(sizes, at_once, strict=True))
+    rounds = [list(enumerate(slice(0, size) for size in sizes))]
+    if not whole:
+        pieces = enumerate(map(slices, sizes, at_once))
+        rounds = [[(index, rows)] for index, cut in pieces for rows in cut]
+    directions: list[list[Tensor]] = [[] for _ in apart]
+    sums: list[list[WeightSums]] = [[] for _ in apart]
+    owners: list[Mapping[str, slice]] = [{} for _ in apart]
+    for parts in rounds:
+        grads = [
+            gradients.cat({one.slot.name: one.gradient(rows) for one in apart[index]})
+            for index, rows in parts
+        ]
+        if len(apart) == 1:
+            results = [aggregation.aggregate(grads[0])]
+        else:
+            results = aggregation.aggregate_each(grads, tasks)
+        for (index, rows), grad, result in zip(parts, grads, results, strict=True):
+            directions[index].append(result.direction)
+            owners[index] = grad.groups
+            if result.weights is not None:
+                count = rows.stop - rows.start
+                sums[index].append(WeightSums.of(result.weights, grad.observed, count))
+    weighing = None
+    if all(sums):
+        joined = [one[0] if len(one) == 1 else WeightSums.joined(one) for one in sums]
+        weighing = Weighing.of(list(zip(joined, owners, strict=True)), tasks)
+    if whole:
+        return grads, results, weighing
+    return [], [Aggregated(torch.cat(parts)) for parts in directions], weighing
 
 
 def _examples_at_once(

@@ -40,10 +40,10 @@ _T = TypeVar("_T")
 
 
 def check_heads(heads: Mapping[str, Head]) -> None:
-    """Refuse no heads, things that are no heads, one head twice, unusable names, uneven features.
+    """Refuse no heads, things that are no heads, one head twice, unusable names.
 
     Raises:
-        TaskError, DtypeError, SettingError: naming the head and the remedy.
+        TaskError, DtypeError: naming the head and the remedy.
     """
     if not isinstance(heads, Mapping) or not heads:
         raise TaskError("heads must be a non-empty {name: head}")
@@ -66,9 +66,6 @@ def check_heads(heads: Mapping[str, Head]) -> None:
                 "attribute of torch.nn.ModuleDict ('type', 'keys', ...); rename it, for example "
                 f"to {'head_' + str(name).replace('.', '_')!r}"
             )
-    sizes = {name: head.in_features for name, head in heads.items()}
-    if len(set(sizes.values())) > 1:
-        raise SettingError(f"all heads share one feature vector, but in_features are {sizes}")
 
 
 @contextmanager
@@ -164,12 +161,16 @@ def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -
         )
 
 
-def check_graph(features: Tensor) -> None:
+def check_graph(features: Tensor | Mapping[str, Tensor]) -> None:
     """Refuse features through which no gradient can flow.
 
     Raises:
         DtypeError, StateError: with the remedy.
     """
+    if isinstance(features, Mapping):
+        for tensor in features.values():
+            check_graph(tensor)
+        return
     if not isinstance(features, Tensor):
         raise DtypeError(f"features must be a tensor, not {type(features).__name__}")
     if not torch.is_grad_enabled():

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
 
-from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro import gradients
+from bayesagg_pyro.aggregation import Aggregated, Aggregation
+from bayesagg_pyro.aggregation._aggregation import as_joint
+from bayesagg_pyro.engine.batch import Batch, as_one
 from bayesagg_pyro.engine.info import Stages, StepInfo, describe
 from bayesagg_pyro.engine.memory import aggregate, infer
 from bayesagg_pyro.engine.slot import HeadStep, Slot, reported_dtype
@@ -51,28 +54,31 @@ def bayesian_step(
     """
     inner = batch.mapped(lambda h: h.to(reported_dtype(h)))  # moments need float32's range at least
     with torch.no_grad(), blaming_weights(slots):
-        heads = [
-            infer(slot, inner.features(slot.name), inner.targets(slot.name), memory)
+        heads = {
+            slot.name: infer(slot, inner.features(slot.name), inner.targets(slot.name), memory)
             for slot in slots
+        }
+        readers = [group.targets for group in batch.groups]
+        grads, results, weights = aggregate(aggregation, heads, readers, memory)
+        updates = [
+            result.direction * (scale / len(group.features))
+            for group, result in zip(batch.groups, results, strict=True)
         ]
-        grad, result, weights = aggregate(aggregation, heads, memory)
-        (group,) = batch.groups
-        updates = [result.direction * (scale / len(group.features))]
         if not scaler:
-            updates = [update.to(group.features.dtype) for update in updates]
-    require_finite(batch, slots, "the update", updates, lambda: _not_finite(heads, grad))
+            updates = [
+                update.to(group.features.dtype)
+                for update, group in zip(updates, batch.groups, strict=True)
+            ]
+    require_finite(batch, slots, "the update", updates, lambda: _not_finite(heads, grads))
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
         _descend([slot for slot in slots if slot.descends], batch, losses, scaler)
-    if hold:
-        for one in heads:
-            one.hold(batch.validity)
-    info = describe(batch.reported(losses), heads, weights, scale)
+    info = describe(batch.reported(losses), list(heads.values()), weights, scale)
     if keep:
-        priors = {one.slot.name: one.prior for one in heads}
-        posteriors = {one.slot.name: one.posterior for one in heads}
-        stages = Stages(inner.groups[0].features, inner.groups[0].targets, priors, posteriors)
-        info = replace(info, gradients=grad, aggregated=result, stages=stages)
+        info = replace(info, **_kept(inner, heads, grads, results))
+    if hold:
+        for one in heads.values():
+            one.hold(batch.validity)
     updates = [batch.validity.keep(update, 0.0) for update in updates]
     return _delivered(updates, batch, scaler), info
 
@@ -86,7 +92,7 @@ def warmup_step(
     losses = finite_losses(slots, inner, warmup=True)
     leaves = [group.features for group in inner.groups]
     found = _descend(slots, batch, losses, scaler, *leaves)
-    stages = Stages(batch.groups[0].features, batch.groups[0].targets) if keep else None
+    stages = Stages(*as_one(batch, {s.name: s.head for s in slots})) if keep else None
     info = StepInfo(bayesian=False, losses=batch.reported(losses), stages=stages)
     pairs = zip(leaves, found, strict=True)
     updates = [torch.zeros_like(h) if update is None else update for h, update in pairs]
@@ -121,7 +127,10 @@ def into_backbone(
         StateError: if the features' graph has been used up by an earlier call.
     """
     try:
-        torch.autograd.backward(features, updates, retain_graph=retain_graph)
+        pairs = [(h, u) for h, u in zip(features, updates, strict=True) if h.requires_grad]
+        torch.autograd.backward(
+            [h for h, _ in pairs], [u for _, u in pairs], retain_graph=retain_graph
+        )
     except RuntimeError as error:
         if "second time" not in str(error):
             raise
@@ -191,10 +200,28 @@ def _unhooked(tensors: Iterable[Tensor]) -> Iterator[None]:
             tensor._backward_hooks = hooks
 
 
-def _not_finite(heads: Sequence[HeadStep], grad: GradientDistribution | None) -> list[str]:
+def _kept(
+    batch: Batch,
+    heads: Mapping[str, HeadStep],
+    grads: list[GradientDistribution],
+    results: list[Aggregated],
+) -> dict[str, Any]:
+    """What passed between the stages, with the rows of all groups one after the other."""
+    grad, result = grads[0], results[0]
+    if len(grads) > 1:
+        grad = gradients.block_diag(grads, {n: one.slot.head.tasks for n, one in heads.items()})
+        result = as_joint(results, grads, grad)
+    features, targets = as_one(batch, {name: one.slot.head for name, one in heads.items()})
+    priors = {name: one.prior for name, one in heads.items()}
+    posteriors = {name: one.posterior for name, one in heads.items()}
+    stages = Stages(features, targets, priors, posteriors)
+    return {"gradients": grad, "aggregated": result, "stages": stages}
+
+
+def _not_finite(heads: Mapping[str, HeadStep], grads: Sequence[GradientDistribution]) -> list[str]:
     """Names of heads whose posterior mean or gradient moments are not finite."""
-    found = [one.slot.name for one in heads if not one.posterior.mean.isfinite().all()]
-    if grad is not None:
+    found = [name for name, one in heads.items() if not one.posterior.mean.isfinite().all()]
+    for grad in grads:
         found += [
             name
             for name, rows in grad.groups.items()

@@ -40,7 +40,7 @@ class Validation:
         self.mode = mode
         self._bad: Tensor | None = None  # set in place, so that replays of a captured step find it
 
-    def defers(self, features: Tensor) -> bool:
+    def defers(self, features: Tensor | None) -> bool:
         """Whether to leave values to the device, for these features."""
         return self.mode == "deferred" or (
             self.mode == "auto" and isinstance(features, Tensor) and features.device.type != "cpu"

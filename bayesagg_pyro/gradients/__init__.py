@@ -1,6 +1,6 @@
 """Gradient distributions: what uncertain head weights say about dL/dH."""
 
-from bayesagg_pyro.gradients._cat import cat
+from bayesagg_pyro.gradients._cat import block_diag, cat
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._dispatch import distribution
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError, loss_scale
@@ -26,6 +26,7 @@ __all__ = [
     "MonteCarlo",
     "PlugIn",
     "Quadrature",
+    "block_diag",
     "cat",
     "distribution",
     "gaussian_moments",

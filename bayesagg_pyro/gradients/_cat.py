@@ -1,17 +1,18 @@
-"""Joining the gradient distributions of several heads."""
+"""Joining the gradient distributions of heads that read the same features, or different ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.errors import SettingError, ShapeError, UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 
-__all__ = ["cat"]
+__all__ = ["block_diag", "cat"]
 
 
 def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
@@ -42,14 +43,7 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
         return replace(first, groups=groups)
     observed = None
     if any(g.observed is not None for g in grads):
-        observed = torch.cat(
-            [
-                g.mean.new_ones(g.mean.shape[:2], dtype=torch.bool)
-                if g.observed is None
-                else g.observed
-                for g in grads
-            ]
-        )
+        observed = torch.cat([g.labelled() for g in grads])
 
     def covariance() -> Tensor:
         return torch.cat([g.covariance_matrix for g in grads])
@@ -72,6 +66,21 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
     )
 
 
+def check_widths(widths: Mapping[str, int]) -> None:
+    """Refuse features of different widths, {head: d}, where they are to be joined.
+
+    Raises:
+        UnsupportedError: with the remedy.
+    """
+    if len(set(widths.values())) > 1:
+        raise UnsupportedError(
+            f"features of different widths, {dict(widths)}, have no dimensions in common, which "
+            "keep_gradients, recorders and most aggregations need: bring them to one width by a "
+            "layer of the backbone, or take PrecisionWeighted() with a diagonal covariance and "
+            "keep nothing"
+        )
+
+
 def _scales(grads: list[GradientDistribution]) -> Tensor | None:
     """Loss scales of all tasks where some are of a larger batch; else they follow from the mask."""
     if all(g.batch_loss_scale is None for g in grads):
@@ -79,4 +88,66 @@ def _scales(grads: list[GradientDistribution]) -> Tensor | None:
     scales = [(g.loss_scale(), g) for g in grads]
     return torch.cat(
         [g.mean.new_ones(g.tasks, 1, 1) if scale is None else scale for scale, g in scales]
+    )
+
+
+def block_diag(
+    grads: Sequence[GradientDistribution], heads: Mapping[str, int]
+) -> GradientDistribution:
+    """Gradients by several tensors of features as those by one whose rows follow each other.
+
+    A task has no target at the rows that its head does not read.
+
+    Args:
+        grads: [tasks, B, d] each, joined by `cat`; d is common.
+        heads: {name: tasks} of all heads, in order; a head may be in none of `grads`.
+
+    Raises:
+        UnsupportedError: if features differ in width.
+    """
+    check_widths({name: grad.mean.shape[2] for grad in grads for name in grad.groups})
+    sizes = [grad.mean.shape[1] for grad in grads]
+    ends = list(accumulate(sizes))
+    starts = dict(zip(heads, accumulate(heads.values(), initial=0), strict=False))
+    groups = {name: slice(starts[name], starts[name] + size) for name, size in heads.items()}
+    tasks, batch = sum(heads.values()), ends[-1]
+    scale = grads[0].mean.new_zeros(tasks, 1, 1)
+    observed = torch.zeros(tasks, batch, dtype=torch.bool, device=scale.device)
+
+    def fill(joint: Tensor, parts: Sequence[Tensor], front: int = 0) -> Tensor:
+        """Put blocks [*front, tasks, B, ...] where they belong."""
+        before = (slice(None),) * front
+        for grad, part, size, end in zip(grads, parts, sizes, ends, strict=True):
+            for name, own in grad.groups.items():
+                there, here = (*before, groups[name], slice(end - size, end)), (*before, own)
+                joint[there] = part[here]
+        return joint
+
+    def joined(parts: Sequence[Tensor], front: int = 0) -> Tensor:
+        shape = parts[0].shape
+        zeros = parts[0].new_zeros(*shape[:front], tasks, batch, *shape[front + 2 :])
+        return fill(zeros, parts, front)
+
+    for grad, size in zip(grads, sizes, strict=True):
+        own_scale = grad.loss_scale()
+        for name, own in grad.groups.items():
+            factor = 1.0 if own_scale is None else own_scale[own]
+            scale[groups[name]] = factor * (batch / size)  # over the rows of all
+
+    def error() -> MomentError:
+        return MomentError(*map(joined, zip(*(g.moment_error for g in grads), strict=True)))
+
+    return GradientDistribution(
+        joined([g.mean for g in grads]),
+        joined([g.variance for g in grads]),
+        fill(observed, [g.labelled() for g in grads]),
+        groups,
+        (lambda: joined([g.covariance_matrix for g in grads]))
+        if all(g.covariance is not None for g in grads)
+        else None,
+        (lambda n, generator: joined([g.sample((n,), generator=generator) for g in grads], 1))
+        if all(g.sampler is not None for g in grads)
+        else None,
+        scale,
+        error if all(g.error is not None for g in grads) else None,
     )

@@ -74,6 +74,12 @@ class GradientDistribution:
         """Number of tasks."""
         return self.mean.shape[0]
 
+    def labelled(self) -> Tensor:
+        """`observed`, or True for all, [tasks, B]."""
+        if self.observed is not None:
+            return self.observed
+        return self.mean.new_ones(self.mean.shape[:2], dtype=torch.bool)
+
     def examples(self, rows: slice) -> GradientDistribution:
         """Moments of some of the examples, which weigh what they do in the whole batch."""
         error, covariance, sampler = self.error, self.covariance, self.sampler

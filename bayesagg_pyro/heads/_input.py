@@ -48,7 +48,8 @@ def check_features(owner: str, features: Tensor, size: int, *, values: bool = Tr
     if features.ndim != 2 or features.shape[1] != size:
         raise ShapeError(
             f"{owner}: features must have shape [examples, {size}], not {list(features.shape)}; "
-            "flatten other dimensions into the examples"
+            "flatten other dimensions into the examples (an engine does, and takes {head: "
+            "features} where heads read different ones)"
         )
     if features.shape[0] == 0:
         raise ShapeError(f"{owner}: the batch is empty; leave it out")

@@ -51,8 +51,9 @@ def test_heads_that_are_no_heads(wrong) -> None:
 
 
 def test_heads_over_different_features() -> None:
-    with pytest.raises(errors.SettingError, match=r"'a': 3.*'b': 4"):
-        ba.BayesAgg({"a": heads.Gaussian(3), "b": heads.Gaussian(4)})
+    mtl = ba.BayesAgg({"a": heads.Gaussian(3), "b": heads.Gaussian(4)})
+    with pytest.raises(errors.ShapeError, match=r"'b'.*\[examples, 4\].*\{head: features\}"):
+        mtl.predict(torch.ones(2, 3))
 
 
 HEAD = {"a": heads.Gaussian(3)}
