@@ -11,18 +11,19 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.engine.layout import Features
+from bayesagg_pyro.engine.layout import Features, GivenTargets, Pair
+from bayesagg_pyro.engine.settings import check_pair
 from bayesagg_pyro.engine.slot import Slot
-from bayesagg_pyro.errors import DtypeError, StateError
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients._cat import check_widths
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Batch", "Batches", "Group", "as_one", "show", "stacked"]
+__all__ = ["Batch", "Batches", "Group", "as_one", "joined", "show"]
 
 #: Pairs of features and {head: targets}, in any form that `backward` takes.
-Batches: TypeAlias = Iterable[tuple[Features, Mapping[str, RawTargets]]]
+Batches: TypeAlias = Iterable[Pair]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Batch:
         ]
 
 
-def stacked(parts: Sequence[Targets | None], sizes: Sequence[int], head: Head) -> Targets:
+def _stacked(parts: Sequence[Targets | None], sizes: Sequence[int], head: Head) -> Targets:
     """Targets of several lots of examples one after the other.
 
     Args:
@@ -132,22 +133,32 @@ def stacked(parts: Sequence[Targets | None], sizes: Sequence[int], head: Head) -
     return Parsed(values, mask, weight)
 
 
+def joined(groups: Sequence[Group], heads: Mapping[str, Head]) -> Group:
+    """The rows of groups one after the other; a head has no label at those that it does not read.
+
+    Args:
+        groups: of features of one width.
+        heads: {name: head} of all that read one of them.
+    """
+    if len(groups) == 1:
+        return groups[0]
+    sizes = [len(group.features) for group in groups]
+    targets = {
+        name: _stacked([group.targets.get(name) for group in groups], sizes, head)
+        for name, head in heads.items()
+    }
+    return Group(torch.cat([group.features for group in groups]), targets)
+
+
 def as_one(batch: Batch, heads: Mapping[str, Head]) -> tuple[Tensor, dict[str, Targets]]:
     """Features and targets with the rows of all groups one after the other.
 
     Raises:
         UnsupportedError: if features differ in width.
     """
-    groups = batch.groups
-    if len(groups) == 1:
-        return groups[0].features, dict(groups[0].targets)
     check_widths({name: batch.features(name).shape[1] for name in heads})
-    sizes = [len(group.features) for group in groups]
-    targets = {
-        name: stacked([group.targets.get(name) for group in groups], sizes, head)
-        for name, head in heads.items()
-    }
-    return torch.cat([group.features for group in groups]), targets
+    one = joined(batch.groups, heads)
+    return one.features, dict(one.targets)
 
 
 def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
@@ -157,7 +168,7 @@ def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
 def show(
     slots: Collection[Slot],
     batches: Batches | None,
-    parse: Callable[[Features, Mapping[str, RawTargets]], Batch],
+    parse: Callable[[Features, GivenTargets], Batch],
     *,
     everyone: bool = False,
 ) -> None:
@@ -190,12 +201,7 @@ def show(
         slot.tracker.restart()
     with torch.no_grad():
         for item in batches:
-            if not isinstance(item, tuple | list) or len(item) != 2:
-                raise DtypeError(
-                    "batches must give pairs (features, {name: targets}), "
-                    f"not {type(item).__name__}"
-                )
-            batch = parse(*item)
+            batch = parse(*check_pair(item))
             wanted = [
                 slot.tracker.show(
                     batch.features(slot.name), batch.targets(slot.name), batch.validity

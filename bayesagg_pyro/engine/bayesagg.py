@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -16,7 +16,15 @@ from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch, Batches, show
 from bayesagg_pyro.engine.info import Observer, StepInfo
-from bayesagg_pyro.engine.layout import Features, Layout, check_axis, read, rows_of
+from bayesagg_pyro.engine.layout import (
+    Features,
+    GivenTargets,
+    Layout,
+    Pair,
+    check_axis,
+    read,
+    rows_of,
+)
 from bayesagg_pyro.engine.predictions import InLayout
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.engine.settings import (
@@ -26,7 +34,7 @@ from bayesagg_pyro.engine.settings import (
     check_estimators,
     check_graph,
     check_heads,
-    check_names,
+    check_pair,
     check_settings,
     known,
     named_heads,
@@ -49,7 +57,6 @@ from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import FullData, Policy
-from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["BayesAgg"]
 
@@ -175,8 +182,8 @@ class BayesAgg(nn.Module):
     @uncompiled
     def backward(
         self,
-        features: Features,
-        targets: Mapping[str, RawTargets],
+        features: Features | Sequence[Pair],
+        targets: GivenTargets | None = None,
         *,
         collect: bool = True,
         retain_graph: bool = False,
@@ -187,7 +194,10 @@ class BayesAgg(nn.Module):
         Args:
             features: [B, d], or with more axes (`feature_axis`), attached to the backbone's graph;
                 {name: features} where heads read different ones. Heads that are given the same
-                object share its examples; a head without features has no label.
+                object share its examples; a head without features has no label. Or, with nothing
+                for `targets`, a list of pairs (features, targets), such as one batch per domain: it
+                is the step on the rows of all, where a head has no label in batches that leave it
+                out.
             targets: {name: [B, tasks]}; (values, mask) where targets are missing. A head that is
                 left out has no label in this batch. Where no head has one (padding), features may
                 be anything.
@@ -208,14 +218,18 @@ class BayesAgg(nn.Module):
                 any gradient has changed.
             StateError: if the features carry no graph, or no prior exists yet.
         """
-        check_graph(features)
+        several = targets is None and isinstance(features, list | tuple)
+        for pair in features if several else [(features, targets)]:
+            check_graph(check_pair(pair)[0])
         scaler = active(scaler)
         batch, rows = self._parse(features, targets)
         deliver = partial(into_backbone, rows, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
 
     @uncompiled
-    def collect(self, features: Features, targets: Mapping[str, RawTargets]) -> None:
+    def collect(
+        self, features: Features | Sequence[Pair], targets: GivenTargets | None = None
+    ) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
         with plain(), self._whole(step=True):
             self._collect(self._checked(features, targets))
@@ -412,7 +426,7 @@ class BayesAgg(nn.Module):
         )
 
     def _parse(
-        self, features: Features, targets: Mapping[str, RawTargets]
+        self, features: Features | Sequence[Pair], targets: GivenTargets | None
     ) -> tuple[Batch, list[Tensor]]:
         """The batch, checked; in several processes that of all.
 
@@ -425,10 +439,10 @@ class BayesAgg(nn.Module):
         rows: list[Tensor] = []
 
         def parse() -> Batch:
-            check_names(targets, heads, all_of_them=False)
-            sources = read(features, targets, heads, self.feature_axis)
-            rows.extend(source.features for source in sources)
-            return self._validation.parse(sources)
+            groups = read(features, targets, heads, self.feature_axis)
+            batch = self._validation.parse(heads, groups)
+            rows.extend(_joined([source.features for source in group]) for group in groups)
+            return batch
 
         batch = self._processes.whole(next(self.heads.parameters()).device, parse)
         for slot in self._slots.values():
@@ -436,7 +450,7 @@ class BayesAgg(nn.Module):
         batch.validity.note()
         return batch.cleaned(heads), rows
 
-    def _checked(self, features: Features, targets: Mapping[str, RawTargets]) -> Batch:
+    def _checked(self, features: Features | Sequence[Pair], targets: GivenTargets | None) -> Batch:
         """The batch, held to the checks that a step on it would make."""
         batch, _ = self._parse(features, targets)
         finite_losses(self._slots.values(), batch, warmup=self.warmup)
@@ -564,6 +578,10 @@ class BayesAgg(nn.Module):
                 stack.enter_context(slot.moving(bayesian=not self.warmup))
             super()._apply(fn, recurse)
         return self
+
+
+def _joined(rows: list[Tensor]) -> Tensor:
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def _default_scheme(head: Head) -> Scheme:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.engine.settings import check_names, check_pair
 from bayesagg_pyro.errors import SettingError, ShapeError, TaskError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = ["Features", "Layout", "Source", "check_axis", "read", "rows_of"]
+__all__ = ["Features", "GivenTargets", "Layout", "Pair", "Source", "check_axis", "read", "rows_of"]
 
 
 #: What heads read: one tensor for all, or {name: tensor}.
 Features: TypeAlias = Tensor | Mapping[str, Tensor]
+#: {name: targets} of the heads that have any.
+GivenTargets: TypeAlias = Mapping[str, RawTargets]
+#: One batch.
+Pair: TypeAlias = tuple[Features, GivenTargets]
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class Layout:
         return self.rows(part)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """Features that some heads read, with what the user gave as their targets.
 
@@ -143,24 +148,55 @@ class Source:
 
     features: Tensor
     heads: Mapping[str, Head]
-    targets: Mapping[str, RawTargets]
+    targets: GivenTargets
 
 
 def read(
-    features: Features, targets: Mapping[str, RawTargets], heads: Mapping[str, Head], axis: int
-) -> list[Source]:
-    """What a user passed, as rows: one source for each tensor of features.
+    features: Features | Sequence[Pair],
+    targets: GivenTargets | None,
+    heads: Mapping[str, Head],
+    axis: int,
+) -> list[list[Source]]:
+    """What a user passed, as rows: the sources of each group of heads.
 
     Args:
-        features: [B, d], or with more axes; or {name: such} where heads read different ones.
-        targets: {name: targets}.
+        features: [B, d], or with more axes; {name: such} where heads read different ones; or pairs
+            of them and targets.
+        targets: {name: targets}; None beside pairs.
         heads: {name: head}.
         axis: of the features.
+
+    Returns:
+        For each group its sources, whose rows follow each other.
 
     Raises:
         TaskError: if names do not match the heads, or there are targets without features.
         ShapeError: if features or targets have another shape.
+        DtypeError: for what is neither features and targets nor pairs of them.
     """
+    if targets is None and isinstance(features, list | tuple):
+        if not features:
+            raise TaskError("there is no batch to take a step on: leave the call out")
+        groups = _groups([s for pair in features for s in _of_pair(pair, heads, axis)])
+    else:
+        check_names(targets, heads, all_of_them=False)
+        whole: Any = features
+        groups = [[source] for source in _sources(whole, targets or {}, heads, axis)]
+    read_by = {name for group in groups for source in group for name in source.heads}
+    absent = {name: head for name, head in heads.items() if name not in read_by}
+    # A head that reads nothing in this step has one example without a label.
+    for size in dict.fromkeys(head.in_features for head in absent.values()):
+        own = {name: head for name, head in absent.items() if head.in_features == size}
+        like = groups[0][0].features
+        blank = like.detach().new_zeros(1, size) if isinstance(like, Tensor) else like
+        groups.append([Source(blank, own, {})])
+    return groups
+
+
+def _sources(
+    features: Features, targets: GivenTargets, heads: Mapping[str, Head], axis: int
+) -> list[Source]:
+    """One source for each tensor of features."""
     if not isinstance(features, Mapping):
         return [_source(features, targets, heads, axis)]
     lacking = [name for name in targets if name not in features]
@@ -170,12 +206,29 @@ def read(
     for tensor, own in _readers(features, heads):
         given = {name: targets[name] for name in own if name in targets}
         found.append(_source(tensor, given, own, axis))
-    # A head that reads nothing in this step has one example without a label.
-    like, absent = found[0].features, {n: h for n, h in heads.items() if n not in features}
-    for size in {head.in_features for head in absent.values()}:
-        own = {name: head for name, head in absent.items() if head.in_features == size}
-        found.append(Source(like.new_zeros(1, size).detach(), own, {}))
     return found
+
+
+def _of_pair(pair: Any, heads: Mapping[str, Head], axis: int) -> list[Source]:
+    """The sources of one of several batches, read by the heads that have targets in it."""
+    features, targets = check_pair(pair)
+    check_names(targets, heads, all_of_them=False)
+    own = {name: head for name, head in heads.items() if name in targets}
+    if isinstance(features, Mapping):
+        features = {
+            name: tensor for name, tensor in features.items() if name not in heads or name in own
+        }
+    return _sources(features, targets, own, axis)
+
+
+def _groups(sources: Sequence[Source]) -> list[list[Source]]:
+    """Sources together that have a head in common, if need be through others."""
+    groups: list[list[Source]] = []
+    for source in sources:
+        linked = [g for g in groups if any(source.heads.keys() & one.heads.keys() for one in g)]
+        groups = [g for g in groups if g not in linked]
+        groups.append([*(one for g in linked for one in g), source])
+    return groups
 
 
 def rows_of(
@@ -220,7 +273,7 @@ def _readers(
 
 
 def _source(
-    features: Tensor, targets: Mapping[str, RawTargets], heads: Mapping[str, Head], axis: int
+    features: Tensor, targets: GivenTargets, heads: Mapping[str, Head], axis: int
 ) -> Source:
     """Features that all of these heads read."""
     if not isinstance(features, Tensor) or features.ndim < 2:  # heads say what is wrong with it

@@ -30,6 +30,7 @@ __all__ = [
     "check_graph",
     "check_heads",
     "check_names",
+    "check_pair",
     "check_settings",
     "known",
     "named_heads",
@@ -180,6 +181,19 @@ def check_graph(features: Tensor | Mapping[str, Tensor]) -> None:
             "the features need no gradient: pass the backbone's output itself, not detached and "
             "not from torch.no_grad(), and leave the backbone's parameters trainable"
         )
+
+
+def check_pair(pair: Any) -> tuple[Any, Any]:
+    """Features and targets of one batch.
+
+    Raises:
+        DtypeError: if it is no pair.
+    """
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise DtypeError(
+            f"batches must give pairs (features, {{name: targets}}), not {type(pair).__name__}"
+        )
+    return pair[0], pair[1]
 
 
 def active(scaler: GradScaler | None) -> GradScaler | None:

@@ -6,7 +6,7 @@ turns the update of a bad batch into zeros, and raises when the engine synchroni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.engine.batch import Batch, Group
+from bayesagg_pyro.engine.batch import Batch, Group, joined
 from bayesagg_pyro.engine.layout import Source
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, NumericalError, SettingError
+from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Deferred
 
@@ -46,27 +47,33 @@ class Validation:
             self.mode == "auto" and isinstance(features, Tensor) and features.device.type != "cpu"
         )
 
-    def parse(self, sources: Sequence[Source]) -> Batch:
+    def parse(self, heads: Mapping[str, Head], given: Sequence[Sequence[Source]]) -> Batch:
         """The batch with parsed targets, and for deferred validation a flag on the device.
 
-        Heads without targets have no label in this batch.
+        Args:
+            heads: {name: head}, in the order that they are to keep.
+            given: the sources of each group, whose rows are to follow each other. A head has no
+                label at rows that it does not read, or has no targets for.
 
         Raises:
             ShapeError, DtypeError, DeviceError: always at once.
             NonFiniteError, SettingError: for bad values, unless deferred.
         """
-        now = not self.defers(sources[0].features)
-        groups = tuple(_group(source, now) for source in sources)
+        now = not self.defers(given[0][0].features)
+        groups = []
+        for sources in given:
+            own = {n: head for n, head in heads.items() if any(n in one.heads for one in sources)}
+            groups.append(joined([_group(source, now) for source in sources], own))
         if now:
-            return Batch(groups)
+            return Batch(tuple(groups))
         good = torch.ones((), dtype=torch.bool, device=groups[0].features.device)
-        for source, group in zip(sources, groups, strict=True):
+        for group in groups:
             good = good & group.features.isfinite().all()
             for name, targets in group.targets.items():
-                good = good & source.heads[name].valid(targets)
+                good = good & heads[name].valid(targets)
                 if targets.weight is not None:
                     good = good & (targets.weight.isfinite() & (targets.weight >= 0)).all()
-        return Batch(groups, Deferred(good, self.note))
+        return Batch(tuple(groups), Deferred(good, self.note))
 
     def note(self, good: Tensor) -> None:
         """Remember a batch's flag, to raise if it is not set."""
