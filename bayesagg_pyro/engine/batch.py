@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.engine.layout import Features, GivenTargets, Pair
+from bayesagg_pyro.engine.layout import Pair
 from bayesagg_pyro.engine.settings import check_pair
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import StateError
@@ -84,6 +84,17 @@ class Batch:
             return self
         groups = tuple(group.cleaned(self.validity, heads) for group in self.groups)
         return replace(self, groups=groups)
+
+    def filled(self, heads: Mapping[str, Head]) -> Batch:
+        """With an example without a label in every group that no process has examples of."""
+        groups = []
+        for group in self.groups:
+            if not len(group.features):
+                targets = {name: heads[name].unlabelled(1) for name in group.targets}
+                features = group.features.new_zeros(1, group.features.shape[1])
+                group = Group(features, targets, slice(0))
+            groups.append(group)
+        return replace(self, groups=tuple(groups))
 
     def reported(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Losses as users see them: NaN for tasks without a label, and for a bad batch."""
@@ -168,7 +179,7 @@ def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
 def show(
     slots: Collection[Slot],
     batches: Batches | None,
-    parse: Callable[[Features, GivenTargets], Batch],
+    parse: Callable[[Callable[[], Pair | None]], Batch | None],
     *,
     everyone: bool = False,
 ) -> None:
@@ -177,7 +188,7 @@ def show(
     Args:
         slots: what belongs to each head.
         batches: what the user gave, if anything.
-        parse: checks features and targets.
+        parse: draws an item and checks it; None at the end.
         everyone: whether all priors are shown the batches, or those alone that take them.
 
     Raises:
@@ -199,9 +210,16 @@ def show(
         )
     for slot in takers:
         slot.tracker.restart()
+    source: list[Iterator[Pair]] = []
+
+    def item() -> Pair | None:
+        if not source:
+            source.append(iter(batches))
+        found = next(source[0], None)
+        return None if found is None else check_pair(found)
+
     with torch.no_grad():
-        for item in batches:
-            batch = parse(*check_pair(item))
+        while (batch := parse(item)) is not None:
             wanted = [
                 slot.tracker.show(
                     batch.features(slot.name), batch.targets(slot.name), batch.validity

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,13 @@ from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import FullData, Policy
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 __all__ = ["BayesAgg"]
+
+#: What `backward` takes.
+Given: TypeAlias = tuple[Features | Sequence[Pair], GivenTargets | None]
 
 
 class BayesAgg(nn.Module):
@@ -106,10 +112,12 @@ class BayesAgg(nn.Module):
             dense posteriors and of examples for moments; None for never. Where gradients are kept
             nothing is cut. Deterministic estimators give the same result either way.
         distributed: in a process group of torch, take the batches of all processes as one: each
-            calls with its share, as often as the others, and all hold the same heads, posteriors
-            and losses as one process with the whole batch. The backbone is to be averaged over the
-            processes, as DistributedDataParallel does; the engine stays outside of that. False
-            keeps each process to itself.
+            calls with its share, which may be empty (`features[:0]`), as often as the others, and
+            all hold the same heads, posteriors and losses as one process with the whole batch. The
+            backbone's gradients are to be averaged over the processes, as DistributedDataParallel
+            and `fully_shard` do; the engine stays outside of that. A ProcessGroup is that of the
+            processes that share out the data, where others split the backbone. False keeps each
+            process to itself.
         feature_axis: which axis of the features is theirs: -1 for [B, d] and tokens [B, T, d], 1
             for images [B, d, H, W]. Everything else are axes of examples. Targets have the
             features' shape with the tasks on that axis, or without it where there is one task;
@@ -142,7 +150,7 @@ class BayesAgg(nn.Module):
         generator: torch.Generator | None = None,
         keep_gradients: bool = False,
         working_memory: int | None = 2**28,
-        distributed: bool = True,
+        distributed: bool | ProcessGroup = True,
         feature_axis: int = -1,
     ) -> None:
         super().__init__()
@@ -216,13 +224,21 @@ class BayesAgg(nn.Module):
         Raises:
             ShapeError, DtypeError, NonFiniteError, DeviceError, TaskError: for bad input, before
                 any gradient has changed.
-            StateError: if the features carry no graph, or no prior exists yet.
+            StateError: if the features carry no graph, or no prior exists yet; in several
+                processes if the call is not that of the others, if another one refused its share
+                or is gone, or if nobody averages the backbone's gradients.
         """
-        several = targets is None and isinstance(features, list | tuple)
-        for pair in features if several else [(features, targets)]:
-            check_graph(check_pair(pair)[0])
         scaler = active(scaler)
-        batch, rows = self._parse(features, targets)
+        rows: list[Tensor] = []
+
+        def given() -> Given:
+            several = targets is None and isinstance(features, list | tuple)
+            for pair in features if several else [(features, targets)]:
+                check_graph(check_pair(pair)[0])
+            return features, targets
+
+        batch = self._next("backward" if collect else "backward(collect=False)", given, rows)
+        assert batch is not None
         deliver = partial(into_backbone, rows, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
 
@@ -231,8 +247,11 @@ class BayesAgg(nn.Module):
         self, features: Features | Sequence[Pair], targets: GivenTargets | None = None
     ) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
-        with plain(), self._whole(step=True):
-            self._collect(self._checked(features, targets))
+        with plain():
+            batch = self._checked("collect", lambda: (features, targets))
+            assert batch is not None
+            with self._whole(step=True):
+                self._collect(batch)
 
     @uncompiled
     def update_prior(self, batches: Batches | None = None) -> None:
@@ -247,8 +266,9 @@ class BayesAgg(nn.Module):
             NonFiniteError: if deferred validation found bad values since the last call.
         """
         self.raise_deferred()
-        with plain(), self._whole():
-            show(self._slots.values(), batches, self._checked)
+        call = "update_prior()" if batches is None else "update_prior(batches)"
+        with plain(), self._all_at(call):
+            show(self._slots.values(), batches, partial(self._checked, call))
             self.raise_deferred()
             self._renew()
             self._epochs += 1
@@ -276,11 +296,10 @@ class BayesAgg(nn.Module):
             BayesAggError: for batches that `collect` would refuse.
         """
         self.raise_deferred()
-        with plain(), self._whole():
+        with plain(), self._all_at("refit"):
             for slot in self._slots.values():
                 slot.restart()
-            slots = self._slots.values()
-            show(slots, batches, lambda *pair: self._parse(*pair)[0], everyone=True)
+            show(self._slots.values(), batches, partial(self._next, "refit"), everyone=True)
             self.raise_deferred()
             self._renew()
             self.start_bayes()
@@ -425,45 +444,68 @@ class BayesAgg(nn.Module):
             scaler=scaler,
         )
 
-    def _parse(
-        self, features: Features | Sequence[Pair], targets: GivenTargets | None
-    ) -> tuple[Batch, list[Tensor]]:
-        """The batch, checked; in several processes that of all.
+    def _next(
+        self, call: str, item: Callable[[], Given | None], attached: list[Tensor] | None = None
+    ) -> Batch | None:
+        """An item as a batch, checked; in several processes the batch of all.
+
+        Args:
+            call: that of the user.
+            item: gives features and targets; None when there are no more.
+            attached: for this process's own rows of each group, on the backbone's graph.
 
         Returns:
-            The batch; for each of its groups this process's own rows, on the backbone's graph.
+            None when no process has any more.
         """
-        if self._processes.count > 1 and not self._processes.joined:
-            self._join()
         heads = {slot.name: slot.head for slot in self._slots.values()}
-        rows: list[Tensor] = []
+        rows: list[Tensor] = [] if attached is None else attached
+        several = self._processes.count > 1
 
-        def parse() -> Batch:
-            groups = read(features, targets, heads, self.feature_axis)
-            batch = self._validation.parse(heads, groups)
+        def parsed() -> Batch | None:
+            pair = item()
+            if pair is None:
+                return None
+            groups = read(*pair, heads, self.feature_axis, share=several)
+            found = self._validation.parse(heads, groups, empty=several)
             rows.extend(_joined([source.features for source in group]) for group in groups)
-            return batch
+            return found
 
-        batch = self._processes.whole(next(self.heads.parameters()).device, parse)
+        mode = "training" if self.training else "evaluation"
+        part = "warm-up" if self.warmup else "Bayesian"
+        batch = self._processes.whole(
+            (call, mode, part, f"validate={self._validation.mode}"),
+            parsed,
+            attached=rows,
+            nothing=lambda: self._validation.of_nothing(self._slots.values()),
+            join=self._join,
+            heads=self.heads,
+        )
+        if batch is None:
+            return None
+        batch = batch.filled(heads) if several else batch
         for slot in self._slots.values():
             batch.validity.require(partial(slot.tracker.holds, batch.features(slot.name)))
         batch.validity.note()
-        return batch.cleaned(heads), rows
+        return batch.cleaned(heads)
 
-    def _checked(self, features: Features | Sequence[Pair], targets: GivenTargets | None) -> Batch:
-        """The batch, held to the checks that a step on it would make."""
-        batch, _ = self._parse(features, targets)
-        finite_losses(self._slots.values(), batch, warmup=self.warmup)
+    def _checked(self, call: str, item: Callable[[], Given | None]) -> Batch | None:
+        """As `_next`, held to the checks that a step on it would make."""
+        batch = self._next(call, item)
+        if batch is not None:
+            finite_losses(self._slots.values(), batch, warmup=self.warmup)
         return batch
 
     def _join(self) -> None:
-        """What is drawn must be the same in all processes, so every head gets a stream."""
-        own = [self.generator, *(slot.generator for slot in self._slots.values())]
-        number = self._processes.join(self.heads, own)
-        if self.generator is None:
-            source = torch.Generator(next(self.heads.parameters()).device).manual_seed(number)
-            for name, generator in streams(source, list(self._slots)).items():
-                self._slots[name].draw_from(generator)
+        """Take the first process's weights; draw what is random alike in all processes."""
+        device = next(self.heads.parameters()).device
+        number = torch.randint(2**62, (1,)).to(device)
+        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers(), number])
+        own = streams(torch.Generator(device).manual_seed(int(number)), list(self._slots))
+        for name, slot in self._slots.items():
+            if slot.generator is None:
+                slot.draw_from(own[name])
+        state = {k: v for k, v in saving.state(self).items() if k != "generator"}
+        self._processes.check_same(state, device)
 
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
@@ -486,6 +528,14 @@ class BayesAgg(nn.Module):
     def _follow(self) -> None:
         for slot in self._slots.values():
             slot.follow()
+
+    @contextmanager
+    def _all_at(self, call: str) -> Iterator[None]:
+        """As `_whole`, once all processes are there, whose heads are made the first one's."""
+        self._next(call, lambda: None)
+        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
+        with self._whole():
+            yield
 
     def _whole(self, *, step: bool = False) -> AbstractContextManager[None]:
         """A context that a call goes through as a whole or not at all.

@@ -156,6 +156,8 @@ def read(
     targets: GivenTargets | None,
     heads: Mapping[str, Head],
     axis: int,
+    *,
+    share: bool = False,
 ) -> list[list[Source]]:
     """What a user passed, as rows: the sources of each group of heads.
 
@@ -165,6 +167,8 @@ def read(
         targets: {name: targets}; None beside pairs.
         heads: {name: head}.
         axis: of the features.
+        share: whether this is one process's part of a batch, which may lack rows and labels. Groups
+            are in the heads' order then.
 
     Returns:
         For each group its sources, whose rows follow each other.
@@ -179,17 +183,21 @@ def read(
             raise TaskError("there is no batch to take a step on: leave the call out")
         groups = _groups([s for pair in features for s in _of_pair(pair, heads, axis)])
     else:
-        check_names(targets, heads, all_of_them=False)
+        if not share or targets != {}:
+            check_names(targets, heads, all_of_them=False)
         whole: Any = features
         groups = [[source] for source in _sources(whole, targets or {}, heads, axis)]
     read_by = {name for group in groups for source in group for name in source.heads}
     absent = {name: head for name, head in heads.items() if name not in read_by}
-    # A head that reads nothing in this step has one example without a label.
+    # A head that reads nothing in this step has one example without a label, in a share none.
     for size in dict.fromkeys(head.in_features for head in absent.values()):
         own = {name: head for name, head in absent.items() if head.in_features == size}
         like = groups[0][0].features
-        blank = like.detach().new_zeros(1, size) if isinstance(like, Tensor) else like
+        blank = like.detach().new_zeros(int(not share), size) if isinstance(like, Tensor) else like
         groups.append([Source(blank, own, {})])
+    if share:
+        place = {name: at for at, name in enumerate(heads)}
+        groups.sort(key=lambda group: min(place[name] for one in group for name in one.heads))
     return groups
 
 

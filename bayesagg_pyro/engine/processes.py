@@ -4,161 +4,315 @@ Features (B × d numbers) and targets are gathered, so every process computes th
 moments, directions and gradients of heads, and every scheme works as in one process. Each hands its
 own rows of the direction to its backbone, times the number of processes, because whatever averages
 the backbone's gradients (DistributedDataParallel) divides by it.
+
+Before anything is gathered the processes tell each other what they are about to do, so that none
+waits for one that failed, and calls that do not belong together are refused by all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bayesagg_pyro.engine import shares
 from bayesagg_pyro.engine.batch import Batch, Group
-from bayesagg_pyro.errors import BayesAggError, StateError, UnsupportedError
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.engine.replicas import checksum, checksums
+from bayesagg_pyro.errors import SettingError, ShapeError, StateError
+from bayesagg_pyro.validity import Validity
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["Processes"]
 
-#: What features and targets can be of.
-_DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
-_DTYPES += [torch.int16, torch.int8, torch.uint8, torch.bool]
+_FAILED, _NOTHING, _BATCH = range(3)
+
+
+class _Told(NamedTuple):
+    """What a process tells before anything else, as integers."""
+
+    status: int
+    joined: int
+    call: int  # digest of what it calls, and in which mode
+    formats: int  # digest of what its share is made of
+    rows: int
+    parameters: int  # of the backbone, where they are to be compared
 
 
 class Processes:
-    """The processes of torch's default group, where there is one.
+    """Those that share every batch.
 
     Args:
-        wanted: False keeps each process to itself.
+        distributed: True for torch's default group, where there is one; a group; False keeps each
+            process to itself.
+
+    Attributes:
+        joined: whether all have begun from one state.
+
+    Raises:
+        SettingError: for anything else.
     """
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
+    def __init__(self, distributed: bool | ProcessGroup) -> None:
+        known = isinstance(distributed, bool) or (
+            dist.is_available() and isinstance(distributed, dist.ProcessGroup)
+        )
+        if not known:
+            raise SettingError(
+                "distributed must be True, False or a torch.distributed.ProcessGroup, not "
+                f"{distributed!r}"
+            )
+        self._wanted = distributed is not False
+        self._group = None if isinstance(distributed, bool) else distributed
         self.joined = False
+        self._steps = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Processes:
+        return Processes(self._wanted if self._group is None else self._group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "joined": False}
 
     @property
     def count(self) -> int:
         """How many share each batch."""
         there = self._wanted and dist.is_available() and dist.is_initialized()
-        return dist.get_world_size() if there else 1
+        return dist.get_world_size(self._group) if there else 1
 
-    def join(self, heads: nn.Module, streams: list[torch.Generator | None]) -> int:
-        """Give every process the first one's weights and random states; one number from it."""
-        self.joined = True
-        device = next(heads.parameters()).device
-        with torch.no_grad():
-            for tensor in [*heads.parameters(), *heads.buffers()]:
-                dist.broadcast(tensor.data, 0)
-        for stream in streams:
-            if stream is not None:
-                state = stream.get_state().to(device)
-                dist.broadcast(state, 0)
-                stream.set_state(state.cpu())
-        number = torch.randint(2**62, (1,)).to(device)
-        dist.broadcast(number, 0)
-        return int(number)
+    @property
+    def rank(self) -> int:
+        """This one's place among them."""
+        return dist.get_rank(self._group)
 
-    def whole(self, device: torch.device, parse: Callable[[], Batch]) -> Batch:
+    # -- one state -------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: list[Tensor]) -> None:
+        """Give every process the first one's values.
+
+        Raises:
+            StateError: if they are sharded.
+        """
+        if self.count == 1:
+            return
+        if any(hasattr(tensor, "full_tensor") for tensor in tensors):
+            raise StateError(
+                "the heads are cut up between the processes, each of which needs them whole: call "
+                "fully_shard or parallelize_module on the backbone alone"
+            )
+        first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
+        with _lost(), torch.no_grad():
+            for tensor in tensors:
+                dist.broadcast(tensor.data, first, group=self._group)
+
+    def check_same(self, state: Mapping[str, Tensor], device: torch.device) -> None:
+        """Hold all processes to the same tensors.
+
+        Args:
+            state: {name: tensor}.
+            device: where the group exchanges.
+
+        Raises:
+            StateError: naming an entry that differs.
+        """
+        found = [(k, tuple(v.shape), int(checksum(v))) for k, v in sorted(state.items())]
+        if len({row[0] for row in self._exchanged([_digest(found)], device)}) == 1:
+            return
+        others = [set(one) for one in self._objects(found)]
+        (name, *_), *_ = sorted(set.union(*others) - set.intersection(*others))
+        raise StateError(
+            f"the processes begin from different states, for one in {name!r}: load the same "
+            "checkpoint in all of them, and give them generators of the same seed"
+        )
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def whole(
+        self,
+        call: tuple[str, ...],
+        share: Callable[[], Batch | None],
+        *,
+        attached: Sequence[Tensor],
+        nothing: Callable[[], Validity],
+        join: Callable[[], None],
+        heads: nn.ModuleDict,
+    ) -> Batch | None:
         """The batch of all processes, in the order of their ranks.
 
         Args:
-            device: of the heads.
-            parse: checks this process's share.
+            call: what is called, with all that must be the same in every process.
+            share: this process's part, checked; None when it has no more. Others go on without.
+            attached: the part's features on the backbone's graph, there once `share` has returned.
+            nothing: validity of a part that is not there.
+            join: makes the state the first process's.
+            heads: {name: head}.
+
+        Returns:
+            None when no process has a share.
 
         Raises:
-            BayesAggError: what `parse` raises.
-            StateError: if another process refused its share, or shares do not fit each other.
+            Exception: what `share` raises.
+            StateError: if that of another process does, if calls or shares do not fit each other,
+                or another process is gone.
+            ShapeError: if there is no example in any share.
         """
         if self.count == 1:
-            return parse()
+            return share()
+        mine, refused = None, None
         try:
-            mine: Batch | BayesAggError = parse()
-        except BayesAggError as error:
-            mine = error
-        if isinstance(mine, Batch) and len(mine.groups) > 1:
-            mine = UnsupportedError(
-                "in several processes all heads must read the same features; pass one tensor, or "
-                "make the engine with distributed=False"
-            )
-        table = _told(device, mine, self.count)
-        if not isinstance(mine, Batch):
-            raise mine
-        refused = [rank for rank, row in enumerate(table) if not row[0]]
-        if refused:
-            raise StateError(
-                f"process {refused[0]} refused its share of the batch (its own error says why); "
-                "no process has taken the step"
-            )
-        if len({row[0] for row in table}) > 1:
-            found = [str(_DTYPES[row[0] - 1]) for row in table]
-            raise StateError(f"the processes' features are of different dtypes, {found}")
-        sizes, rank = [row[1] for row in table], dist.get_rank()
-        mine.validity.agree(_all)
-        start = sum(sizes[:rank])
-        rows = slice(start, start + sizes[rank])
-        (own,) = mine.groups
-        whole = _gather(own.features, sizes)
-        targets = _gather_targets(own.targets, table, sizes)
-        return Batch((Group(whole, targets, rows),), mine.validity, self.count)
-
-
-def _told(device: torch.device, mine: Batch | BayesAggError, count: int) -> list[list[int]]:
-    """What each process has: dtype and number of examples, and what comes with each target."""
-    if isinstance(mine, Batch):
-        (group,) = mine.groups
-        row = [1 + _DTYPES.index(group.features.dtype), len(group.features)]
-        for values, mask, weight in group.targets.values():
-            row += [mask is not None, weight is not None, _DTYPES.index(values.dtype)]
-    else:
-        row = [0, 0]
-    # The length is not known to a process whose targets were refused: two rounds.
-    short = [torch.empty(2, dtype=torch.int64, device=device) for _ in range(count)]
-    dist.all_gather(short, torch.tensor(row[:2], dtype=torch.int64, device=device))
-    table: list[list[int]] = torch.stack(short).tolist()
-    if not all(first for first, _ in table):
-        return table
-    own = torch.tensor(row, dtype=torch.int64, device=device)
-    full = [torch.empty_like(own) for _ in range(count)]
-    dist.all_gather(full, own)
-    found: list[list[int]] = torch.stack(full).tolist()
-    return found
-
-
-def _all(flag: Tensor) -> Tensor:
-    """Whether a flag is set in all processes."""
-    number = flag.to(torch.int32)
-    dist.all_reduce(number, dist.ReduceOp.MIN)
-    return number.bool()
-
-
-def _gather_targets(
-    targets: Mapping[str, Targets], table: list[list[int]], sizes: list[int]
-) -> dict[str, Targets]:
-    found = {}
-    for index, (name, own) in enumerate(targets.items()):
-        at = 2 + 3 * index
-        values, mask, weight = own
-        for row in table:
-            values = values.to(torch.promote_types(values.dtype, _DTYPES[row[at + 2]]))
-        if any(row[at] for row in table) and mask is None:
-            mask = torch.ones_like(values, dtype=torch.bool)
-        if any(row[at + 1] for row in table):
-            one = torch.ones_like(values, dtype=torch.float64)
-            weight = one if weight is None else weight.double()
-        found[name] = own._replace(
-            values=_gather(values, sizes),
-            mask=None if mask is None else _gather(mask, sizes),
-            weight=None if weight is None else _gather(weight, sizes),
+            mine = share()
+        except Exception as error:  # the others wait to hear of it, whatever it is
+            refused = error
+        compared = (
+            mine is not None and call[0] == "backward" and self._steps & (self._steps + 1) == 0
         )
-    return found
+        sums = checksums(attached) if compared else []
+        status = _FAILED if refused is not None else _NOTHING if mine is None else _BATCH
+        formats = [] if mine is None else shares.formats(mine)
+        rows = sum(count for count, _ in formats)
+        made_as = [one for _, one in formats]
+        device = next(heads.parameters()).device
+        told = _Told(status, self.joined, _digest(call), _digest(made_as), rows, len(sums))
+        table = [_Told(*row) for row in self._exchanged(list(told), device)]
+        if refused is not None:
+            raise refused
+        self._check(call, table)
+        if not all(one.joined for one in table):
+            self._check_heads(heads)
+            join()
+            self.joined = True
+        self._steps += call[0] == "backward"
+        if all(one.status == _NOTHING for one in table):
+            return None
+        self._compare(sums, table, device)
+        if not any(one.rows for one in table):
+            raise ShapeError("every process's share of the batch is empty; leave it out")
+        if len({one.formats for one in table}) > 1:
+            made_as = shares.common([one for one in self._objects(formats) if one])
+        sizes = [[one.rows] for one in table]
+        if len(made_as) > 1:
+            sizes = self._exchanged([count for count, _ in formats] or [0] * len(made_as), device)
+        validity = nothing() if mine is None else mine.validity
+        validity.agree(self._all)
+        groups = [None] * len(made_as) if mine is None else mine.groups
+        columns = zip(*sizes, strict=True)
+        whole = [
+            self._gathered(group, one, counts, device)
+            for group, one, counts in zip(groups, made_as, columns, strict=True)
+        ]
+        if self._steps == 1 and all(same for _, same in whole):
+            warnings.warn(
+                "the processes' shares of the batch are the same, so that each example counts "
+                f"{self.count} times: give each its own (DistributedSampler), or make the engine "
+                "with distributed=False, or the group that shares out the data",
+                stacklevel=4,
+            )
+        return Batch(tuple(group for group, _ in whole), validity, self.count)
+
+    def _check(self, call: tuple[str, ...], table: list[_Told]) -> None:
+        failed = [rank for rank, one in enumerate(table) if one.status == _FAILED]
+        if failed:
+            raise StateError(
+                f"process {failed[0]} refused its share of the batch or failed on the way to it "
+                "(its own error says why); no process has taken the step"
+            )
+        if len({one.call for one in table}) > 1:
+            told = enumerate(self._objects(call))
+            calls = "; ".join(f"process {rank}: {', '.join(one)}" for rank, one in told)
+            raise StateError(
+                f"the processes are not at the same call ({calls}); each must make the same ones, "
+                "as often as the others and in the same mode. One without examples gives a share "
+                "without rows, features[:0]"
+            )
+
+    def _check_heads(self, heads: nn.ModuleDict) -> None:
+        own = {name: [list(w.shape) for w in head.parameters()] for name, head in heads.items()}
+        found = self._objects(own)
+        if any(other != own for other in found):
+            raise StateError(f"the processes' engines have different heads; weights are {found}")
+
+    def _compare(self, sums: list[Tensor], table: list[_Told], device: torch.device) -> None:
+        """Refuse backbones that have gone their own ways."""
+        if not sums or len({one.parameters for one in table}) > 1:
+            return  # branches that one batch takes and another does not
+        found = self._exchanged([int(one) for one in sums], device)
+        differing = sum(len(set(values)) > 1 for values in zip(*found, strict=True))
+        if 2 * differing > len(sums):  # a few may be each process's own by design
+            raise StateError(
+                f"{differing} of {len(sums)} parameters of the backbone differ between the "
+                "processes: its gradients are not averaged. Wrap it in DistributedDataParallel or "
+                "fully_shard before it makes features, or make the engine with distributed=False"
+            )
+
+    def _gathered(
+        self,
+        mine: Group | None,
+        made_as: shares.Format,
+        sizes: Sequence[int],
+        device: torch.device,
+    ) -> tuple[Group, bool]:
+        """The examples of all, and whether all gave the same."""
+        padded = torch.zeros((max(sizes), shares.width(made_as)), dtype=torch.uint8, device=device)
+        if mine is not None and len(mine.features):
+            padded[: len(mine.features)] = shares.pack(mine, made_as)
+        found = [torch.empty_like(padded) for _ in sizes]
+        with _lost():
+            dist.all_gather(found, padded, group=self._group)
+        same = self._steps == 1 and all(torch.equal(found[0], other) for other in found[1:])
+        whole = torch.cat([part[:size] for part, size in zip(found, sizes, strict=True)])
+        features, targets = shares.unpack(whole, made_as)
+        start = sum(sizes[: self.rank])
+        return Group(features, targets, slice(start, start + sizes[self.rank])), same
+
+    # -- exchanges -------------------------------------------------------------------------------
+
+    def _exchanged(self, numbers: list[int], device: torch.device) -> list[list[int]]:
+        """Everybody's numbers, of which all have as many."""
+        own = torch.tensor(numbers, dtype=torch.int64, device=device)
+        found = [torch.empty_like(own) for _ in range(self.count)]
+        with _lost():
+            dist.all_gather(found, own, group=self._group)
+            table: list[list[int]] = torch.stack(found).tolist()
+        return table
+
+    def _objects(self, own: Any) -> list[Any]:
+        """Everybody's object."""
+        found = [None] * self.count
+        with _lost():
+            dist.all_gather_object(found, own, group=self._group)
+        return found
+
+    def _all(self, flag: Tensor) -> Tensor:
+        """Whether a flag is set in all processes."""
+        number = flag.to(torch.int32)
+        with _lost():
+            dist.all_reduce(number, dist.ReduceOp.MIN, group=self._group)
+        return number.bool()
 
 
-def _gather(tensor: Tensor, sizes: list[int]) -> Tensor:
-    """The rows of all processes one after the other; shares may be of different sizes."""
-    sent = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
-    padded = sent.new_zeros((max(sizes), *sent.shape[1:]))
-    padded[: len(sent)] = sent
-    found = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(found, padded)
-    whole = torch.cat([part[:size] for part, size in zip(found, sizes, strict=True)])
-    return whole.to(tensor.dtype)
+@contextmanager
+def _lost() -> Iterator[None]:
+    """An exchange; says what to do where it fails.
+
+    Raises:
+        StateError: if another process is gone or late.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise StateError(
+            "the processes could not exchange their shares: one has ended, or did not come within "
+            "the group's timeout (the first error of all processes says why); end them all, and "
+            f"resume from the last checkpoint. {error}"
+        ) from error
+
+
+def _digest(value: Any) -> int:
+    digest = hashlib.blake2b(repr(value).encode(), digest_size=7)
+    return int.from_bytes(digest.digest(), "little")

@@ -20,7 +20,7 @@ from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, NumericalError, SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Targets
-from bayesagg_pyro.validity import Deferred
+from bayesagg_pyro.validity import CHECKED, Deferred, Validity
 
 __all__ = ["Validation", "blaming_weights", "require_finite"]
 
@@ -47,13 +47,16 @@ class Validation:
             self.mode == "auto" and isinstance(features, Tensor) and features.device.type != "cpu"
         )
 
-    def parse(self, heads: Mapping[str, Head], given: Sequence[Sequence[Source]]) -> Batch:
+    def parse(
+        self, heads: Mapping[str, Head], given: Sequence[Sequence[Source]], *, empty: bool = False
+    ) -> Batch:
         """The batch with parsed targets, and for deferred validation a flag on the device.
 
         Args:
             heads: {name: head}, in the order that they are to keep.
             given: the sources of each group, whose rows are to follow each other. A head has no
                 label at rows that it does not read, or has no targets for.
+            empty: whether there may be no rows, as in one process's share.
 
         Raises:
             ShapeError, DtypeError, DeviceError: always at once.
@@ -63,7 +66,7 @@ class Validation:
         groups = []
         for sources in given:
             own = {n: head for n, head in heads.items() if any(n in one.heads for one in sources)}
-            groups.append(joined([_group(source, now) for source in sources], own))
+            groups.append(joined([_group(source, now, empty) for source in sources], own))
         if now:
             return Batch(tuple(groups))
         good = torch.ones((), dtype=torch.bool, device=groups[0].features.device)
@@ -74,6 +77,13 @@ class Validation:
                 if targets.weight is not None:
                     good = good & (targets.weight.isfinite() & (targets.weight >= 0)).all()
         return Batch(tuple(groups), Deferred(good, self.note))
+
+    def of_nothing(self, slots: Collection[Slot]) -> Validity:
+        """Validity of the share of a process that has no more batches."""
+        weight = next(iter(slots)).head.weight
+        if not self.defers(weight):
+            return CHECKED
+        return Deferred(torch.ones((), dtype=torch.bool, device=weight.device), self.note)
 
     def note(self, good: Tensor) -> None:
         """Remember a batch's flag, to raise if it is not set."""
@@ -100,12 +110,12 @@ class Validation:
             self._bad.zero_()
 
 
-def _group(source: Source, now: bool) -> Group:
+def _group(source: Source, now: bool, empty: bool) -> Group:
     """Features off the graph and parsed targets; values are looked at if `now`."""
     features = source.features
     parsed: dict[str, Targets] = {}
     for name, head in source.heads.items():
-        head.check_features(features, values=False)
+        head.check_features(features, values=False, empty=empty)
         parsed[name] = (
             head.parse_targets(source.targets[name], len(features), validate=now)
             if name in source.targets
@@ -113,7 +123,7 @@ def _group(source: Source, now: bool) -> Group:
         )
     features = _labelled(features.detach(), list(parsed.values()), now)
     if now:
-        next(iter(source.heads.values())).check_features(features)
+        next(iter(source.heads.values())).check_features(features, empty=empty)
     return Group(features, parsed)
 
 

@@ -248,12 +248,13 @@ class Head(LinearOutputs, ABC):
 
     # -- input -----------------------------------------------------------------------------------
 
-    def check_features(self, features: Tensor, *, values: bool = True) -> None:
+    def check_features(self, features: Tensor, *, values: bool = True, empty: bool = False) -> None:
         """Refuse features that are not a finite, floating [B, d] with B of at least 1.
 
         Args:
             features: what the user passed.
             values: whether to look for NaN and infinity, which on a GPU waits for the device.
+            empty: whether B may be 0.
 
         Raises:
             ShapeError, DtypeError, NonFiniteError, DeviceError: naming the head and the remedy.
@@ -261,7 +262,7 @@ class Head(LinearOutputs, ABC):
         """
         owner = f"head {self.site!r}"
         check_device(owner, "features", features, self.weight.device)
-        check_features(owner, features, self.in_features, values=values)
+        check_features(owner, features, self.in_features, values=values, empty=empty)
         if self.embedding is not None:
             self.embedding.check_ready(owner)
 

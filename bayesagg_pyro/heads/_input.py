@@ -31,7 +31,9 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 TargetKind: TypeAlias = Literal["real", "binary", "count", "class"]
 
 
-def check_features(owner: str, features: Tensor, size: int, *, values: bool = True) -> None:
+def check_features(
+    owner: str, features: Tensor, size: int, *, values: bool = True, empty: bool = False
+) -> None:
     """Refuse features that are not a floating [B, size] with B of at least 1.
 
     Args:
@@ -39,6 +41,7 @@ def check_features(owner: str, features: Tensor, size: int, *, values: bool = Tr
         features: what the user passed.
         size: d.
         values: whether to refuse NaN and infinity too, which on a GPU waits for the device.
+        empty: whether B may be 0.
 
     Raises:
         ShapeError, DtypeError, NonFiniteError: with the remedy.
@@ -51,7 +54,7 @@ def check_features(owner: str, features: Tensor, size: int, *, values: bool = Tr
             "flatten other dimensions into the examples (an engine does, and takes {head: "
             "features} where heads read different ones)"
         )
-    if features.shape[0] == 0:
+    if features.shape[0] == 0 and not empty:
         raise ShapeError(f"{owner}: the batch is empty; leave it out")
     if not features.is_floating_point():
         raise DtypeError(f"{owner}: features must be floating point, not {features.dtype}")

@@ -1,49 +1,88 @@
-"""Two processes with a share of each batch take the steps of one process with the whole batch."""
+"""Three processes with a share of each batch take the steps of one process with the whole batch."""
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
-from collections.abc import Callable
-from pathlib import Path
+import copy
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
+from bayesagg_pyro import heads
+from bayesagg_pyro.errors import BayesAggError
+from tests.library import ranks
+from tests.swap.axes import AGGREGATIONS, HEADS, PRIORS, SCHEMES
 
-WORLD = 2  # each takes seconds to start; more of them are in test_shares.py
-#: Uneven shares of 16 examples.
-CUTS = [0, 9, 16]
+WORLD = 3
+#: Shares of 16 examples, by step: uneven ones, and one without any.
+CUTS = [[0, 5, 12, 16], [0, 9, 9, 16]]
+EPOCHS = 2
 
-SETTINGS: dict[str, Callable[[], dict[str, Any]]] = {
-    "closed forms": dict,
-    "fresh": lambda: {"prior": priors.Fresh()},
-    "running": lambda: {"prior": priors.Running(40.0), "validate": "deferred"},
-    "previous": lambda: {"prior": priors.PreviousBatch()},
-    "sampled": lambda: {
-        "inference": {"r": inference.Conjugate(), "b": inference.Ensemble(4, refresh=2)},
-        "estimator": gradients.MonteCarlo(8),
-        "generator": torch.Generator().manual_seed(4),
-        "aggregation": aggregation.PerSample(aggregation.Mean(), samples=2),
-    },
-}
+#: An argmax is found to the root of what rounding leaves of the maximum.
+TOLERANCE = {"FullData, variance learned": 1e-6}
+#: Which heads serve a scheme.
+SLOW = ["NUTS", "HMC", "Variational"]  # and alike to all policies
+HEADS_OF = {"Conjugate": "Gaussian", "IntegratedNoise": "Gaussian", "NUTS": "FromPyro"}
 
 
-def data() -> tuple[Tensor, dict[str, Any]]:
+def engine(case: str) -> ba.BayesAgg:
+    """Every scheme that a policy takes, on a head of its own; or every head."""
+    if case == "heads":
+        made = {name: make() for name, (make, _) in HEADS.items() if name != "FromPyro"}
+        return ba.BayesAgg(made, generator=torch.Generator().manual_seed(0))
+    policy, made, schemes = PRIORS[case], {}, {}
+    for scheme, make in SCHEMES.items():
+        if scheme in SLOW and case != "FullData":
+            continue
+        kind = HEADS_OF.get(scheme, "Bernoulli")
+        head = HEADS[kind][0]()
+        try:
+            ba.BayesAgg({"only": head}, inference=make(), prior=policy())
+        except BayesAggError:
+            continue
+        name = f"{scheme} {kind}"
+        made[name], schemes[name] = HEADS[kind][0](), make()
+    # Each policy with another aggregation.
+    method = list(AGGREGATIONS.values())[list(PRIORS).index(case) % len(AGGREGATIONS)]
+    return ba.BayesAgg(
+        made,
+        method(),
+        inference=schemes,
+        prior=policy(),
+        generator=torch.Generator().manual_seed(0),
+        keep_gradients=True,
+    )
+
+
+def kind_of(name: str) -> str:
+    return HEADS[name.split()[-1]][1]
+
+
+def data(names: list[str]) -> tuple[Tensor, dict[str, Any]]:
+    """[2, 16, 6], and targets; the second process has no label of the first head's first task."""
     g = torch.Generator().manual_seed(1)
-    x = torch.randn(3, 16, 6, generator=g)
-    mask = torch.rand(3, 16, 2, generator=g) > 0.3
-    mask[:, CUTS[1] : CUTS[2], 0] = False  # the second process has no label of this task
-    weight = torch.rand(3, 16, generator=g)
-    return x, {"r": (torch.sin(x[..., :2]), mask, weight), "b": (x[..., 2:3] > 0).double()}
+    x = torch.randn(2, 16, 6, generator=g)
+    y = {}
+    for at, name in enumerate(names):
+        real = torch.randn(2, 16, 2, generator=g) + x[..., :2]
+        y[name] = {
+            "real": real,
+            "one real": real[..., :1],
+            "binary": (real > 0).double(),
+            "class": real.abs().long().clamp(max=2),
+            "count": real.abs().round(),
+        }[kind_of(name)]
+        if at == 0:
+            mask = torch.rand(2, 16, 2, generator=g) > 0.3
+            mask[0, CUTS[0][1] : CUTS[0][2], 0] = False
+            y[name] = (y[name], mask, torch.rand(2, 16, generator=g))
+    return x, y
 
 
 def cut(batch: Any, step: int, rows: slice) -> Any:
@@ -54,90 +93,102 @@ def cut(batch: Any, step: int, rows: slice) -> Any:
     return batch[step, rows]
 
 
-def train(kind: str, rank: int, world: int) -> dict[str, Tensor]:
+def train(case: str, rank: int, world: int) -> dict[str, Tensor]:
     torch.manual_seed(rank)  # the first process's weights are everybody's
-    backbone = nn.Sequential(nn.Linear(6, 5), nn.Tanh())
-    made = {"r": heads.Gaussian(5, tasks=2), "b": heads.Bernoulli(5)}
-    mtl = ba.BayesAgg(made, warmup_epochs=1, **SETTINGS[kind]())
+    backbone = nn.Sequential(nn.Linear(6, 3), nn.Tanh())
+    mtl = engine(case).double()
     net = DistributedDataParallel(backbone) if world > 1 else backbone
     optimizer = torch.optim.SGD([*backbone.parameters(), *mtl.parameters()], lr=0.05)
-    x, y = data()
-    rows = slice(CUTS[rank], CUTS[rank + 1]) if world > 1 else slice(None)
+    x, y = data(list(mtl.heads))
+
+    def share(step: int) -> tuple[Tensor, Any]:
+        rows = slice(*CUTS[step][rank : rank + 2]) if world > 1 else slice(None)
+        return x[step, rows], cut(y, step, rows)
+
     found = {}
-    for epoch in range(3):
-        for step in range(3):
-            optimizer.zero_grad()
-            losses = mtl.backward(net(x[step, rows]), cut(y, step, rows))
-            optimizer.step()
-            found |= {f"loss {epoch} {step} {name}": loss for name, loss in losses.items()}
-        batches = ((backbone(x[s, rows]), cut(y, s, rows)) for s in range(3))
-        mtl.update_prior(batches if kind == "fresh" else None)
+    for epoch, step in itertools.product(range(EPOCHS), range(2)):
+        inputs, targets = share(step)
+        optimizer.zero_grad()
+        losses = mtl.backward(net(inputs), targets)
+        found |= {f"loss {epoch} {step} {name}": loss for name, loss in losses.items()}
+        found |= {f"grad {epoch} {step} {k}": p.grad for k, p in backbone.named_parameters()}
+        optimizer.step()
+        if step == 1:
+            fresh = ((backbone(inputs), targets) for inputs, targets in map(share, range(2)))
+            mtl.update_prior(fresh if case == "Fresh" else None)
+            mtl.start_bayes()
+    if mtl.info is not None and mtl.info.gradients is not None:
+        found |= {"moments": mtl.info.gradients.mean, "variances": mtl.info.gradients.variance}
+        result = mtl.info.aggregated
+        if result is not None and result.weights is not None:
+            found["weights"] = result.weights
+    found |= {f"output {k}": v for k, v in mtl.predict(backbone(x[0])).items()}
     found |= {f"backbone.{k}": v for k, v in backbone.state_dict().items()}
-    found |= {k: v for k, v in mtl.state_dict().items() if "generator" not in k}
-    return {k: v for k, v in found.items() if k != "state.entries"}
+    return {**found, **mtl.state_dict()}
 
 
-def refusals(rank: int) -> list[str]:
-    """What each process is told where the last one's share is bad."""
-    torch.manual_seed(0)
-    mtl = ba.BayesAgg({"r": heads.Gaussian(5)})
-    h, y = torch.randn(4, 5, requires_grad=True), torch.randn(4, 1)
-    bad = [{"r": y * torch.nan}, {"r": y[:, [0, 0]]}, {"q": y}]
-    told = []
-    for wrong in bad:
-        try:
-            mtl.backward(h, wrong if rank == WORLD - 1 else {"r": y})
-        except errors.BayesAggError as error:
-            told.append(type(error).__name__)
-        assert h.grad is None
-    mtl.backward(h, {"r": y})
-    alone = ba.BayesAgg({"r": heads.Gaussian(5)}, distributed=False)
-    alone.backward(h.detach().requires_grad_(), {"r": y + rank})
-    return told
+def of_a_group(rank: int) -> dict[str, Tensor]:
+    """The last two of three processes share a batch; copies of their engines do, too."""
+    group = dist.new_group([1, 2]) if dist.is_initialized() else True
+    if rank == 0:
+        return {}
+    torch.manual_seed(rank)
+    mtl = copy.deepcopy(ba.BayesAgg({"r": heads.Gaussian(6)}, distributed=group).double())
+    x = data([])[0][0]
+    rows = [slice(0, 9), slice(9, 16)][rank - 1] if dist.is_initialized() else slice(None)
+    mtl.collect(x[rows], {"r": x[rows, :1]})
+    mtl.update_prior()
+    return {k: v for k, v in mtl.state_dict().items() if k not in STREAMS}
 
 
-def worker(rank: int, port: int, out: str) -> None:
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
-    found = {kind: train(kind, rank, WORLD) for kind in SETTINGS}
-    torch.save({"runs": found, "told": refusals(rank)}, f"{out}/{rank}.pt")
-    dist.destroy_process_group()
+def work(rank: int) -> dict[str, dict[str, Tensor]]:
+    found = {case: train(case, rank, WORLD) for case in CASES}
+    return {**found, "group": of_a_group(rank)}
+
+
+STREAMS = ["state.streams.r.generator", "state.entries"]  # several processes need one
+CASES = [*PRIORS, "heads"]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    out = str(tmp_path_factory.mktemp("ranks"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(worker, (port, out), nprocs=WORLD)
-    return [torch.load(f"{out}/{rank}.pt") for rank in range(WORLD)]
+def found() -> list[dict[str, dict[str, Tensor]]]:
+    return ranks.run(work, WORLD)
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
-def test_the_processes_agree_with_one(ranks: list[dict[str, Any]], kind: str) -> None:
+@pytest.fixture
+def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
-    try:
-        alone = train(kind, 0, 1)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    for found in ranks:
-        mine = found["runs"][kind]
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double")
+def test_a_group_may_be_a_part_of_the_processes(found: list[Any]) -> None:
+    alone = of_a_group(1)
+    for mine in found[1:]:
+        assert mine["group"].keys() == alone.keys()
+        for name, value in alone.items():
+            torch.testing.assert_close(mine["group"][name], value, msg=name)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("case", CASES)
+def test_the_processes_take_the_step_of_one(found: list[Any], case: str) -> None:
+    alone = train(case, 0, 1)
+    first = found[0][case]
+    for rank in range(WORLD):
+        mine = found[rank][case]
         assert mine.keys() == alone.keys()
         for name, value in alone.items():
+            if "generator" in name:
+                assert torch.equal(mine[name], value), name
+                continue
             torch.testing.assert_close(
-                mine[name], value, rtol=1e-8, atol=1e-9, equal_nan=True, msg=name
+                mine[name],
+                value,
+                rtol=TOLERANCE.get(case, 1e-8),
+                atol=TOLERANCE.get(case, 1e-9),
+                equal_nan=True,
+                msg=lambda text, name=name: f"{name}: {text}",
             )
-            assert torch.equal(mine[name], ranks[0]["runs"][kind][name]) or value.isnan().any()
-
-
-def test_a_share_that_is_refused_stops_all(ranks: list[dict[str, Any]]) -> None:
-    for found in ranks[:-1]:
-        assert found["told"] == ["StateError"] * 3
-    assert ranks[-1]["told"] == ["NonFiniteError", "ShapeError", "TaskError"]
-
-
-if __name__ == "__main__":  # what a spawned process imports
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+            assert torch.equal(mine[name].nan_to_num(), first[name].nan_to_num()), name

@@ -22,7 +22,6 @@ from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Deferred
 
 SIZES = [2, 4, 1]
-CPU = torch.device("cpu")
 
 
 class Threads:
@@ -32,16 +31,18 @@ class Threads:
         self.count = count
         self.rank = threading.local()
         self.sent: list[Tensor | None] = [None] * count
+        self.objects: list[Any] = [None] * count
         self.barrier = threading.Barrier(count, timeout=20)
         self.joint = SimpleNamespace(
             ReduceOp=torch.distributed.ReduceOp,
             is_available=lambda: True,
             is_initialized=lambda: True,
-            get_world_size=lambda: count,
-            get_rank=lambda: self.rank.value,
+            get_world_size=lambda group: count,
+            get_rank=lambda group: self.rank.value,
             all_gather=self.all_gather,
             broadcast=self.broadcast,
             all_reduce=self.all_reduce,
+            all_gather_object=self.all_gather_object,
         )
 
     def exchange(self, tensor: Tensor) -> list[Tensor]:
@@ -53,18 +54,24 @@ class Threads:
         assert tensor.dtype != torch.bool
         return found
 
-    def all_gather(self, out: list[Tensor], tensor: Tensor) -> None:
+    def all_gather(self, out: list[Tensor], tensor: Tensor, group: None) -> None:
         for target, one in zip(out, self.exchange(tensor), strict=True):
             assert target.dtype == one.dtype
             assert target.shape == one.shape
             target.copy_(one)
 
-    def broadcast(self, tensor: Tensor, source: int) -> None:
+    def broadcast(self, tensor: Tensor, source: int, group: None) -> None:
         tensor.copy_(self.exchange(tensor)[source])
 
-    def all_reduce(self, tensor: Tensor, op: Any) -> None:
+    def all_reduce(self, tensor: Tensor, op: Any, group: None) -> None:
         assert op == torch.distributed.ReduceOp.MIN
         tensor.copy_(torch.stack(self.exchange(tensor)).amin(0))
+
+    def all_gather_object(self, out: list[Any], own: Any, group: None) -> None:
+        self.objects[self.rank.value] = own
+        self.barrier.wait()
+        out[:] = self.objects
+        self.barrier.wait()
 
     def run(self, call: Callable[[int], Any]) -> list[Any]:
         """What `call(rank)` gives or raises in each."""
@@ -111,6 +118,17 @@ def shares(rng: torch.Generator, *, flag: bool = False) -> list[Batch]:
     return found
 
 
+def whole(share: Callable[[], Batch | None], made: Processes | None = None) -> Batch | None:
+    return (made or Processes(True)).whole(
+        ("collect",),
+        share,
+        attached=[],
+        nothing=lambda: CHECKED,
+        join=lambda: None,
+        heads=nn.ModuleDict({"r": nn.Linear(3, 2), "c": nn.Linear(3, 2)}),
+    )
+
+
 def features(batch: Batch) -> Tensor:
     (group,) = batch.groups
     return group.features
@@ -118,7 +136,7 @@ def features(batch: Batch) -> Tensor:
 
 def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Generator) -> None:
     parts = shares(rng)
-    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parts[i]))
+    found = threads.run(lambda i: whole(lambda: parts[i]))
     values = torch.cat([part.targets("r").values.double() for part in parts])
     mask = torch.ones(sum(SIZES), 2, dtype=torch.bool)
     mask[2:6] = parts[1].targets("r").mask
@@ -148,7 +166,7 @@ def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Gen
 def test_one_bad_share_makes_the_whole_batch_bad(threads: Threads, rng: torch.Generator) -> None:
     parts = shares(rng, flag=True)
     parts[1] = Batch(parts[1].groups, Deferred(torch.tensor(False)))
-    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parts[i]))
+    found = threads.run(lambda i: whole(lambda: parts[i]))
     assert [bool(batch.validity.flag) for batch in found] == [False] * 3
     assert all(batch.validity.flag.dtype == torch.bool for batch in found)
 
@@ -158,7 +176,7 @@ def test_features_of_different_dtypes_are_refused_by_all(
 ) -> None:
     parts = shares(rng)
     parts[2] = parts[2].mapped(torch.Tensor.double)
-    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parts[i]))
+    found = threads.run(lambda i: whole(lambda: parts[i]))
     for error in found:
         assert isinstance(error, StateError)
         assert "['torch.float32', 'torch.float32', 'torch.float64']" in str(error)
@@ -175,7 +193,7 @@ def test_a_refused_share_is_told_to_the_others(
             raise ShapeError("of this share")
         return parts[rank]
 
-    found = threads.run(lambda i: Processes(True).whole(CPU, lambda: parse(i)))
+    found = threads.run(lambda i: whole(lambda: parse(i)))
     for rank, error in enumerate(found):
         assert isinstance(error, ShapeError if rank == bad else StateError)
         assert ("of this share" if rank == bad else f"process {bad} refused") in str(error)
@@ -185,24 +203,72 @@ def test_who_wants_none_of_it_is_alone(threads: Threads, rng: torch.Generator) -
     part = shares(rng)[0]
     assert Processes(False).count == 1
     assert Processes(True).count == 3
-    assert Processes(False).whole(CPU, lambda: part) is part
+    assert whole(lambda: part, Processes(False)) is part
 
 
-def test_all_start_from_the_first_ones_weights_and_randomness(threads: Threads) -> None:
+def test_all_start_from_the_first_ones_weights(threads: Threads) -> None:
     modules = [nn.BatchNorm1d(3) for _ in SIZES]
     for rank, module in enumerate(modules):
         nn.init.constant_(module.weight, float(rank))
         module.running_mean.fill_(float(rank))  # type: ignore[union-attr, operator]
-    streams = [[None, torch.Generator().manual_seed(rank)] for rank in range(3)]
-    made = [Processes(True) for _ in SIZES]
-    numbers = threads.run(lambda i: made[i].join(modules[i], streams[i]))
-    assert len(set(numbers)) == 1
-    assert isinstance(numbers[0], int)
+    tensors = [[*module.parameters(), *module.buffers()] for module in modules]
+    threads.run(lambda i: Processes(True).broadcast(tensors[i]))
     for module in modules:
         assert not module.weight.any()
         assert not module.running_mean.any()  # type: ignore[union-attr, operator]
-    states = [one[1].get_state() for one in streams if one[1] is not None]
-    assert all(torch.equal(state, torch.Generator().manual_seed(0).get_state()) for state in states)
+
+
+def test_states_that_differ_are_named(threads: Threads) -> None:
+    states = [{"a": torch.ones(2), "b": torch.tensor(float(rank == 2))} for rank in range(3)]
+    cpu = torch.device("cpu")
+    found = threads.run(lambda i: Processes(True).check_same(states[i], cpu))
+    assert all(isinstance(error, StateError) and "in 'b'" in str(error) for error in found)
+    same = threads.run(lambda i: Processes(True).check_same(states[0], cpu))
+    assert same == [None] * 3
+
+
+def test_a_share_may_be_empty_or_used_up(threads: Threads, rng: torch.Generator) -> None:
+    parts: list[Batch | None] = list(shares(rng))
+    first, last = parts[0], parts[2]
+    assert first is not None
+    assert last is not None
+    (group,) = first.groups
+    targets = {k: v.examples(slice(0)) for k, v in group.targets.items()}
+    parts[1] = Batch((Group(group.features[:0], targets),))
+    parts[2] = None
+    found = threads.run(lambda i: whole(lambda: parts[i]))
+    for batch in found:
+        assert isinstance(batch, Batch), batch
+        assert torch.equal(features(batch), group.features)
+        assert batch.targets("r").mask is None
+        assert torch.equal(batch.targets("c").values, first.targets("c").values)
+    assert [batch.groups[0].rows for batch in found] == [slice(0, 2), slice(2, 2), slice(2, 2)]
+    assert threads.run(lambda i: whole(lambda: None)) == [None] * 3
+    parts = [parts[1]] * 3
+    for error in threads.run(lambda i: whole(lambda: parts[i])):
+        assert isinstance(error, ShapeError)
+        assert "every process's share" in str(error)
+
+
+def test_an_error_of_any_kind_is_told(threads: Threads, rng: torch.Generator) -> None:
+    parts = shares(rng)
+
+    def share(rank: int) -> Batch:
+        if rank == 1:
+            raise OSError("a file is gone")
+        return parts[rank]
+
+    def outcome(rank: int) -> str:
+        try:
+            whole(lambda: share(rank))
+        except (OSError, StateError) as error:
+            return str(error)
+        return "none"
+
+    first, second, third = threads.run(outcome)
+    assert second == "a file is gone"
+    assert "process 1 refused" in first
+    assert first == third
 
 
 def test_engines_join_once_and_share_their_streams(threads: Threads, rng: torch.Generator) -> None:

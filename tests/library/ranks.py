@@ -1,0 +1,50 @@
+"""Processes of one gloo group on this machine, as torchrun would start them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+__all__ = ["run"]
+
+#: Its imports are shared by all processes that are forked from it.
+multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, "bayesagg_pyro"])
+
+
+def run(work: Callable[..., Any], world: int, *args: Any) -> list[Any]:
+    """What `work(rank, *args)` gives in each process, float64 being the default there.
+
+    Args:
+        work: a function of a module.
+        world: number of processes.
+        args: what can be pickled.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        # A server that has imported everything once is quicker than an import in each.
+        mp.start_processes(
+            _worker, (world, folder, work, args), nprocs=world, start_method="forkserver"
+        )
+        return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def _worker(rank: int, world: int, folder: str, work: Callable[..., Any], args: Any) -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=60),
+    )
+    found = work(rank, *args)
+    torch.save(found, Path(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
