@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import positive_each
-from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._input import Missing, TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 
 __all__ = ["Bernoulli"]
@@ -25,7 +25,7 @@ class Bernoulli(OnePredictor):
         bias: whether each task has an intercept.
         pos_weight: factor of the log-likelihood of positives, one or one per task.
         prior_variance: variance of the default prior of `model`.
-        missing: "nan" reads a NaN target as not observed.
+        missing: "nan" or an integer (255): what is read as a target that was not observed.
         name: prefix of the Pyro sites.
 
     Raises:
@@ -45,7 +45,7 @@ class Bernoulli(OnePredictor):
         bias: bool = True,
         pos_weight: float | Sequence[float] | Tensor | None = None,
         prior_variance: float = 1.0,
-        missing: Literal["error", "nan"] = "error",
+        missing: Missing = "error",
         name: str | None = None,
     ) -> None:
         super().__init__(

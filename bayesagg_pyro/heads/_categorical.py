@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
-from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._input import Missing, TargetKind
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, SoftmaxCurvature
 
 __all__ = ["Categorical"]
@@ -32,6 +32,7 @@ class Categorical(Head):
         bias: whether each class has an intercept.
         class_weight: factor of the log-likelihood of each true class, [C].
         prior_variance: variance of the default prior of `model`.
+        missing: a label that is read as not observed (torch's `ignore_index`), such as -100 or 255.
         name: prefix of the Pyro sites.
 
     Raises:
@@ -51,6 +52,7 @@ class Categorical(Head):
         bias: bool = True,
         class_weight: Sequence[float] | Tensor | None = None,
         prior_variance: float = 1.0,
+        missing: Missing = "error",
         name: str | None = None,
     ) -> None:
         if not isinstance(classes, int) or classes < 2:
@@ -61,6 +63,7 @@ class Categorical(Head):
             outputs_per_task=classes,
             bias=bias,
             prior_variance=prior_variance,
+            missing=missing,
             name=name,
         )
         self.classes = classes
@@ -110,7 +113,7 @@ class Categorical(Head):
     @property
     def support_description(self) -> str:
         """What targets must be, for messages."""
-        return f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
+        return f"classes are 0 to {self.classes - 1} (no label: a mask, or missing=)"
 
     def supports(self, values: Tensor) -> Tensor:
         """Which values are labels, 0 … C − 1."""

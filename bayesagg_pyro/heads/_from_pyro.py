@@ -13,7 +13,7 @@ from bayesagg_pyro._pieces import LARGE, fitting
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._batches import check_batches
 from bayesagg_pyro.heads._columns import Columns
-from bayesagg_pyro.heads._input import like
+from bayesagg_pyro.heads._input import Missing, like
 from bayesagg_pyro.heads._pyro_model import prior_over_weights
 from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.heads._trace import find_layout, run
@@ -74,7 +74,7 @@ class FromPyro(SharedWeights):
         *,
         target_kind: Kind = "real",
         prior_variance: float = 1.0,
-        missing: Literal["error", "nan"] = "error",
+        missing: Missing = "error",
         name: str | None = None,
     ) -> None:
         super().__init__(

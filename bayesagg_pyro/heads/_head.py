@@ -12,6 +12,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import positive
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._input import (
+    Missing,
     TargetKind,
     check_device,
     check_features,
@@ -48,7 +49,8 @@ class Head(LinearOutputs, ABC):
         outputs_per_task: linear outputs that one task's likelihood needs.
         bias: whether a constant 1 is appended to the features; its weight comes last.
         prior_variance: variance of the default prior N(0, prior_variance · I) of `model`.
-        missing: "nan" reads a NaN target as not observed; "error" refuses it.
+        missing: "nan" reads a NaN target as not observed, a number (-100, 255) reads that one so;
+            "error" refuses what is no target.
         name: prefix of the Pyro sites. The engine sets it to the head's key unless given.
 
     Raises:
@@ -67,12 +69,17 @@ class Head(LinearOutputs, ABC):
         outputs_per_task: int = 1,
         bias: bool = False,
         prior_variance: float = 1.0,
-        missing: Literal["error", "nan"] = "error",
+        missing: Missing = "error",
         name: str | None = None,
     ) -> None:
         positive("prior_variance", prior_variance)
-        if missing not in ("error", "nan"):
-            raise SettingError(f'missing must be "error" or "nan", not {missing!r}')
+        if missing not in ("error", "nan") and type(missing) is not int:
+            raise SettingError(f'missing must be "error", "nan" or an integer, not {missing!r}')
+        if missing == "nan" and self.target_kind == "class":
+            raise SettingError(
+                "class indices have no NaN: missing takes the label that is to be ignored, such as "
+                "-100 or 255"
+            )
         super().__init__(
             in_features, tasks, outputs_per_task=outputs_per_task, bias=bias, name=name
         )
@@ -301,7 +308,7 @@ class Head(LinearOutputs, ABC):
             batch,
             self.tasks,
             kind=self.target_kind,
-            nan_missing=self.missing == "nan",
+            missing=self.missing,
             filler=self.filler,
         )
         if validate:

@@ -13,6 +13,7 @@ from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, Settin
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 __all__ = [
+    "Missing",
     "TargetKind",
     "are_counts",
     "check_device",
@@ -27,6 +28,8 @@ __all__ = [
 
 #: Types that few of torch's functions take.
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+#: How a head takes targets that were not observed: not at all, as NaN, or as that number.
+Missing: TypeAlias = Literal["error", "nan"] | int
 #: What targets are: floating numbers; 0 or 1; 0, 1, 2, ... of any dtype; indices of classes.
 TargetKind: TypeAlias = Literal["real", "binary", "count", "class"]
 
@@ -87,7 +90,7 @@ def parse_targets(
     tasks: int,
     *,
     kind: TargetKind,
-    nan_missing: bool,
+    missing: Missing,
     filler: float,
 ) -> Parsed:
     """Targets as [B, tasks] values with an optional mask and weight; shapes and types are checked.
@@ -98,7 +101,7 @@ def parse_targets(
         batch: B.
         tasks: T.
         kind: what targets are.
-        nan_missing: whether NaN stands for a target that is missing.
+        missing: what stands for a target that is missing: "nan", a number, or "error" for none.
         filler: what stands for it from here on.
 
     Raises:
@@ -121,8 +124,9 @@ def parse_targets(
         weight = _columns(owner, _for_all(weight, batch, tasks), batch, tasks, "the weight")
         if not weight.is_floating_point():
             raise DtypeError(f"{owner}: the weight must be floating point, not {weight.dtype}")
-    if nan_missing:
-        present = ~values.isnan()
+    if missing != "error":
+        number = values if values.is_floating_point() else values.long()
+        present = ~number.isnan() if missing == "nan" else number != missing
         mask = present if mask is None else mask & present
     if mask is not None:
         values = torch.where(mask, values, torch.full_like(values, filler))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._cumulative import LINKS
-from bayesagg_pyro.heads._input import TargetKind
+from bayesagg_pyro.heads._input import Missing, TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
@@ -38,6 +38,7 @@ class Ordinal(OnePredictor):
         link: F, "logit" or "probit".
         bias: whether each task has an intercept all the same; its prior keeps it identified.
         prior_variance: variance of the default prior of `model`.
+        missing: a label that is read as not observed (torch's `ignore_index`), such as -100 or 255.
         name: prefix of the Pyro sites.
 
     Raises:
@@ -60,13 +61,16 @@ class Ordinal(OnePredictor):
         link: Literal["logit", "probit"] = "logit",
         bias: bool = False,
         prior_variance: float = 1.0,
+        missing: Missing = "error",
         name: str | None = None,
     ) -> None:
         if not isinstance(classes, int) or classes < 2:
             raise SettingError(f"classes must be an integer of at least 2, not {classes!r}")
         if link not in LINKS:
             raise SettingError(f'link must be "logit" or "probit", not {link!r}')
-        super().__init__(in_features, tasks, bias=bias, prior_variance=prior_variance, name=name)
+        super().__init__(
+            in_features, tasks, bias=bias, prior_variance=prior_variance, missing=missing, name=name
+        )
         self.classes = classes
         self.link = link
         self._f = LINKS[link]
@@ -122,7 +126,7 @@ class Ordinal(OnePredictor):
     @property
     def support_description(self) -> str:
         """What targets must be, for messages."""
-        return f"classes are 0 to {self.classes - 1} (give a mask where the label is missing)"
+        return f"classes are 0 to {self.classes - 1} (no label: a mask, or missing=)"
 
     def supports(self, values: Tensor) -> Tensor:
         """Which values are labels, 0 … C − 1."""

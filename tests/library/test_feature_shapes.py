@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, errors, heads
@@ -180,6 +181,45 @@ def test_padding_is_as_if_it_were_not_there(
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
+@pytest.mark.parametrize("number", [-100, 255])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **how: heads.Categorical(D, 5, **how),
+        lambda **how: heads.Ordinal(D, 5, **how),
+        lambda **how: heads.Bernoulli(D, **how),
+        lambda **how: heads.Network(nn.Linear(D, 3), heads.Categorical(D, 3, **how)),
+    ],
+)
+def test_a_label_to_ignore_is_a_mask(
+    make: Callable[..., heads.Head], number: int, rng: torch.Generator
+) -> None:
+    head = make(missing=number)
+    x = torch.randn(2, 3, 4, D, generator=rng, dtype=F64)
+    labels = torch.randint(2, (2, 3, 4), generator=rng)
+    seen = torch.rand(2, 3, 4, generator=rng) < 0.6
+    given = labels.where(seen, number).to(torch.uint8 if number == 255 else torch.int64)
+    found = []
+    for targets in (given, (labels, seen)):
+        torch.manual_seed(0)
+        mtl = ba.BayesAgg({"a": make(missing=number)}, generator=torch.Generator().manual_seed(0))
+        found.append(life(mtl.double(), x, {"a": targets}))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert not found[0][1][~seen].any()
+    with pytest.raises(errors.SettingError, match=r"missing=|0 or 1"):
+        ba.BayesAgg({"a": make()}).collect(x.float(), {"a": given})
+    assert head.missing == number
+
+
+def test_what_cannot_stand_for_a_missing_label() -> None:
+    with pytest.raises(errors.SettingError, match=r"no NaN.*-100"):
+        heads.Categorical(D, 5, missing="nan")
+    for wrong in ("none", 1.5, None, True):
+        with pytest.raises(errors.SettingError, match="missing must be"):
+            heads.Bernoulli(D, missing=wrong)  # type: ignore[arg-type]
+
+
 def test_bad_features_where_a_label_is_are_refused(rng: torch.Generator) -> None:
     rows, targets = data(rng, 15)
     rows[7, 2] = torch.nan
@@ -216,7 +256,7 @@ def test_shapes_that_do_not_fit_are_refused(rng: torch.Generator) -> None:
 def test_the_graph_is_the_user_s(rng: torch.Generator) -> None:
     """Through a convolution, against the rows that a user would have made."""
     torch.manual_seed(0)
-    net = torch.nn.Conv2d(3, D, 3, padding=1).double()
+    net = nn.Conv2d(3, D, 3, padding=1).double()
     images = torch.randn(2, 3, 3, 4, generator=rng, dtype=F64)
     _, targets = data(rng, 24)
     found = []
