@@ -126,7 +126,7 @@ class Ordinal(OnePredictor):
     @property
     def support_description(self) -> str:
         """What targets must be, for messages."""
-        return f"classes are 0 to {self.classes - 1} (no label: a mask, or missing=)"
+        return f"classes are 0 to {self.classes - 1} (give a mask or missing= where there is none)"
 
     def supports(self, values: Tensor) -> Tensor:
         """Which values are labels, 0 … C − 1."""
