@@ -11,10 +11,10 @@ import torch
 import typer
 from rich.console import Console
 
-from experiments import comparisons, figures, loggers, presets, results
+from experiments import comparisons, loggers, presets, results
 from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
-from experiments.compare import draw, table
+from experiments.compare.table import table
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder, strict
 from experiments.report.render import markdown, terminal
@@ -102,6 +102,8 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
         else:
             console.print(terminal(shown))
         if given["figure"] is not None:
+            from experiments.compare.figure import draw  # drawing takes seconds to import
+
             for path in draw(todo, given["figure"]):
                 console.print(f"figure: {path}", soft_wrap=True, highlight=False)
         _leave(outcomes, console)
@@ -109,6 +111,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
 
 def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
     """The comparison ``demo``, with everything that can be shown of it."""
+    from experiments import figures
     from experiments.report.figures import draw as report_figures  # pandas, which no run needs
     from experiments.report.write import tables, write
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import figures, presets
+from experiments import presets
 from experiments.cli.launch import friendly
 from experiments.errors import OutputError, SettingsError
 from experiments.files import prepare_folder, remove_if_empty
@@ -96,6 +96,8 @@ def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: Console) 
     if given["record"] is not None:
         console.print(f"record: {folder / RECORD}", soft_wrap=True, highlight=False)
     if given["figures"]:
+        from experiments import figures  # takes seconds to import
+
         for path in figures.draw([found], folder / "figures"):
             console.print(f"figure: {path}", soft_wrap=True, highlight=False)
 

@@ -10,6 +10,7 @@ import torch
 
 from experiments import methods
 from experiments.digits.benchmark import TASKS, Digits
+from experiments.digits.splits import read
 from experiments.errors import SettingsError
 from experiments.run import Run
 from experiments.training import Trainer
@@ -17,6 +18,15 @@ from experiments.training import Trainer
 pytest.importorskip("sklearn")
 
 CPU = torch.device("cpu")
+
+
+def test_the_set_is_scikit_learns() -> None:
+    from sklearn.datasets import load_digits
+
+    images, digits = read()
+    loaded = load_digits()
+    assert torch.equal(images, torch.tensor(loaded.images, dtype=torch.float32))
+    assert torch.equal(digits, torch.tensor(loaded.target))
 
 
 def test_parts_and_targets() -> None:

@@ -42,7 +42,7 @@ class World:
             "sums": {"prior": priors.FullData(in_place=True)},
             "running": {"prior": priors.Running(half_life=20)},
             "previous": {"prior": priors.PreviousBatch(in_place=True)},
-            "learned": {"prior": priors.FullData("learned")},
+            "learned": {"prior": {"y": priors.FullData(), "b": priors.FullData("learned")}},
             "warmup": {},
             "sampled": {
                 "inference": inference.Ensemble(4, refresh=2),

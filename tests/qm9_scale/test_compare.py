@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from experiments import comparisons
 from experiments.cli import app
-from experiments.compare import draw, table
-from experiments.compare.figure import curves, recorded
+from experiments.compare.figure import curves, draw, recorded
+from experiments.compare.table import table
 from experiments.comparisons import Comparison, Entry
 from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import BayesAggOptions
