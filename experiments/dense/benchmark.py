@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,9 @@ from experiments.settings import Settings, require
 from models.errors import NetworkError
 from models.segnet import SegNet
 
-__all__ = ["HEADS", "Dense", "Pixels"]
+__all__ = ["HEADS", "Dense", "Pixels", "Regression"]
+
+Regression = Literal["gaussian", "heteroscedastic"]
 
 HEADS: Final = ("segmentation", "depth", "normal")
 
@@ -36,9 +38,10 @@ class Dense(Benchmark):
     """A benchmark with up to three targets in every pixel.
 
     Heads are 1 × 1: linear in the features of a pixel. Segmentation is `Categorical`; depth is
-    `Gaussian` in the standardised logarithm, whose prediction is the median of the depth; normals
-    are three Gaussian tasks, one for each coordinate, and the metric makes unit vectors of their
-    predictions: half their squared error is 1 − cosine, of unit vectors.
+    `Gaussian` in the standardised logarithm, so that the exponential of its mean is the median;
+    normals are three Gaussian tasks, one for each coordinate, and the metric makes unit vectors of
+    their predictions: half their squared error is 1 − cosine, of unit vectors. Both may be
+    `Heteroscedastic` instead.
     """
 
     metric: ClassVar[str] = "segmentation, depth and normals of pixels"
@@ -69,6 +72,11 @@ class Dense(Benchmark):
     def published(self) -> Sequence[float] | None:
         """Metrics of single-task networks, of all heads in order; None if nobody knows."""
         return None
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """For figures."""
+        return [f"class {index}" for index in range(self.number_of_classes)]
 
     @abstractmethod
     def parts(self) -> tuple[Part, Part, Part]:
@@ -155,23 +163,29 @@ class Dense(Benchmark):
     def heads(self, bias: bool) -> dict[str, Head]:
         """One head for each kind of target."""
         width = self.options()["width"]
+        varying = self.options()["regression"] == "heteroscedastic"
+        regression = heads.Heteroscedastic if varying else heads.Gaussian
         make: dict[str, Callable[[], Head]] = {
             "segmentation": lambda: heads.Categorical(width, self.number_of_classes, bias=bias),
-            "depth": lambda: heads.Gaussian(width, tasks=1, bias=bias),
-            "normal": lambda: heads.Gaussian(width, tasks=3, bias=bias),
+            "depth": lambda: regression(width, tasks=1, bias=bias),
+            "normal": lambda: regression(width, tasks=3, bias=bias),
         }
         return {head: make[head]() for head in self.own_heads}
 
-    def _check(self, only: str | None, width: int, levels: int) -> None:
+    def _check(self) -> None:
         """Raise a ``SettingsError`` for options that all have."""
-        require(
-            only is None or only in self.every_head,
-            "only",
-            only,
-            f"give one of {', '.join(self.every_head)}, or leave it out",
-        )
-        require(width >= 1, "width", width, "give at least 1")
-        require(1 <= levels <= 5, "levels", levels, "give 1 to 5")
+        given = self.options()
+        for name, right, remedy in (
+            (
+                "only",
+                (None, *self.every_head),
+                f"give one of {', '.join(self.every_head)}, or none",
+            ),
+            ("regression", get_args(Regression), f"give {' or '.join(get_args(Regression))}"),
+            ("levels", range(1, 6), "give 1 to 5"),
+        ):
+            require(given[name] in right, name, given[name], remedy)
+        require(given["width"] >= 1, "width", given["width"], "give at least 1")
 
 
 class Pixels(nn.Module):

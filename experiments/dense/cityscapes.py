@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.dense.benchmark import Dense
+from experiments.dense.benchmark import Dense, Regression
 from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require, require_seed
@@ -28,6 +28,8 @@ class Cityscapes(Dense):
         split_seed: Which images are in which part.
         width: Channels of the network's finest level, the features of a pixel.
         levels: How often the network halves height and width.
+        regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
+            differs between pixels.
         only: One head to train alone: segmentation or depth; None for both.
     """
 
@@ -48,12 +50,13 @@ class Cityscapes(Dense):
     split_seed: int = 0
     width: int = 64
     levels: int = 5
+    regression: Regression = "gaussian"
     only: str | None = None
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)
         require(self.classes >= 2, "classes", self.classes, "give 7, or 19")
-        self._check(self.only, self.width, self.levels)
+        self._check()
 
     @property
     def number_of_classes(self) -> int:

@@ -80,7 +80,8 @@ class DenseMeter:
 
         Args:
             predictions: Logits [N, classes], standardised logarithms of depth [N, 1], and normals
-                of any length [N, 3], as far as there are such heads.
+                of any length [N, 3], as far as there are such heads; or [N, columns, 2] of a mean
+                and something about its noise.
             targets: (values, mask), each [N, columns].
         """
         takes = {
@@ -90,7 +91,10 @@ class DenseMeter:
         }
         for head in self._heads:
             values, mask = targets[head]
-            takes[head](predictions[head], values, mask[:, 0])
+            outputs = predictions[head]
+            # The first of several outputs of a task is its mean.
+            outputs = outputs if outputs.ndim == 2 else outputs[..., 0]
+            takes[head](outputs, values, mask[:, 0])
 
     def compute(self) -> list[float | None]:
         """The metrics in the order of :func:`measures`; None where nothing was observed."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.dense.benchmark import Dense
+from experiments.dense.benchmark import Dense, Regression
 from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require_seed
@@ -27,6 +27,8 @@ class NyuV2(Dense):
         split_seed: Which images are in which part.
         width: Channels of the network's finest level, the features of a pixel.
         levels: How often the network halves height and width.
+        regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
+            differs between pixels.
         only: One head to train alone: segmentation, depth or normal; None for all.
     """
 
@@ -42,11 +44,12 @@ class NyuV2(Dense):
     split_seed: int = 0
     width: int = 64
     levels: int = 5
+    regression: Regression = "gaussian"
     only: str | None = None
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)
-        self._check(self.only, self.width, self.levels)
+        self._check()
 
     @property
     def number_of_classes(self) -> int:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import torch
 
-from experiments.dense.benchmark import Dense
+from experiments.dense.benchmark import Dense, Regression
+from experiments.dense.release import write
 from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
 from experiments.dense.split import InMemory, Part
 from experiments.settings import Settings, require, require_seed
 
-__all__ = ["Scenes"]
+__all__ = ["LAYOUTS", "Scenes", "as_files"]
+
+LAYOUTS: Final = ("nyuv2", "cityscapes")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Scenes(Dense):
         split_seed: Which rooms are drawn.
         width: Channels of the network's finest level, the features of a pixel.
         levels: How often the network halves height and width.
+        regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
+            differs between pixels.
         only: One head to train alone: segmentation, depth or normal; None for all.
     """
 
@@ -53,12 +59,13 @@ class Scenes(Dense):
     split_seed: int = 0
     width: int = 16
     levels: int = 3
+    regression: Regression = "gaussian"
     only: str | None = None
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)
         require(self.images >= 4, "images", self.images, "give at least 4")
-        self._check(self.only, self.width, self.levels)
+        self._check()
         for name in ("height", "image_width"):
             length, least = getattr(self, name), 2**self.levels
             require(length >= least, name, length, f"{self.levels} levels need at least {least}")
@@ -67,6 +74,11 @@ class Scenes(Dense):
     def number_of_classes(self) -> int:
         """Five."""
         return len(CLASSES)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Wall, floor, ball, box, board."""
+        return CLASSES
 
     @property
     def published(self) -> Sequence[float]:
@@ -84,3 +96,27 @@ class Scenes(Dense):
             return InMemory(with_gaps(frames, rooms) if self.gaps else frames), torch.arange(count)
 
         return part(0, self.images), part(1, few), part(2, few)
+
+
+def as_files(
+    folder: Path, layout: str, counts: Mapping[str, int], camera: Camera, seed: int
+) -> None:
+    """Write rooms, with gaps, in the layout of a release.
+
+    Args:
+        folder: Is to hold the parts.
+        layout: One of :data:`LAYOUTS`.
+        counts: ``{part: images}``, ``"train"`` and ``"val"``.
+        camera: Size and angle of the images.
+        seed: Decides the rooms.
+
+    Raises:
+        OutputError: A file could not be written.
+    """
+    for place, (part, count) in enumerate(counts.items()):
+        rooms = draw(count, 3 * seed + place)
+        frames = with_gaps(render(rooms, camera), rooms)
+        if layout == "cityscapes":
+            inverse = torch.where(frames.depth > 0, 1 / frames.depth, 0.0)
+            frames = frames._replace(depth=inverse, normal=None)
+        write(frames, folder, part)
