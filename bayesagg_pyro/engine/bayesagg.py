@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -25,6 +25,7 @@ from bayesagg_pyro.engine.layout import (
     read,
     rows_of,
 )
+from bayesagg_pyro.engine.pieces import Pieces
 from bayesagg_pyro.engine.predictions import InLayout
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.engine.settings import (
@@ -32,6 +33,7 @@ from bayesagg_pyro.engine.settings import (
     active,
     check_aggregation,
     check_estimators,
+    check_grad_mode,
     check_graph,
     check_heads,
     check_pair,
@@ -237,10 +239,61 @@ class BayesAgg(nn.Module):
                 check_graph(check_pair(pair)[0])
             return features, targets
 
-        batch = self._next("backward" if collect else "backward(collect=False)", given, rows)
+        batch = self._next(_called(collect), given, rows)
         assert batch is not None
         deliver = partial(into_backbone, rows, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
+
+    @uncompiled
+    def backward_in_pieces(
+        self,
+        backbone: Callable[..., Features],
+        pieces: Iterable[tuple[Any, GivenTargets]],
+        *,
+        collect: bool = True,
+        scaler: GradScaler | None = None,
+    ) -> dict[str, Tensor]:
+        """`backward` for a batch whose graph is too big: exactly its step, a piece at a time.
+
+        The backbone runs over all pieces without a graph, the heads take one step on the features
+        of all, and the backbone runs again over each piece, whose graph takes its share of the
+        update: one more forward pass, in the memory of one piece and of all features. Dropout draws
+        the same in both passes, and buffers change once. What depends on the other examples of its
+        piece (batch norm) is that of the piece. Autocast is as where this is called.
+
+        Args:
+            backbone: gives features; a module, so that its buffers are known. It is called as
+                backbone(*inputs) for a tuple or list of inputs, backbone(**inputs) for a mapping,
+                else backbone(inputs). Its `no_sync()` is used if it has one, so that processes
+                average gradients once, in the last piece; each has one piece at least.
+            pieces: pairs (inputs, {name: targets}) that make up the batch, drawn once.
+            collect: see `backward`.
+            scaler: see `backward`.
+
+        Returns:
+            {name: [tasks]}: as `backward`, of the batch.
+
+        Raises:
+            BayesAggError: what `backward` raises.
+            StateError: if a piece has other features in its second pass.
+            SettingError: if there are no pieces.
+        """
+        scaler = active(scaler)
+        passes, rows = Pieces(backbone), list[Tensor]()
+
+        def given() -> Given:
+            check_grad_mode()
+            return passes.first(pieces), None
+
+        def deliver(updates: list[Tensor]) -> None:
+            into_backbone(rows, updates)
+            passes.second(validity)
+
+        with all_or_nothing([passes.undo]):
+            batch = self._next(_called(collect), given, rows, passes.parameters)
+            assert batch is not None
+            validity = batch.validity
+            return self._take(batch, deliver, collect, scaler)
 
     @uncompiled
     def collect(
@@ -445,7 +498,11 @@ class BayesAgg(nn.Module):
         )
 
     def _next(
-        self, call: str, item: Callable[[], Given | None], attached: list[Tensor] | None = None
+        self,
+        call: str,
+        item: Callable[[], Given | None],
+        attached: list[Tensor] | None = None,
+        parameters: Sequence[Tensor] = (),
     ) -> Batch | None:
         """An item as a batch, checked; in several processes the batch of all.
 
@@ -453,6 +510,7 @@ class BayesAgg(nn.Module):
             call: that of the user.
             item: gives features and targets; None when there are no more.
             attached: for this process's own rows of each group, on the backbone's graph.
+            parameters: of the backbone, where the rows' graph does not lead to them.
 
         Returns:
             None when no process has any more.
@@ -475,7 +533,7 @@ class BayesAgg(nn.Module):
         batch = self._processes.whole(
             (call, mode, part, f"validate={self._validation.mode}"),
             parsed,
-            attached=rows,
+            attached=lambda: [*rows, *parameters],
             nothing=lambda: self._validation.of_nothing(self._slots.values()),
             join=self._join,
             heads=self.heads,
@@ -632,6 +690,11 @@ class BayesAgg(nn.Module):
 
 def _joined(rows: list[Tensor]) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _called(collect: bool) -> str:
+    """What the processes must agree on; one may go through its share in pieces."""
+    return "backward" if collect else "backward(collect=False)"
 
 
 def _default_scheme(head: Head) -> Scheme:

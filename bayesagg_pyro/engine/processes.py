@@ -138,7 +138,7 @@ class Processes:
         call: tuple[str, ...],
         share: Callable[[], Batch | None],
         *,
-        attached: Sequence[Tensor],
+        attached: Callable[[], Sequence[Tensor]],
         nothing: Callable[[], Validity],
         join: Callable[[], None],
         heads: nn.ModuleDict,
@@ -148,7 +148,7 @@ class Processes:
         Args:
             call: what is called, with all that must be the same in every process.
             share: this process's part, checked; None when it has no more. Others go on without.
-            attached: the part's features on the backbone's graph, there once `share` has returned.
+            attached: what leads to the backbone's parameters; asked after `share`.
             nothing: validity of a part that is not there.
             join: makes the state the first process's.
             heads: {name: head}.
@@ -172,7 +172,7 @@ class Processes:
         compared = (
             mine is not None and call[0] == "backward" and self._steps & (self._steps + 1) == 0
         )
-        sums = checksums(attached) if compared else []
+        sums = checksums(attached()) if compared else []
         status = _FAILED if refused is not None else _NOTHING if mine is None else _BATCH
         formats = [] if mine is None else shares.formats(mine)
         rows = sum(count for count, _ in formats)

@@ -13,15 +13,15 @@ __all__ = ["checksum", "checksums"]
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def checksums(features: Sequence[Tensor]) -> list[Tensor]:
-    """One number for each parameter that the features' graph leads to, [] int64 each.
+def checksums(attached: Sequence[Tensor]) -> list[Tensor]:
+    """One number for each parameter among these, and those that their graph leads to, [] int64.
 
     They are sums of the bits, which come out the same in any order. What is sharded, or has been
     freed since the forward pass, is left out: processes hold different parts of that.
     """
     return [
         checksum(leaf)
-        for leaf in _leaves(features)
+        for leaf in _leaves(attached)
         if type(leaf) is nn.Parameter and leaf.untyped_storage().size()
     ]
 
@@ -32,10 +32,10 @@ def checksum(tensor: Tensor) -> Tensor:
     return flat.view(_INTEGERS.get(tensor.element_size(), torch.uint8)).sum(dtype=torch.int64)
 
 
-def _leaves(features: Sequence[Tensor]) -> list[Tensor]:
+def _leaves(attached: Sequence[Tensor]) -> list[Tensor]:
     """Tensors at the ends of the graph, in an order that the graph alone decides."""
-    found: list[Tensor] = []
-    waiting: list[Any] = [one.grad_fn for one in features]
+    found = [one for one in attached if one.grad_fn is None]
+    waiting: list[Any] = [one.grad_fn for one in attached]
     seen = set()
     while waiting:
         node = waiting.pop()

@@ -27,6 +27,7 @@ __all__ = [
     "active",
     "check_aggregation",
     "check_estimators",
+    "check_grad_mode",
     "check_graph",
     "check_heads",
     "check_names",
@@ -174,8 +175,7 @@ def check_graph(features: Tensor | Mapping[str, Tensor]) -> None:
         return
     if not isinstance(features, Tensor):
         raise DtypeError(f"features must be a tensor, not {type(features).__name__}")
-    if not torch.is_grad_enabled():
-        raise StateError("backward() needs gradients: call it outside torch.no_grad()")
+    check_grad_mode()
     if not features.requires_grad:
         raise StateError(
             "the features need no gradient: pass the backbone's output itself, not detached and "
@@ -194,6 +194,16 @@ def check_pair(pair: Any) -> tuple[Any, Any]:
             f"batches must give pairs (features, {{name: targets}}), not {type(pair).__name__}"
         )
     return pair[0], pair[1]
+
+
+def check_grad_mode() -> None:
+    """Refuse a backward pass where torch takes no gradients.
+
+    Raises:
+        StateError: with the remedy.
+    """
+    if not torch.is_grad_enabled():
+        raise StateError("backward() needs gradients: call it outside torch.no_grad()")
 
 
 def active(scaler: GradScaler | None) -> GradScaler | None:

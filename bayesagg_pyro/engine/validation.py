@@ -101,7 +101,8 @@ class Validation:
             self._bad.zero_()
             raise NonFiniteError(
                 "a batch since the last check had features, targets or an update that were not "
-                "finite; its update was zero. Make the engine with validate='now' to find it"
+                "finite, or pieces with other features in the second pass; its update was zero. "
+                "Make the engine with validate='now' to find it"
             )
 
     def forget(self) -> None:

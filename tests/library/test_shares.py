@@ -122,7 +122,7 @@ def whole(share: Callable[[], Batch | None], made: Processes | None = None) -> B
     return (made or Processes(True)).whole(
         ("collect",),
         share,
-        attached=[],
+        attached=list,
         nothing=lambda: CHECKED,
         join=lambda: None,
         heads=nn.ModuleDict({"r": nn.Linear(3, 2), "c": nn.Linear(3, 2)}),
