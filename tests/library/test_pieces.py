@@ -124,6 +124,55 @@ def test_features_with_more_axes(rng) -> None:
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
 
 
+class TwoLevels(nn.Module):
+    """Features of tokens for one head, of sentences for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.pool = nn.Linear(4, 6).double(), nn.Linear(6, 5).double()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        tokens = self.embed(x).tanh()
+        return {"tag": tokens, "mood": self.pool(tokens.mean(1)), "span": tokens}
+
+
+def test_heads_that_read_different_features() -> None:
+    """In sentences of different lengths, where some pieces have labels of one head alone."""
+    x = [torch.randn(n, length, 4, dtype=torch.float64) for n, length in ((3, 4), (2, 7), (4, 2))]
+    y: list[dict[str, Tensor]] = [
+        {"tag": (one[..., 0] > 0).double(), "span": one[..., 1], "mood": one.mean((1, 2))[:, None]}
+        for one in x
+    ]
+    del y[1]["tag"], y[1]["span"], y[2]["mood"]
+    found = []
+    for whole in (True, False):
+        torch.manual_seed(0)
+        net = TwoLevels()
+        of = {"tag": heads.Bernoulli(6), "mood": heads.Gaussian(5), "span": heads.Gaussian(6)}
+        mtl = ba.BayesAgg(of).double()
+        for bayes in (False, True):
+            net.zero_grad()
+            if whole:
+                losses = mtl.backward([(net(a), b) for a, b in zip(x, y, strict=True)])
+            else:
+                losses = mtl.backward_in_pieces(net, zip(x, y, strict=True))
+            if not bayes:
+                mtl.update_prior()
+                mtl.start_bayes()
+        found.append([*(p.grad for p in net.parameters()), *losses.values()])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_a_piece_without_any_label_adds_nothing() -> None:
+    one, two = Net(), Net()
+    masked = {"r": (one.y["r"][0], torch.zeros(24, 2, dtype=torch.bool))}
+    one.mtl.backward_in_pieces(one.backbone, [*one.pieces(), (one.x, masked)])
+    two.mtl.backward_in_pieces(two.backbone, two.pieces())
+    for a, b in zip(one.found(), two.found(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("bayes", [False, True])
 def test_dropout_and_batch_norm_are_those_of_one_pass_over_each_piece(bayes) -> None:
     """Draws are made again; running statistics move once; generators end where they would."""
