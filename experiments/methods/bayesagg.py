@@ -78,8 +78,14 @@ class BayesAggMethod(Method):
             prior=options.policy(),
             warmup=True,
             scale=options.scale,
-            estimator=gradients.PlugIn() if options.mean == "plug-in" else None,
+            estimator=self._estimators(),
         )
+
+    def _estimators(self) -> dict[str, gradients.Estimator | None] | gradients.Estimator | None:
+        if self._options.mean == "learned":
+            learned = gradients.PlugIn(at="weights")
+            return {n: None if isinstance(h, Gaussian) else learned for n, h in self._heads.items()}
+        return gradients.PlugIn() if self._options.mean == "plug-in" else None
 
     @classmethod
     def why_not(cls, level: Level) -> str:

@@ -51,7 +51,8 @@ class BayesAggOptions(MethodOptions):
             (``"learned"``); or unknown and integrated over, the prior in its units
             (``"integrated"``). Losses stay as they are.
         mean: The gradient averaged over the ``"posterior"`` (the paper), or taken at its mean
-            (``"plug-in"``), where the uncertainty decides the weights alone.
+            (``"plug-in"``), where the uncertainty decides the weights alone; or likewise, at the
+            learned weights for heads of classes and at the mean for regression (``"learned"``).
     """
 
     pretrain: int = 50
@@ -66,7 +67,7 @@ class BayesAggOptions(MethodOptions):
     max_ratio: float | None = None
     scale: Literal["mean", "sum"] = "mean"
     covariance: Literal["diagonal", "full"] = "diagonal"
-    mean: Literal["posterior", "plug-in"] = "posterior"
+    mean: Literal["posterior", "plug-in", "learned"] = "posterior"
     noise: Literal["unit", "learned", "integrated"] = "unit"
 
     def __post_init__(self) -> None:
@@ -184,6 +185,6 @@ _CHOICES = {
     "resolution": get_args(Resolution),
     "scale": ("mean", "sum"),
     "covariance": ("diagonal", "full"),
-    "mean": ("posterior", "plug-in"),
+    "mean": ("posterior", "plug-in", "learned"),
     "noise": ("unit", "learned", "integrated"),
 }

@@ -90,6 +90,31 @@ def test_serves_the_engine(rng) -> None:
     close(features.grad, (weights * at_mean).sum(0) / 12)
 
 
+def test_at_the_weights_that_a_head_learns(rng) -> None:
+    head = heads.Categorical(4, 3).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.randn(head.weight.shape, generator=rng, dtype=torch.float64))
+    features = torch.randn(9, 4, generator=rng, dtype=torch.float64)
+    labels = torch.randint(3, (9,), generator=rng)
+    posterior = inference.TaylorGGN().infer(head, features, labels, priors.isotropic(head, 2.0))
+    drawn = gradients.Conditional(samples=2048)
+    grad, exact = (
+        gradients.distribution(head, posterior, features, labels, estimator=estimator)
+        for estimator in (gradients.PlugIn(drawn, at="weights"), drawn)
+    )
+    h = features.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(head(h), labels, reduction="sum").backward()
+    close(grad.mean[0], h.grad)
+    close(grad.variance, exact.variance, 2e-2)
+    assert (grad.mean - exact.mean).abs().max() > 0.1  # the posterior has seen the labels
+
+
+def test_refuses_another_point() -> None:
+    with pytest.raises(errors.SettingError, match="'posterior mean' or 'weights', not 'prior'"):
+        gradients.PlugIn(at="prior")  # type: ignore[arg-type]
+    assert repr(gradients.PlugIn(at="weights")) == "PlugIn(at='weights')"
+
+
 def test_refuses_what_is_no_estimator() -> None:
     with pytest.raises(errors.DtypeError, match="estimator"):
         gradients.PlugIn("quadrature")
