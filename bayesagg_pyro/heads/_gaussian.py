@@ -25,8 +25,9 @@ class Gaussian(OnePredictor):
     """T regression tasks with Gaussian noise.
 
     The noise scale enters the posterior and the predictive, and through the posterior the moments
-    of the gradient; all read the one buffer `noise_scale`, so all see a learned value at once.
-    `inference.IntegratedNoise` integrates over it instead.
+    of the gradient; all read the one buffer `noise_scale`, so all see a learned value at once. A
+    task that fits well would so weigh ever more; left out, the scale stays 1 where it weighs, and
+    the data choose it where it predicts. `inference.IntegratedNoise` integrates over it instead.
 
     Args:
         in_features: d, the number of features.
@@ -34,7 +35,9 @@ class Gaussian(OnePredictor):
         bias: whether each task has an intercept. The paper's regression heads have none.
         noise_scale: τ, the standard deviation of the noise in units of the targets; one number, or
             one per task. "learned" starts each task at 1 and takes the value of highest marginal
-            likelihood whenever the prior is updated.
+            likelihood whenever the prior is updated. None takes 1 as the unit of weights and prior,
+            and predicts N(hᵀm, τ² (1 + hᵀSh)) with the τ that cross-validation finds in an epoch's
+            sums (`posterior.info.noise_scale`); other schemes than `Conjugate` predict with 1.
         prior_variance: variance of the default prior of `model`.
         missing: "nan" reads a NaN target as not observed.
         name: prefix of the Pyro sites.
@@ -46,7 +49,7 @@ class Gaussian(OnePredictor):
 
     per_task: ClassVar[tuple[str, ...]] = ("noise_scale",)
     noise_scale: Tensor  #: τ, [] or [tasks], float64
-    noise: Literal["given", "learned"]  #: where τ comes from
+    noise: Literal["given", "learned", "estimated"]  #: where τ comes from
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Gaussian(OnePredictor):
         tasks: int = 1,
         *,
         bias: bool = False,
-        noise_scale: float | Sequence[float] | Tensor | Literal["learned"] = 1.0,
+        noise_scale: float | Sequence[float] | Tensor | Literal["learned"] | None = None,
         prior_variance: float = 1.0,
         missing: Literal["error", "nan"] = "error",
         name: str | None = None,
@@ -68,6 +71,8 @@ class Gaussian(OnePredictor):
             name=name,
         )
         self.noise = "given"
+        if noise_scale is None:
+            self.noise, noise_scale = "estimated", 1.0
         if isinstance(noise_scale, str):
             if noise_scale != "learned":
                 raise SettingError(
@@ -75,7 +80,10 @@ class Gaussian(OnePredictor):
                 )
             self.noise = "learned"
             noise_scale = [1.0] * tasks
-        self.register_buffer("noise_scale", positive_each("noise_scale", noise_scale, tasks))
+        self.register_buffer(
+            "noise_scale",
+            positive_each("noise_scale", 1.0 if noise_scale is None else noise_scale, tasks),
+        )
 
     def learn_noise(self) -> Self:
         """Let the data choose τ, as `noise_scale="learned"` does; returns itself.
@@ -100,6 +108,7 @@ class Gaussian(OnePredictor):
                 f"noise_scale=[...] of {self.tasks} numbers to give each its own"
             )
         self.noise_scale.copy_(scale)
+        self.noise = "learned" if self.noise == "learned" else "given"
 
     def with_noise_scale(self, noise_scale: Tensor) -> Gaussian:
         """This head with another τ: parameters are shared, nothing of the head itself changes."""

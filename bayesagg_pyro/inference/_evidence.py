@@ -286,7 +286,7 @@ def _reported(
         log_evidence=evidence,
         prior_variance=prior.variance.mean(-1),
         prior_scale=scale,
-        noise_scale=noise,
+        noise_scale=info.noise_scale if noise is None else noise,
     )
     return posterior.replace(info=info)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -134,7 +135,11 @@ class GaussianStatistics(Statistics):
         precision, shift = self.gram * noise[..., None], self.moment * noise
         # Σ h (y − hᵀm_p) = Σ h y − (Σ h hᵀ) m_p; with the usual zero mean nothing is subtracted.
         explained = (precision @ known.mean[..., None])[..., 0]
-        made = condition(head, known, known.precision_matrix + precision, shift - explained)
+        total = known.precision_matrix + precision
+        made = condition(head, known, total, shift - explained)
+        if head.noise == "estimated":
+            scale = self._noise(made, precision, shift, noise[:, 0])
+            made = made.replace(info=replace(made.info, noise_scale=scale))
         if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:
             warnings.warn(
                 f"head {head.site!r}: the precision is so badly conditioned, at least "
@@ -145,6 +150,30 @@ class GaussianStatistics(Statistics):
                 stacklevel=2,
             )
         return made
+
+    def _noise(
+        self, posterior: GaussianPosterior, precision: Tensor, shift: Tensor, noise: Tensor
+    ) -> Tensor:
+        """τ for which predictions are as wide as generalised cross-validation finds them, [tasks].
+
+        τ² (1 + p/N) = N ‖y − Hm‖² / (N − p)² with p = tr(S HᵀH) effective weights, for τ = 1 (Golub,
+        Heath and Wahba, 1979, https://doi.org/10.1080/00401706.1979.10489751); 1 + p/N is the mean
+        of 1 + hᵀSh. Not below 1e-6 of the targets' root mean square: sums of squares cancel.
+
+        Args:
+            posterior: N(m, S).
+            precision: τ⁻² HᵀH.
+            shift: τ⁻² Hᵀy.
+            noise: τ⁻², [1 or tasks].
+        """
+        mean, count = posterior.mean, self.total
+        fitted = (((precision @ mean[..., None])[..., 0] - 2 * shift) * mean).sum(-1)
+        rest = (self.square + fitted / noise).maximum(1e-12 * self.square)
+        used = (posterior.covariance_matrix * precision).sum((-2, -1))
+        left = (count - used).clamp(min=0)
+        found = count * (rest.sqrt() / left).square() / (1 + used / count)
+        known = (left > 1e-9 * count) & (self.square > 0)
+        return torch.where(known, found, 1 / noise).sqrt()
 
     def scaled(self, factor: float) -> Self:
         """A copy whose sums are all multiplied by `factor`."""

@@ -42,7 +42,8 @@ class Info:
         log_evidence: [tasks], log p(targets) under prior and noise, where the scheme maximised it.
         prior_variance: [tasks], mean variance of the prior chosen with it, and
         prior_scale: [tasks], the factor γ by which that prior is wider than the one given.
-        noise_scale: [tasks], τ chosen with it, for heads that learn their noise.
+        noise_scale: [tasks], τ of Gaussian heads: chosen with it where the noise is learned, and
+            by cross-validation, for predictions alone, where none is given.
         left_out: [tasks] bool, whether a batch was left out of this prior.
     """
 

@@ -13,7 +13,7 @@ from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
 from bayesagg_pyro.predictive._laws import NormalPredictive, StudentTPredictive
 from bayesagg_pyro.predictive._predict import general
 
-__all__ = ["of_gaussian"]
+__all__ = ["in_units_of_noise", "of_gaussian"]
 
 
 @predictive_of.register
@@ -38,5 +38,20 @@ def of_gaussian(head: Gaussian, features: Tensor, posterior: Any, **options: Any
     if not isinstance(posterior, GaussianFamily) or not closed:
         return general(head, features, posterior, **options)
     mean, epistemic = head.predictor_moments(features, posterior)
-    scale = (epistemic + head.noise_scale.to(mean.dtype).square()).sqrt()
-    return NormalPredictive(mean, scale).of(f"head {head.site!r}")
+    epistemic, noise = in_units_of_noise(head, posterior, epistemic)
+    return NormalPredictive(mean, (epistemic + noise).sqrt()).of(f"head {head.site!r}")
+
+
+def in_units_of_noise(
+    head: Gaussian, posterior: GaussianFamily, epistemic: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Variance of the predictor, [B, tasks], and τ², [] or [tasks], for what τ is in predictions.
+
+    Where no τ was given, weights and their prior are in units of the one that the data chose.
+    """
+    noise = head.noise_scale.to(epistemic).square()
+    found = None if posterior.info is None else posterior.info.noise_scale
+    if head.noise != "estimated" or found is None:
+        return epistemic, noise
+    ratio = found.to(epistemic).square() / noise
+    return epistemic * ratio, noise * ratio

@@ -15,6 +15,7 @@ from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posteri
 from bayesagg_pyro.predictive._classes import has_classes, log_probabilities
 from bayesagg_pyro.predictive._compound import output_rule
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution
+from bayesagg_pyro.predictive._gaussian import in_units_of_noise
 from bayesagg_pyro.predictive._mixture import SampledPredictive
 from bayesagg_pyro.predictive._outputs import drawn_outputs, predictor
 
@@ -74,9 +75,9 @@ def uncertainty(
         return _of_classes(head, posterior, features, samples, generator)
     if isinstance(head, Gaussian) and head.is_still(Gaussian, "outputs", "likelihood"):
         if isinstance(posterior, GaussianFamily):
-            epistemic = predictor(head, posterior, features)[1]
-            noise = head.noise_scale.to(epistemic).square().expand_as(epistemic)
-            return Uncertainty(epistemic, noise, "variance")
+            spread = predictor(head, posterior, features)[1]
+            epistemic, noise = in_units_of_noise(head, posterior, spread)
+            return Uncertainty(epistemic, noise.expand_as(epistemic), "variance")
         if isinstance(posterior, NormalInverseGamma):
             spread = predictor(head, posterior.unit, features)[1]  # for τ² = 1
             a, b = posterior.shape_parameter, posterior.rate

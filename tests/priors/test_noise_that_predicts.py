@@ -1,0 +1,123 @@
+"""Where no noise is given: 1 weighs, and predictions take what cross-validation finds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import heads, inference, predictive, priors
+from bayesagg_pyro.posteriors import GaussianFamily
+
+
+def linear(rng: torch.Generator, examples: int, noise: float) -> tuple[Tensor, Tensor]:
+    features = torch.randn(examples, 6, generator=rng, dtype=torch.float64)
+    weight = torch.randn(6, 2, generator=rng, dtype=torch.float64)
+    drawn = torch.randn(examples, 2, generator=rng, dtype=torch.float64)
+    return features, features @ weight + noise * drawn
+
+
+def posterior_of(head, features, targets, prior) -> GaussianFamily:
+    statistics = inference.Conjugate().statistics(head, inference.Keep())
+    statistics.add(features, head.parse_targets(targets, len(features)))
+    return statistics.posterior(prior)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.7])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("examples", [5, 40])
+def test_it_is_that_of_generalised_cross_validation(rng, mean, missing, examples) -> None:
+    features, targets = linear(rng, examples, 0.3)
+    head = heads.Gaussian(6, tasks=2).double()
+    prior = priors.isotropic(head, 0.5)
+    prior = type(prior)(torch.full_like(prior.mean, mean), prior.precision)
+    mask = torch.rand(examples, 2, generator=rng) < 0.8 if missing else torch.ones(examples, 2) > 0
+    found = posterior_of(head, features, (targets, mask) if missing else targets, prior)
+    for task in range(2):
+        h, y = features[mask[:, task]], targets[mask[:, task], task]
+        hat = h @ torch.linalg.solve(h.T @ h + 2 * torch.eye(6, dtype=h.dtype), h.T)
+        residual = (torch.eye(len(h), dtype=h.dtype) - hat) @ (y - mean * h.sum(1))
+        left_out = residual.square().mean() / (1 - hat.diagonal().mean()).square()
+        width = (h * (found.covariance_matrix.expand(2, -1, -1)[task] @ h.T).T).sum(1)
+        assert found.info.noise_scale[task].square() * (1 + width).mean() == pytest.approx(
+            float(left_out), rel=1e-9
+        )
+
+
+def test_predictions_are_those_of_a_head_whose_noise_is_known(rng) -> None:
+    features, targets = linear(rng, 500, 0.25)
+    unknown = heads.Gaussian(6, tasks=2).double()
+    found = posterior_of(unknown, features, targets, priors.isotropic(unknown, 4.0))
+    scale = found.info.noise_scale
+    known = heads.Gaussian(6, tasks=2, noise_scale=scale).double()
+    prior = priors.isotropic(known, [4.0 * float(s) ** 2 for s in scale])
+    exact = inference.Conjugate().infer(known, features, targets, prior)
+    new = torch.randn(9, 6, generator=rng, dtype=torch.float64)
+    got, expected = unknown.predictive(new, found), known.predictive(new, exact)
+    torch.testing.assert_close(got.mean, expected.mean)
+    torch.testing.assert_close(got.stddev, expected.stddev)
+    parts, wanted = (
+        predictive.uncertainty(head, q, new) for head, q in ((unknown, found), (known, exact))
+    )
+    torch.testing.assert_close(parts.epistemic, wanted.epistemic)
+    torch.testing.assert_close(parts.aleatoric, wanted.aleatoric)
+
+
+def test_the_engine_covers_and_its_weights_never_see_it(rng) -> None:
+    features, targets = linear(rng, 4000, 0.05)
+    updates = []
+    for scale in (None, 1.0):
+        mtl = ba.BayesAgg({"y": heads.Gaussian(6, tasks=2, noise_scale=scale).double()})
+        mtl.collect(features[:2000], {"y": targets[:2000]})
+        mtl.update_prior()
+        mtl.start_bayes()
+        leaf = features[:50].clone().requires_grad_()
+        mtl.backward(leaf, {"y": targets[:50]})
+        updates.append(leaf.grad)
+        law = mtl.predictive(features[2000:])["y"]
+        inside = ((law.cdf(targets[2000:]) - 0.5).abs() < 0.45).double().mean()
+        if scale is None:
+            assert inside == pytest.approx(
+                0.9, abs=0.02
+            )  # 4,000 targets: a standard error of 0.005
+            assert mtl.heads["y"].noise_scale == 1
+        else:
+            assert inside == 1  # what unit noise says of targets that follow a line to 0.05
+    assert torch.equal(*updates)
+
+
+def test_it_stays_with_a_saved_engine(rng) -> None:
+    features, targets = linear(rng, 100, 0.3)
+
+    def engine() -> ba.BayesAgg:
+        return ba.BayesAgg({"y": heads.Gaussian(6, tasks=2).double()})
+
+    mtl, other = engine(), engine()
+    mtl.collect(features, {"y": targets})
+    mtl.update_prior()
+    other.load_state_dict(mtl.state_dict())
+    wanted, got = mtl.predictive(features)["y"], other.predictive(features)["y"]
+    assert torch.equal(wanted.stddev, got.stddev)
+    assert wanted.stddev.max() < 0.5
+
+
+def test_targets_that_follow_exactly_keep_a_finite_density(rng) -> None:
+    features, targets = linear(rng, 50, 0.0)
+    head = heads.Gaussian(6, tasks=2).double()
+    found = posterior_of(head, features, targets, priors.isotropic(head, 1e12))
+    low = 1e-6 * targets.square().mean(0).sqrt()
+    assert (found.info.noise_scale >= 0.999 * low).all()
+    assert (found.info.noise_scale < 1e-4).all()
+    zeros = posterior_of(head, features, 0 * targets, priors.isotropic(head, 1.0))
+    assert torch.equal(zeros.info.noise_scale, torch.ones(2, dtype=torch.float64))
+
+
+def test_a_noise_that_is_set_is_given(rng) -> None:
+    head = heads.Gaussian(6, tasks=2).double()
+    head.set_noise_scale(0.2)
+    features, targets = linear(rng, 50, 0.3)
+    found = posterior_of(head, features, targets, priors.isotropic(head, 1.0))
+    assert found.info.noise_scale is None
+    law = head.predictive(features, found)
+    assert (law.variance > 0.04).all() and (law.variance < 0.06).all()
