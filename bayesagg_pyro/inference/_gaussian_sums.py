@@ -156,9 +156,10 @@ class GaussianStatistics(Statistics):
     ) -> Tensor:
         """τ for which predictions are as wide as generalised cross-validation finds them, [tasks].
 
-        τ² (1 + p/N) = N ‖y − Hm‖² / (N − p)² with p = tr(S HᵀH) effective weights, for τ = 1 (Golub,
-        Heath and Wahba, 1979, https://doi.org/10.1080/00401706.1979.10489751); 1 + p/N is the mean
-        of 1 + hᵀSh. Not below 1e-6 of the targets' root mean square: sums of squares cancel.
+        τ² (1 + p/N) = N ‖y − Hm‖² / (N − p)², with p = tr(S HᵀH) effective weights, for τ = 1
+        (Golub, Heath and Wahba, 1979, https://doi.org/10.1080/00401706.1979.10489751); 1 + p/N is
+        the mean of 1 + hᵀSh. Sums of squares cancel, so not below 1e-6 of the targets' root mean
+        square.
 
         Args:
             posterior: N(m, S).

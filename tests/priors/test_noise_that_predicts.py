@@ -120,4 +120,5 @@ def test_a_noise_that_is_set_is_given(rng) -> None:
     found = posterior_of(head, features, targets, priors.isotropic(head, 1.0))
     assert found.info.noise_scale is None
     law = head.predictive(features, found)
-    assert (law.variance > 0.04).all() and (law.variance < 0.06).all()
+    assert (law.variance > 0.04).all()
+    assert (law.variance < 0.06).all()
