@@ -44,6 +44,8 @@ class Slot:
         posterior: in use since the last step; None before.
         age: steps since that was inferred; 0 where the last step did.
         due: whether there is a new prior since the last step.
+        calibration: [tasks], how wide predictions are, fitted to data that training has not seen;
+            None after each update of the prior.
         weight_then: the weights that the full-data posterior was made for, where the head's may be
             others: in a copy, or after others were loaded without a posterior; else None.
     """
@@ -70,6 +72,7 @@ class Slot:
     def restart(self) -> None:
         """Forget everything seen; begin with the policy's prior, once the weights have a place."""
         self.posterior: Posterior | None = None
+        self.calibration: Tensor | None = None
         self.age = 0
         self.due = True
         if not self.head.weight.is_meta:
@@ -223,7 +226,15 @@ class Slot:
             )
         self.tracker.accept(found)
         self.due = True
-        self.weight_then = None
+        self.weight_then = self.calibration = None
+
+    @property
+    def predicting(self) -> Posterior | None:
+        """The posterior of all data, with what it was calibrated to; None if there is none yet."""
+        posterior = self.tracker.posterior
+        if posterior is None or self.calibration is None:
+            return posterior
+        return predictive.calibrated(self.head, posterior, self.calibration)
 
     # -- copies, and other places ----------------------------------------------------------------
 
@@ -263,6 +274,8 @@ class Slot:
         device = self.head.weight.device
         self._tracker.to(device)
         self.posterior = None if self.posterior is None else self.posterior.to(device=device)
+        if self.calibration is not None:
+            self.calibration = self.calibration.to(device)
         if following:
             self.follow()
         if then is not None:
@@ -280,6 +293,8 @@ class Slot:
         if self.posterior is not None:
             state["age"] = number(self.age)
             state |= named("posterior", self.posterior.state_dict())
+        if self.calibration is not None:
+            state["calibration"] = saved(self.calibration)
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

@@ -277,10 +277,7 @@ def _reported(
     evidence: Tensor,
     noise: Tensor | None,
 ) -> Posterior:
-    info = posterior.info
-    if info is None:
-        none = evidence.new_zeros(len(evidence))
-        info = Info(none, none + 1)
+    info = posterior.info or Info.unknown(evidence)
     info = replace(
         info,
         log_evidence=evidence,

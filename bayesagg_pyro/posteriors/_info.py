@@ -44,6 +44,7 @@ class Info:
         prior_scale: [tasks], the factor γ by which that prior is wider than the one given.
         noise_scale: [tasks], τ of Gaussian heads: chosen with it where the noise is learned, and
             by cross-validation, for predictions alone, where none is given.
+        temperature: [tasks], by which logits are divided in predictions; None for 1.
         left_out: [tasks] bool, whether a batch was left out of this prior.
     """
 
@@ -62,9 +63,16 @@ class Info:
     prior_variance: Tensor | None = None
     prior_scale: Tensor | None = None
     noise_scale: Tensor | None = None
+    temperature: Tensor | None = None
     left_out: Tensor | None = None
     square_root: Tensor | None = None
     dropped_curvature: Tensor | None = None
+
+    @classmethod
+    def unknown(cls, like: Tensor) -> Info:
+        """For a posterior of which nothing is known: no jitter, a condition of 1."""
+        none = like.new_zeros(1)
+        return cls(none, none + 1)
 
     @property
     def rounding(self) -> Tensor:

@@ -1,6 +1,7 @@
 """Predictive distributions: targets with the weights integrated out, and what makes them wide."""
 
 from bayesagg_pyro.predictive import _gaussian, _pyro_model  # noqa: F401  (they register)
+from bayesagg_pyro.predictive._calibrate import calibrated, calibration
 from bayesagg_pyro.predictive._compound import Compound, NormalCompound, PredictorCompound
 from bayesagg_pyro.predictive._density import log_predictive_density
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution
@@ -17,6 +18,8 @@ __all__ = [
     "PredictorCompound",
     "SampledPredictive",
     "Uncertainty",
+    "calibrated",
+    "calibration",
     "log_expectation",
     "log_predictive_density",
     "predictive",

@@ -23,6 +23,8 @@ def predictor(
     """Mean and variance of u = hᵀw, [B, tasks], of a head with one predictor."""
     dtype = linalg.head_dtype(features.device)
     mean, variance = head.predictor_moments(features, posterior.to(features.device, dtype))
+    if (temperature := _temperature(posterior)) is not None:
+        mean, variance = mean / temperature, variance / temperature.square()
     # Where it is 0 so is its slope, but its root has an infinite one.
     return mean, torch.where(variance > 0, variance, 0.0) if variance.requires_grad else variance
 
@@ -35,8 +37,11 @@ def joint_outputs(head: Head, posterior: GaussianFamily, features: Tensor) -> tu
     mean = torch.einsum("bd,tcd->btc", design, posterior.mean.unflatten(-1, (outputs, -1)))
     s = posterior.covariance_matrix.unflatten(-1, (outputs, -1)).unflatten(-3, (outputs, -1))
     half = torch.einsum("tcdke,be->btcdk", s, design)
-    covariance = torch.einsum("btcdk,bd->btck", half, design)
-    return mean, covariance.expand(-1, head.tasks, -1, -1)
+    covariance = torch.einsum("btcdk,bd->btck", half, design).expand(-1, head.tasks, -1, -1)
+    if (temperature := _temperature(posterior)) is not None:
+        mean = mean / temperature[:, None]
+        covariance = covariance / temperature[:, None, None].square()
+    return mean, covariance
 
 
 def drawn_outputs(
@@ -62,4 +67,11 @@ def drawn_outputs(
         )
         with following(features):
             outputs = head(features.to(dtype), drawn.detach())
+        if (temperature := _temperature(posterior)) is not None:
+            # Outputs of classes are [n, B, tasks, C], without an axis for a single task.
+            outputs = outputs / (temperature if outputs.ndim == 3 else temperature[:, None])
         yield outputs
+
+
+def _temperature(posterior: Posterior) -> Tensor | None:
+    return None if posterior.info is None else posterior.info.temperature

@@ -1,0 +1,107 @@
+"""How wide predictions must be for targets that training has not seen: one number for each task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head
+from bayesagg_pyro.inference._optimise import search
+from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
+from bayesagg_pyro.predictive._outputs import predictor
+from bayesagg_pyro.targets import Targets
+
+__all__ = ["calibrated", "calibration"]
+
+#: Between which temperatures are looked for, and how closely.
+_RANGE, _POINTS, _STEPS = 100.0, 13, 20
+
+
+def calibration(
+    head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
+) -> Tensor | None:
+    """The noise scale of `Gaussian` heads without a given one; the temperature of classes.
+
+    τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1. The temperature T divides the logits, at
+    every draw of the weights (Guo et al., 2017, https://proceedings.mlr.press/v70/guo17a.html), and
+    has the highest log predictive density. Weights of examples count as repetitions.
+
+    Args:
+        head: the head.
+        posterior: over its weights.
+        examples: features [B, d] and parsed targets [B, tasks], batch after batch.
+
+    Returns:
+        [tasks], NaN for a task without a target; None for heads with nothing to choose.
+    """
+    if isinstance(head, Gaussian):
+        if not _predicts_with_estimate(head) or not isinstance(posterior, GaussianFamily):
+            return None
+        return _noise_scale(head, posterior, examples)
+    return _temperature(head, posterior, examples) if _has_logits(head) else None
+
+
+def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
+    """The posterior, predicting with what `calibration` found; as before where that is NaN."""
+    info = posterior.info or Info.unknown(found)
+    name = "noise_scale" if isinstance(head, Gaussian) else "temperature"
+    before = getattr(info, name)
+    if before is None:
+        before = head.noise_scale if isinstance(head, Gaussian) else torch.ones_like(found)
+    known = torch.where(found.isnan(), before.to(found), found)
+    return posterior.replace(info=replace(info, **{name: known}))
+
+
+def _predicts_with_estimate(head: Gaussian) -> bool:
+    return head.noise == "estimated" and head.is_still(Gaussian, "outputs", "likelihood")
+
+
+def _has_logits(head: Head) -> bool:
+    return head.is_still(Bernoulli, "likelihood") or head.is_still(Categorical, "likelihood")
+
+
+def _noise_scale(
+    head: Gaussian, posterior: GaussianFamily, examples: Sequence[tuple[Tensor, Targets]]
+) -> Tensor:
+    squares, count = posterior.mean.new_zeros(2, head.tasks)
+    for features, targets in examples:
+        mean, variance = predictor(head, posterior, features)
+        width = 1 + variance / head.noise_scale.to(variance).square()
+        square = (targets.values.to(mean) - mean).square() / width
+        weight = targets.factor(mean.dtype)
+        weight = torch.ones_like(square) if weight is None else weight
+        squares += torch.where(weight > 0, square * weight, 0.0).sum(0)
+        count += weight.sum(0)
+    low = torch.finfo(squares.dtype).tiny  # a scale of 0 has no density
+    return torch.where(count > 0, (squares / count).sqrt().clamp(min=low), torch.nan)
+
+
+def _temperature(
+    head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
+) -> Tensor:
+    ones = posterior.mean.new_ones(head.tasks)
+    info = posterior.info or Info.unknown(ones)
+
+    def log_density(log_temperature: Tensor, batches: Sequence[tuple[Tensor, Targets]]) -> Tensor:
+        trial = posterior.replace(info=replace(info, temperature=log_temperature.exp()))
+        total = torch.zeros_like(ones)
+        for features, targets in batches:
+            law = head.predictive(features, trial)
+            value = law.log_prob(targets.values)
+            weight = targets.factor(value.dtype)
+            counted = value if weight is None else torch.where(weight > 0, value * weight, 0.0)
+            total += counted.sum(0)
+        return total
+
+    def each(trials: Tensor) -> Tensor:
+        return torch.stack(list(map(partial(log_density, batches=examples), trials)))
+
+    edge = math.log(_RANGE) * ones
+    found = search(each, -edge, edge, points=_POINTS, steps=_STEPS).exp()
+    seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
+    return torch.where(seen, found, torch.nan)
