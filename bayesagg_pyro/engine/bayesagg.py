@@ -58,6 +58,7 @@ from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.predictive import calibration
 from bayesagg_pyro.priors import FullData, Policy
 
 if TYPE_CHECKING:
@@ -357,6 +358,42 @@ class BayesAgg(nn.Module):
             self._renew()
             self.start_bayes()
 
+    @uncompiled
+    def calibrate(self, batches: Batches) -> dict[str, Tensor]:
+        """Make predictions as wide as data that training has not seen show them to be.
+
+        A backbone that fits its training data too well leaves residuals there that are too small,
+        and so predictions that are too sure. One number for each task mends that, the noise scale
+        of `heads.Gaussian` without a given one and the temperature of `Bernoulli` and `Categorical`
+        heads (`predictive.calibration`), until the next `update_prior()`. Steps never see it.
+
+        Args:
+            batches: pairs (features, {name: targets}), drawn once, without gradients; kept in
+                memory meanwhile. Best those of a validation set, the backbone in evaluation mode.
+
+        Returns:
+            {name: [tasks]}; heads of other kinds are left out.
+
+        Raises:
+            StateError: before the first `update_prior()`, or if there are no batches.
+            BayesAggError: for batches that `collect` would refuse.
+        """
+        self.raise_deferred()
+        with plain(), self._whole(), torch.no_grad():
+            posteriors = self.posteriors()
+            shown = [self._parse(*check_pair(item))[0] for item in batches]
+            self.raise_deferred()
+            if not shown:
+                raise StateError("there are no batches to calibrate to")
+            found = {}
+            for name, posterior in posteriors.items():
+                slot = self._slots[name]
+                examples = [(batch.features(name), batch.targets(name)) for batch in shown]
+                value = calibration(slot.head, posterior, examples)
+                if value is not None:
+                    found[name] = slot.calibration = value
+            return found
+
     def start_bayes(self) -> None:
         """End the warm-up: from now on `backward` aggregates gradient distributions.
 
@@ -425,9 +462,7 @@ class BayesAgg(nn.Module):
         """
         for slot in self._slots.values():
             slot.check_weights()
-        return known(
-            "posterior", {slot.name: slot.tracker.posterior for slot in self._slots.values()}
-        )
+        return known("posterior", {slot.name: slot.predicting for slot in self._slots.values()})
 
     def priors(self) -> dict[str, Posterior]:
         """The prior in force for each head: {name: distribution}.

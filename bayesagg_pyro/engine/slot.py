@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import gradients, linalg
-from bayesagg_pyro._state import count, named, number, part
+from bayesagg_pyro import gradients, linalg, predictive
+from bayesagg_pyro._state import count, finite, named, number, part, saved
 from bayesagg_pyro.engine.transaction import Undo, of_attributes, of_gradients, of_values
 from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
@@ -304,12 +304,25 @@ class Slot:
             ShapeError: if the posterior is over the weights of another head.
             BayesAggError: if it is no sound state.
         """
-        posterior, age, saved = None, 0, part(state, "posterior")
-        if saved:
-            posterior = Posterior.from_state_dict(saved, self.head.weight.device)
+        posterior, age, held = None, 0, part(state, "posterior")
+        if held:
+            posterior = Posterior.from_state_dict(held, self.head.weight.device)
             self.head.check_weights(posterior, "saved posterior")
             age = count(state, "age")
+        calibration = self._saved_calibration(state)
         self.posterior, self.age, self.due = posterior, age, bool(count(state, "due", most=1))
+        self.calibration = calibration
+
+    def _saved_calibration(self, state: Mapping[str, Tensor]) -> Tensor | None:
+        if "calibration" not in state:
+            return None
+        (found,) = finite(f"head {self.name!r}", state, ["calibration"])
+        if found.shape != (self.head.tasks,) or not (found > 0).all():
+            raise StateError(
+                f"head {self.name!r}: a saved calibration must be {self.head.tasks} positive "
+                f"numbers, not {found.tolist()}"
+            )
+        return found.to(self.head.weight.device, linalg.head_dtype(self.head.weight.device))
 
     def undo(self, *, step: bool) -> Iterator[Undo]:
         """What puts everything here back to what it is now.

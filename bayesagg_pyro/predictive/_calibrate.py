@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from bayesagg_pyro.targets import Targets
 __all__ = ["calibrated", "calibration"]
 
 #: Between which temperatures are looked for, and how closely.
-_RANGE, _POINTS, _STEPS = 100.0, 13, 20
+_RANGE, _POINTS, _STEPS = 100.0, 9, 14
 
 
 def calibration(
@@ -37,7 +36,7 @@ def calibration(
         examples: features [B, d] and parsed targets [B, tasks], batch after batch.
 
     Returns:
-        [tasks], NaN for a task without a target; None for heads with nothing to choose.
+        [tasks], what is in force for a task without a target; None where nothing is to choose.
     """
     if isinstance(head, Gaussian):
         if not _predicts_with_estimate(head) or not isinstance(posterior, GaussianFamily):
@@ -47,14 +46,11 @@ def calibration(
 
 
 def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
-    """The posterior, predicting with what `calibration` found; as before where that is NaN."""
+    """The posterior, predicting with what `calibration` found."""
     info = posterior.info or Info.unknown(found)
-    name = "noise_scale" if isinstance(head, Gaussian) else "temperature"
-    before = getattr(info, name)
-    if before is None:
-        before = head.noise_scale if isinstance(head, Gaussian) else torch.ones_like(found)
-    known = torch.where(found.isnan(), before.to(found), found)
-    return posterior.replace(info=replace(info, **{name: known}))
+    if isinstance(head, Gaussian):
+        return posterior.replace(info=replace(info, noise_scale=found))
+    return posterior.replace(info=replace(info, temperature=found))
 
 
 def _predicts_with_estimate(head: Gaussian) -> bool:
@@ -78,7 +74,9 @@ def _noise_scale(
         squares += torch.where(weight > 0, square * weight, 0.0).sum(0)
         count += weight.sum(0)
     low = torch.finfo(squares.dtype).tiny  # a scale of 0 has no density
-    return torch.where(count > 0, (squares / count).sqrt().clamp(min=low), torch.nan)
+    before = None if posterior.info is None else posterior.info.noise_scale
+    before = head.noise_scale if before is None else before
+    return torch.where(count > 0, (squares / count).sqrt().clamp(min=low), before.to(squares))
 
 
 def _temperature(
@@ -87,10 +85,10 @@ def _temperature(
     ones = posterior.mean.new_ones(head.tasks)
     info = posterior.info or Info.unknown(ones)
 
-    def log_density(log_temperature: Tensor, batches: Sequence[tuple[Tensor, Targets]]) -> Tensor:
+    def log_density(log_temperature: Tensor) -> Tensor:
         trial = posterior.replace(info=replace(info, temperature=log_temperature.exp()))
         total = torch.zeros_like(ones)
-        for features, targets in batches:
+        for features, targets in examples:
             law = head.predictive(features, trial)
             value = law.log_prob(targets.values)
             weight = targets.factor(value.dtype)
@@ -99,9 +97,10 @@ def _temperature(
         return total
 
     def each(trials: Tensor) -> Tensor:
-        return torch.stack(list(map(partial(log_density, batches=examples), trials)))
+        return torch.stack([log_density(trial) for trial in trials])
 
     edge = math.log(_RANGE) * ones
     found = search(each, -edge, edge, points=_POINTS, steps=_STEPS).exp()
     seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
-    return torch.where(seen, found, torch.nan)
+    before = ones if info.temperature is None else info.temperature
+    return torch.where(seen, found, before)

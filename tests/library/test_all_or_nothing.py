@@ -83,6 +83,8 @@ class World:
             self.mtl.update_prior()
         elif which == "refit":
             self.mtl.refit([batch, batch])
+        elif which == "calibrate":
+            self.mtl.calibrate([batch, batch])
         else:
             self.mtl.load_state_dict(self.state)
 
@@ -142,7 +144,9 @@ def run(world: World, which: str, place: int | None) -> Fault:
 
 # A fault in a generator that is being closed cannot go anywhere.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("which", ["backward", "collect", "update_prior", "refit", "load"])
+@pytest.mark.parametrize(
+    "which", ["backward", "collect", "update_prior", "refit", "calibrate", "load"]
+)
 @pytest.mark.parametrize("kind", ["sums", "running", "previous", "learned", "sampled", "warmup"])
 def test_a_call_that_is_stopped_leaves_everything_as_it_was(kind: str, which: str) -> None:
     places = run(World(kind), which, None).sample()

@@ -1,0 +1,183 @@
+"""Predictions as wide as data that training has not seen show them to be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import bayesagg_pyro as ba
+from bayesagg_pyro import errors, heads, predictive
+from bayesagg_pyro.posteriors import Gaussian
+
+F64 = torch.float64
+
+
+def posterior_of(head, mean: Tensor, variance: float) -> Gaussian:
+    precision = torch.eye(mean.shape[1], dtype=F64) / variance
+    return Gaussian(
+        mean, precision.expand(len(mean), -1, -1), outputs_per_task=head.outputs_per_task
+    )
+
+
+def parsed(head, features, targets):
+    return [(features, head.parse_targets(targets, len(features)))]
+
+
+def test_noise_covers_new_targets(rng) -> None:
+    head = heads.Gaussian(6, tasks=2).double()
+    features = torch.randn(5000, 6, generator=rng, dtype=F64)
+    mean = torch.randn(2, 6, generator=rng, dtype=F64)
+    posterior = posterior_of(head, mean, 0.5)
+    scale = torch.tensor([0.3, 4.0], dtype=F64)
+    width = scale * (1 + 0.5 * features.square().sum(1, keepdim=True)).sqrt()
+    targets = features @ mean.T + width * torch.randn(5000, 2, generator=rng, dtype=F64)
+    found = predictive.calibration(head, posterior, parsed(head, features, targets))
+    torch.testing.assert_close(found, scale, rtol=0.05, atol=0)
+    law = head.predictive(features, predictive.calibrated(head, posterior, found))
+    level = law.cdf(targets)
+    for quantile in (0.05, 0.5, 0.95):
+        share = (level < quantile).double().mean(0)
+        assert ((share - quantile).abs() < 4 * (0.25 / 5000) ** 0.5).all()
+
+
+@pytest.mark.parametrize("kind", ["binary", "classes", "two"])
+def test_temperature_is_the_one_of_the_highest_density(rng, kind) -> None:
+    head = (
+        heads.Bernoulli(4, tasks=2) if kind == "binary" else heads.Categorical(4, 3, tasks=2)
+    ).double()
+    if kind == "two":
+        head = heads.Categorical(4, 2, tasks=2).double()
+    mean = 2 * torch.randn(2, head.weight_size, generator=rng, dtype=F64)
+    posterior = posterior_of(head, 3 * mean, 1e-12)  # three times as sure as the targets are
+    features = torch.randn(800, 4, generator=rng, dtype=F64)
+    law = head.likelihood(head(features, mean))
+    targets = law.sample()
+    found = predictive.calibration(head, posterior, parsed(head, features, targets))
+    torch.testing.assert_close(found, torch.full((2,), 3.0, dtype=F64), rtol=0.25, atol=0)
+
+    def density(temperature: Tensor) -> Tensor:
+        trial = predictive.calibrated(head, posterior, temperature)
+        return head.predictive(features, trial).log_prob(targets).sum(0)
+
+    for factor in (0.97, 1.03):
+        assert (density(found) > density(found * factor)).all()
+    exact = head.predictive(features, posterior_of(head, mean, 1e-12))
+    close = head.predictive(features, predictive.calibrated(head, posterior, 3 * torch.ones(2)))
+    torch.testing.assert_close(close.logits, exact.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_every_way_to_predict_divides_the_logits(rng) -> None:
+    head = heads.Bernoulli(4, tasks=2).double()
+    mean = torch.randn(2, 5, generator=rng, dtype=F64)
+    features = torch.randn(7, 4, generator=rng, dtype=F64)
+    temperature = torch.tensor([2.0, 0.5], dtype=F64)
+    trial = predictive.calibrated(head, posterior_of(head, mean, 0.3), temperature)
+    cooled = Gaussian(
+        mean / temperature[:, None],
+        trial.precision_matrix * temperature[:, None, None].square(),
+    )
+    for method in ("quadrature", "probit", "samples"):
+        got, wanted = (head.predictive(features, q, method=method) for q in (trial, cooled))
+        torch.testing.assert_close(got.logits, wanted.logits)
+    parts, wanted = (predictive.uncertainty(head, q, features) for q in (trial, cooled))
+    torch.testing.assert_close(parts.epistemic, wanted.epistemic)
+    torch.testing.assert_close(parts.aleatoric, wanted.aleatoric)
+
+
+def engine() -> ba.BayesAgg:
+    torch.manual_seed(0)
+    made = {
+        "number": heads.Gaussian(6, tasks=2),
+        "label": heads.Bernoulli(6, tasks=1),
+        "class": heads.Categorical(6, 3),
+        "count": heads.Poisson(6),
+    }
+    return ba.BayesAgg({name: head.double() for name, head in made.items()})
+
+
+def batch(rng, examples: int) -> tuple[Tensor, dict[str, Tensor]]:
+    features = torch.randn(examples, 6, generator=rng, dtype=F64)
+    return features, {
+        "number": torch.randn(examples, 2, generator=rng, dtype=F64),
+        "label": (torch.rand(examples, 1, generator=rng) < 0.5).double(),
+        "class": torch.randint(3, (examples,), generator=rng),
+        "count": torch.poisson(torch.ones(examples, 1, dtype=F64), generator=rng),
+    }
+
+
+def test_an_engine_predicts_with_it_until_the_next_update_and_saves_it(rng) -> None:
+    mtl = engine()
+    mtl.collect(*batch(rng, 50))
+    mtl.update_prior()
+    new = batch(rng, 40)
+    before = {
+        name: law.log_prob(new[1][name]).sum() for name, law in mtl.predictive(new[0]).items()
+    }
+    found = mtl.calibrate([new])
+    assert list(found) == ["number", "label", "class"]
+    for name, law in mtl.predictive(new[0]).items():
+        after = law.log_prob(new[1][name]).sum()
+        assert after > before[name] if name in found else after == before[name]
+
+    other = engine()
+    other.load_state_dict(mtl.state_dict())
+    for name, law in other.predictive(new[0]).items():
+        wanted = mtl.predictive(new[0])[name]
+        assert torch.equal(law.log_prob(new[1][name]), wanted.log_prob(new[1][name]))
+
+    mtl.collect(*new)
+    mtl.update_prior()
+    assert mtl.posteriors()["label"].info.temperature is None
+
+
+def test_steps_never_see_it(rng) -> None:
+    first, held_out, step = batch(rng, 50), batch(rng, 40), batch(rng, 8)
+    updates = []
+    for calibrate in (False, True):
+        mtl = engine()
+        mtl.collect(*first)
+        mtl.update_prior()
+        mtl.start_bayes()
+        if calibrate:
+            mtl.calibrate([held_out])
+        leaf = step[0].clone().requires_grad_()
+        mtl.generator = torch.Generator().manual_seed(0)
+        torch.manual_seed(1)
+        mtl.backward(leaf, step[1])
+        updates.append(leaf.grad)
+    assert torch.equal(*updates)
+
+
+def test_a_task_without_a_target_keeps_what_is_in_force(rng) -> None:
+    mtl = engine()
+    mtl.collect(*batch(rng, 50))
+    mtl.update_prior()
+    features, targets = batch(rng, 40)
+    mask = torch.tensor([True, False]).expand(40, 2)
+    before = mtl.posteriors()["number"].info.noise_scale
+    found = mtl.calibrate([(features, {"number": (targets["number"], mask)})])
+    assert found["number"][0] != before[0]
+    assert found["number"][1] == before[1]
+    assert found["label"] == 1
+    assert found["class"] == 1
+
+
+def test_refuses_nothing_and_bad_batches(rng) -> None:
+    mtl = engine()
+    with pytest.raises(errors.StateError, match="update_prior"):
+        mtl.calibrate([batch(rng, 5)])
+    mtl.collect(*batch(rng, 50))
+    mtl.update_prior()
+    with pytest.raises(errors.StateError, match="no batches to calibrate to"):
+        mtl.calibrate([])
+    with pytest.raises(errors.DtypeError, match="pairs"):
+        mtl.calibrate([torch.zeros(3, 6)])
+    features, targets = batch(rng, 5)
+    with pytest.raises(errors.NonFiniteError):
+        mtl.calibrate([(features * torch.nan, targets)])
+    state = mtl.state_dict()
+    state["state.held.label.calibration"] = torch.tensor([-1.0], dtype=F64)
+    state["state.entries"] += 1
+    with pytest.raises(errors.StateError, match="saved calibration"):
+        mtl.load_state_dict(state)
