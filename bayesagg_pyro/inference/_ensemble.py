@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._optimise import maximise
 from bayesagg_pyro._settings import integers, positive
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
-from bayesagg_pyro.inference._optimise import maximise
 from bayesagg_pyro.inference._scheme import Refresh
 from bayesagg_pyro.inference._whitening import approximate
 from bayesagg_pyro.posteriors import Empirical, Posterior

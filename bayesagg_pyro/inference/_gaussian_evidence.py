@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._optimise import search
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
-from bayesagg_pyro.inference._optimise import search
 from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["GaussianEvidence"]

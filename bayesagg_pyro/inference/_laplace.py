@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._optimise import backtrack
 from bayesagg_pyro._settings import integers, positive
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._curvature import Structure
@@ -16,7 +17,6 @@ from bayesagg_pyro.inference._newton import (
     potential,
     with_info,
 )
-from bayesagg_pyro.inference._optimise import backtrack
 from bayesagg_pyro.posteriors import GaussianFamily
 
 __all__ = ["Laplace"]

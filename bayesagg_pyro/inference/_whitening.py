@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._optimise import maximise
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.inference._expansion import check_structure, chunk_of
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
-from bayesagg_pyro.inference._optimise import maximise
 from bayesagg_pyro.posteriors import DiagonalGaussian, Gaussian, GaussianFamily, Posterior
 
 __all__ = ["DenseWhitening", "DiagonalWhitening", "Whiten", "Whitening", "approximate"]

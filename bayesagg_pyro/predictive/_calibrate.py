@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._optimise import search
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head
-from bayesagg_pyro.inference._optimise import search
 from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
 from bayesagg_pyro.predictive._outputs import predictor
 from bayesagg_pyro.targets import Targets

@@ -17,7 +17,7 @@ PACKAGE = Path(bayesagg_pyro.__file__).parent
 ORDER = [
     ["errors", "_modes", "_pieces", "_torch_distribution", "quadrature"],
     ["_settings", "_state", "targets", "linalg"],
-    ["posteriors"],
+    ["posteriors", "_optimise"],
     ["heads", "validity"],
     ["predictive", "inference", "gradients"],
     ["priors", "aggregation"],

@@ -13,8 +13,8 @@ from torch.distributions import MultivariateNormal
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
+from bayesagg_pyro._optimise import search
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
-from bayesagg_pyro.inference._optimise import search
 
 WHOLE = slice(0, 30)
 

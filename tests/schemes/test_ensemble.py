@@ -7,7 +7,7 @@ import torch
 from problems import F64, Linear, normal, seed
 
 from bayesagg_pyro import errors, heads, inference, priors
-from bayesagg_pyro.inference._optimise import maximise
+from bayesagg_pyro._optimise import maximise
 
 
 def test_members_are_exact_posterior_draws_for_gaussian_heads(rng) -> None:
