@@ -20,7 +20,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Batch", "Batches", "Group", "as_one", "joined", "show"]
+__all__ = ["Batch", "Batches", "Group", "as_one", "drawn", "joined", "show"]
 
 #: Pairs of features and {head: targets}, in any form that `backward` takes.
 Batches: TypeAlias = Iterable[Pair]
@@ -176,6 +176,30 @@ def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
     return loss if targets.mask is None else torch.where(targets.counts() > 0, loss, math.nan)
 
 
+def drawn(
+    batches: Batches, parse: Callable[[Callable[[], Pair | None]], Batch | None]
+) -> Iterator[Batch]:
+    """Each of the batches that the user gave, once.
+
+    Args:
+        batches: what the user gave.
+        parse: draws an item and checks it; None at the end.
+
+    Raises:
+        DtypeError: if an item is no pair.
+    """
+    source: list[Iterator[Pair]] = []
+
+    def item() -> Pair | None:
+        if not source:
+            source.append(iter(batches))
+        found = next(source[0], None)
+        return None if found is None else check_pair(found)
+
+    while (batch := parse(item)) is not None:
+        yield batch
+
+
 def show(
     slots: Collection[Slot],
     batches: Batches | None,
@@ -210,16 +234,8 @@ def show(
         )
     for slot in takers:
         slot.tracker.restart()
-    source: list[Iterator[Pair]] = []
-
-    def item() -> Pair | None:
-        if not source:
-            source.append(iter(batches))
-        found = next(source[0], None)
-        return None if found is None else check_pair(found)
-
     with torch.no_grad():
-        while (batch := parse(item)) is not None:
+        for batch in drawn(batches, parse):
             wanted = [
                 slot.tracker.show(
                     batch.features(slot.name), batch.targets(slot.name), batch.validity

@@ -14,7 +14,7 @@ from torch.amp import GradScaler
 from bayesagg_pyro._modes import plain, uncompiled
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
 from bayesagg_pyro.engine import saving
-from bayesagg_pyro.engine.batch import Batch, Batches, show
+from bayesagg_pyro.engine.batch import Batch, Batches, drawn, show
 from bayesagg_pyro.engine.info import Observer, StepInfo
 from bayesagg_pyro.engine.layout import (
     Features,
@@ -379,9 +379,9 @@ class BayesAgg(nn.Module):
             BayesAggError: for batches that `collect` would refuse.
         """
         self.raise_deferred()
-        with plain(), self._whole(), torch.no_grad():
+        with plain(), self._all_at("calibrate"), torch.no_grad():
             posteriors = self.posteriors()
-            shown = [self._parse(*check_pair(item))[0] for item in batches]
+            shown = list(drawn(batches, partial(self._next, "calibrate")))
             self.raise_deferred()
             if not shown:
                 raise StateError("there are no batches to calibrate to")

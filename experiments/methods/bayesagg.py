@@ -81,10 +81,11 @@ class BayesAggMethod(Method):
             estimator=self._estimators(),
         )
 
-    def _estimators(self) -> dict[str, gradients.Estimator | None] | gradients.Estimator | None:
+    def _estimators(self) -> dict[str, gradients.Estimator] | gradients.Estimator | None:
         if self._options.mean == "learned":
-            learned = gradients.PlugIn(at="weights")
-            return {n: None if isinstance(h, Gaussian) else learned for n, h in self._heads.items()}
+            exact, learned = gradients.Exact(), gradients.PlugIn(at="weights")
+            heads = self._heads.items()
+            return {n: exact if isinstance(head, Gaussian) else learned for n, head in heads}
         return gradients.PlugIn() if self._options.mean == "plug-in" else None
 
     @classmethod
