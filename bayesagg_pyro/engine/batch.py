@@ -34,11 +34,14 @@ class Group:
         features: [B, d], off the backbone's graph.
         targets: {name: parsed targets of those heads}.
         rows: which of the examples are this process's own; None for all.
+        kept: which of the rows that this process was given are among those, [rows] bool; None for
+            all. Padding is left out where values can be looked at.
     """
 
     features: Tensor
     targets: Mapping[str, Targets]
     rows: slice | None = None
+    kept: Tensor | None = None
 
     def cleaned(self, validity: Validity, heads: Mapping[str, Head]) -> Group:
         """With harmless values where the batch is bad."""
@@ -105,10 +108,16 @@ class Batch:
 
     def own(self, updates: Sequence[Tensor]) -> list[Tensor]:
         """This process's rows of the updates of all features, for a backbone that is averaged."""
-        return [
-            update if group.rows is None else update[group.rows] * self.processes
-            for group, update in zip(self.groups, updates, strict=True)
-        ]
+        found = []
+        for group, update in zip(self.groups, updates, strict=True):
+            if group.rows is not None:
+                update = update[group.rows] * self.processes
+            if group.kept is not None:
+                whole = update.new_zeros(len(group.kept), update.shape[1])
+                whole[group.kept] = update
+                update = whole
+            found.append(update)
+        return found
 
 
 def _stacked(parts: Sequence[Targets | None], sizes: Sequence[int], head: Head) -> Targets:
@@ -158,7 +167,16 @@ def joined(groups: Sequence[Group], heads: Mapping[str, Head]) -> Group:
         name: _stacked([group.targets.get(name) for group in groups], sizes, head)
         for name, head in heads.items()
     }
-    return Group(torch.cat([group.features for group in groups]), targets)
+    kept = None
+    if any(group.kept is not None for group in groups):
+        every = torch.ones(1, dtype=torch.bool, device=groups[0].features.device)
+        kept = torch.cat(
+            [
+                every.expand(size) if group.kept is None else group.kept
+                for group, size in zip(groups, sizes, strict=True)
+            ]
+        )
+    return Group(torch.cat([group.features for group in groups]), targets, kept=kept)
 
 
 def as_one(batch: Batch, heads: Mapping[str, Head]) -> tuple[Tensor, dict[str, Targets]]:

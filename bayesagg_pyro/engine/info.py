@@ -23,8 +23,9 @@ class Stages:
     """The values that passed between the stages of one step.
 
     Attributes:
-        features: [B, d], detached.
-        targets: {name: parsed targets}.
+        features: [B, d], detached: the rows of all groups of heads one after the other, without
+            padding where values were looked at.
+        targets: {name: parsed targets} of these rows.
         priors: {name: prior}; empty in the warm-up.
         posteriors: {name: posterior}; empty in the warm-up.
     """

@@ -144,11 +144,13 @@ class Source:
         features: [B, d], on the backbone's graph.
         heads: {name: head}, those that read them.
         targets: {name: raw targets of those rows}, of the heads that have any.
+        folded: whether the rows come of a tensor with more axes, which is where padding is usual.
     """
 
     features: Tensor
     heads: Mapping[str, Head]
     targets: GivenTargets
+    folded: bool = False
 
 
 def read(
@@ -294,7 +296,7 @@ def _source(
         layout.check(head, features)
         if name in targets:
             found[name] = layout.targets(f"head {head.site!r}", targets[name], head.tasks)
-    return Source(layout.rows(features), heads, found)
+    return Source(layout.rows(features), heads, found, folded=True)
 
 
 def check_axis(axis: Any) -> None:

@@ -268,7 +268,8 @@ class Processes:
         whole = torch.cat([part[:size] for part, size in zip(found, sizes, strict=True)])
         features, targets = shares.unpack(whole, made_as)
         start = sum(sizes[: self.rank])
-        return Group(features, targets, slice(start, start + sizes[self.rank])), same
+        rows = slice(start, start + sizes[self.rank])
+        return Group(features, targets, rows, None if mine is None else mine.kept), same
 
     # -- exchanges -------------------------------------------------------------------------------
 

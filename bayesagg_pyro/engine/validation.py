@@ -19,7 +19,7 @@ from bayesagg_pyro.engine.layout import Source
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, NumericalError, SettingError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Deferred, Validity
 
 __all__ = ["Validation", "blaming_weights", "require_finite"]
@@ -122,19 +122,27 @@ def _group(source: Source, now: bool, empty: bool) -> Group:
             if name in source.targets
             else head.unlabelled(len(features))
         )
-    features = _labelled(features.detach(), list(parsed.values()), now)
+    features = features.detach()
+    masks = [one.mask for one in parsed.values() if one.mask is not None]
+    labelled = None  # rows where a head has a label; others, such as padding, may be NaN
+    if len(masks) == len(parsed):
+        labelled = torch.stack([mask.any(1) for mask in masks]).any(0)
+        if not now or not linalg.all_finite(features):
+            features = torch.where(labelled[:, None], features, 0.0)
     if now:
         next(iter(source.heads.values())).check_features(features, empty=empty)
+        if labelled is not None and source.folded and 0 < int(labelled.sum()) < len(labelled):
+            left = {name: _of_rows(targets, labelled) for name, targets in parsed.items()}
+            return Group(features[labelled], left, kept=labelled)
     return Group(features, parsed)
 
 
-def _labelled(features: Tensor, targets: Sequence[Targets], now: bool) -> Tensor:
-    """Features with zeros in rows where no head has a label, such as padding, which may be NaN."""
-    masks = [one.mask for one in targets if one.mask is not None]
-    if len(masks) < len(targets) or (now and linalg.all_finite(features)):
-        return features
-    labelled = torch.stack([mask.any(1) for mask in masks]).any(0)
-    return torch.where(labelled[:, None], features, 0.0)
+def _of_rows(targets: Targets, rows: Tensor) -> Targets:
+    """Targets at some rows, [B] bool; without a mask if all are observed there."""
+    values, mask, weight = (None if part is None else part[rows] for part in targets)
+    assert values is not None
+    seen = mask is None or bool(mask.all())
+    return Parsed(values, None if seen else mask, weight)
 
 
 def require_finite(

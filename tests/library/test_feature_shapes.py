@@ -220,6 +220,37 @@ def test_what_cannot_stand_for_a_missing_label() -> None:
             heads.Bernoulli(D, missing=wrong)  # type: ignore[arg-type]
 
 
+def test_padding_is_left_out_before_anything_is_computed(rng: torch.Generator) -> None:
+    """Beside an image without any, and one where one head lacks labels."""
+    mtl = ba.BayesAgg(
+        {"a": heads.Gaussian(D), "b": heads.Gaussian(D, missing="nan")}, keep_gradients=True
+    ).double()
+    x = [torch.randn(2, 3, D, generator=rng, dtype=F64).requires_grad_() for _ in range(3)]
+    y = [torch.randn(2, 3, generator=rng, dtype=F64) for _ in range(4)]
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    y[3][0] = torch.nan
+    batches = [(x[0], {"a": (y[0], real)}), (x[1], {"a": y[1]}), (x[2], {"a": y[2], "b": y[3]})]
+    for _ in range(2):
+        for one in x:
+            one.grad = None
+        mtl.backward(batches)
+        mtl.update_prior()
+        mtl.start_bayes()
+    info = mtl.info
+    assert info is not None
+    assert info.stages is not None
+    rows = torch.cat([x[0][real], x[1].reshape(-1, D), x[2].reshape(-1, D)])
+    assert torch.equal(info.stages.features, rows)
+    assert info.aggregated is not None
+    direction = info.aggregated.direction * (info.scale / len(rows))
+    of = [one.grad for one in x if one.grad is not None]
+    assert torch.equal(
+        torch.cat([of[0][real], of[1].flatten(0, 1), of[2].flatten(0, 1)]), direction
+    )
+    assert not of[0][~real].any()
+    assert of[0][real].all()
+
+
 def test_bad_features_where_a_label_is_are_refused(rng: torch.Generator) -> None:
     rows, targets = data(rng, 15)
     rows[7, 2] = torch.nan
