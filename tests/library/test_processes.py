@@ -141,9 +141,56 @@ def of_a_group(rank: int) -> dict[str, Tensor]:
     return {k: v for k, v in mtl.state_dict().items() if k not in STREAMS}
 
 
+class Text(nn.Module):
+    """Features of tokens and of sentences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.pool = nn.Linear(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = self.embed(x).tanh()
+        return tokens, self.pool(tokens.sum(1)).tanh()
+
+
+def of_text(rank: int, world: int) -> dict[str, Tensor]:
+    """Padded tokens beside sentences, and a further batch of tokens; one process without any."""
+    torch.manual_seed(rank)
+    text = Text()
+    net = DistributedDataParallel(text) if world > 1 else text
+    of = {"tag": heads.Bernoulli(4), "mood": heads.Gaussian(3), "span": heads.Gaussian(4, 2)}
+    mtl = ba.BayesAgg(of).double()
+    g = torch.Generator().manual_seed(1)
+    x, span = torch.randn(6, 5, 6, generator=g), torch.randn(6, 5, 2, generator=g)
+    tag, mood = (span[..., 0] > 0).double(), torch.randn(6, generator=g)
+    real = torch.arange(5) < torch.tensor([5, 2, 3, 5, 1, 4])[:, None]
+    rows = slice(*[0, 2, 6, 6][rank : rank + 2]) if world > 1 else slice(None)
+    found = {}
+    for step in range(3):
+        text.zero_grad()
+        tokens, sentence = net(x[rows])
+        losses = mtl.backward(
+            [
+                (
+                    {"tag": tokens, "mood": sentence},
+                    {"tag": (tag[rows], real[rows]), "mood": mood[rows]},
+                ),
+                (tokens.flip(1), {"span": span[rows].flip(1)}),
+            ]
+        )
+        found |= {f"loss {step} {name}": loss for name, loss in losses.items()}
+        found |= {f"grad {step} {k}": p.grad for k, p in text.named_parameters()}
+        mtl.update_prior()
+        mtl.start_bayes()
+    assert mtl.info is not None
+    assert mtl.info.weights is not None
+    state = {k: v for k, v in mtl.state_dict().items() if "generator" not in k}
+    return {**found, **state, "weights": mtl.info.weights}
+
+
 def work(rank: int) -> dict[str, dict[str, Tensor]]:
     found = {case: train(case, rank, WORLD) for case in CASES}
-    return {**found, "group": of_a_group(rank)}
+    return {**found, "group": of_a_group(rank), "text": of_text(rank, WORLD)}
 
 
 STREAMS = ["state.streams.r.generator", "state.entries"]  # several processes need one
@@ -169,6 +216,15 @@ def test_a_group_may_be_a_part_of_the_processes(found: list[Any]) -> None:
         assert mine["group"].keys() == alone.keys()
         for name, value in alone.items():
             torch.testing.assert_close(mine["group"][name], value, msg=name)
+
+
+@pytest.mark.usefixtures("double")
+def test_heads_may_read_different_features_in_all_of_them(found: list[Any]) -> None:
+    alone = of_text(0, 1)
+    for mine in found:
+        assert len(mine["text"]) > 30
+        for name in alone.keys() - {"state.entries"}:
+            torch.testing.assert_close(mine["text"][name], alone[name], msg=name)
 
 
 @pytest.mark.usefixtures("double")
