@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro._state import (
@@ -133,7 +134,7 @@ def commit(engine: Any, keys: Any) -> None:
     engine.warmup, engine._epochs = bool(count(own, "warmup", most=1)), count(own, "epochs")
     set_generator(engine.generator, own)
     for name in loading.names:
-        set_generator(engine._slots[name].generator, part(own, f"streams.{name}"))
+        _take_stream(engine._slots[name], part(own, f"streams.{name}"))
     _take_aggregation(engine, own)
     engine._validation.forget()
 
@@ -196,6 +197,15 @@ def _rehearse(engine: BayesAgg, own: Mapping[str, Tensor], strict: bool) -> None
             engine.aggregation.load_state_dict(part(own, "aggregation"))
     finally:
         undo()
+
+
+def _take_stream(slot: Slot, saved: Mapping[str, Tensor]) -> None:
+    """Go on with a head's stream, also where only several processes have made it one."""
+    if slot.generator is None and "generator" in saved:
+        made = torch.Generator(slot.head.weight.device)
+        if made.get_state().shape == saved["generator"].shape:  # that of the same kind of device
+            slot.draw_from(made)
+    set_generator(slot.generator, saved)
 
 
 def _take_aggregation(engine: BayesAgg, own: Mapping[str, Tensor]) -> None:

@@ -47,4 +47,5 @@ def _worker(rank: int, world: int, folder: str, work: Callable[..., Any], args: 
     )
     found = work(rank, *args)
     torch.save(found, Path(folder, f"{rank}.pt"))
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()

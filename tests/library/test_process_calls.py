@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import errors, heads, priors
+from bayesagg_pyro import errors, gradients, heads, priors
 from tests.library import ranks
 
 #: Shares of 16 examples.
@@ -280,6 +280,35 @@ def heads_apart(rank: int) -> dict[str, Tensor]:
     return mtl.state_dict()
 
 
+def resumed(rank: int) -> list[Tensor]:
+    """A step that draws, at once and from a checkpoint: in both processes, and in one alone."""
+
+    def made(**settings: Any) -> ba.BayesAgg:
+        mtl = engine(estimator=gradients.MonteCarlo(4), **settings)
+        return mtl if state is None else loaded(mtl, state)
+
+    def step(mtl: ba.BayesAgg, rows: slice) -> Tensor:
+        h = features()
+        mtl.backward(h[rows], some(rows))
+        assert h.grad is not None
+        return h.grad[share(rank)]
+
+    state = None
+    torch.manual_seed(rank)
+    first = made(warmup_epochs=1)
+    step(first, share(rank))
+    first.update_prior()
+    step(first, share(rank))
+    state = first.state_dict()
+    grads = [step(mtl, share(rank)) / 2 for mtl in (first, made())]
+    return [*grads, step(made(distributed=False), WHOLE)]
+
+
+def loaded(mtl: ba.BayesAgg, state: dict[str, Any]) -> ba.BayesAgg:
+    mtl.load_state_dict(state)
+    return mtl
+
+
 def cut_up(rank: int) -> list[str]:
     mtl, h = engine(), features()
     fully_shard(mtl)
@@ -309,6 +338,7 @@ CALLS = [
     not_averaged,
     the_same_shares,
     heads_apart,
+    resumed,
     cut_up,
 ]
 EQUAL = [labels_left_out, heads_that_read_apart, batches_used_up]
@@ -391,6 +421,12 @@ def test_processes_begin_from_one_state(found: list[Any]) -> None:
     both(found, "other_states", "begin from different states, for one in '", "")
     for name, value in found[0]["heads_apart"].items():
         assert torch.equal(value, found[1]["heads_apart"][name])
+
+
+def test_a_checkpoint_serves_another_number_of_processes(found: list[Any]) -> None:
+    for at_once, later, alone in (mine["resumed"] for mine in found):
+        assert torch.equal(at_once, later)
+        torch.testing.assert_close(alone, at_once, rtol=1e-8, atol=1e-12)
 
 
 def test_nothing_is_silently_wrong(found: list[Any]) -> None:

@@ -1,0 +1,103 @@
+"""The recipes for several processes end with the weights that one process ends with."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import socket
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.library import ranks
+
+FOLDER = Path(__file__).parents[2] / "docs" / "several_processes"
+NEEDS = {
+    "plain": "torch",
+    "with_accelerate": "accelerate",
+    "with_fabric": "lightning",
+    "with_lightning": "lightning",
+    "with_transformers": "transformers",
+}
+RECIPES = [name for name, package in NEEDS.items() if importlib.util.find_spec(package)]
+WORLD = 2
+
+
+def work(rank: int, world: int, ports: list[int], folder: str) -> list[str]:
+    """Runs each as `torchrun` would; what went wrong."""
+    dist.destroy_process_group()
+    sys.path.insert(0, str(FOLDER))
+    found = []
+    for name, port in zip(RECIPES, ports, strict=True):
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(world), "TORCHELASTIC_RUN_ID": name}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        sys.argv = [f"{name}.py", f"{folder}/{name}.pt"]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # others' own
+                runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+        except Exception:
+            found.append(traceback.format_exc())
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("recipes")
+    free = [socket.socket() for _ in RECIPES]
+    for one in free:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in free]
+    for one in free:
+        one.close()
+    assert ranks.run(work, WORLD, WORLD, ports, str(made)) == [[]] * WORLD
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Tensor]:
+    """Without any process group."""
+    torch.set_default_dtype(torch.float64)
+    sys.path.insert(0, str(FOLDER))
+    try:
+        example: Any = importlib.import_module("example")
+        backbone, mtl = example.network()
+        weights = [*backbone.parameters(), *mtl.parameters()]
+        optimizer = torch.optim.Adam(weights, lr=0.01)
+        for _ in range(example.EPOCHS):
+            for x, targets in torch.utils.data.DataLoader(example.Data(), example.BATCH):
+                optimizer.zero_grad()
+                mtl.backward(backbone(x), targets)
+                optimizer.step()
+            mtl.update_prior()
+    finally:
+        sys.path.remove(str(FOLDER))
+        torch.set_default_dtype(torch.float32)
+    return {**backbone.state_dict(), **mtl.heads.state_dict()}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_recipes_train_as_one_process(folder: Path, alone: dict[str, Tensor], name: str) -> None:
+    if name not in RECIPES:
+        pytest.skip(f"needs {NEEDS[name]}")
+    saved = torch.load(folder / f"{name}.pt")
+    heads = {k.removeprefix("heads."): v for k, v in saved["mtl"].items() if k[:6] == "heads."}
+    found = {**saved["backbone"], **heads}
+    assert found.keys() == alone.keys()
+    for key, value in alone.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-8, atol=1e-9)
+
+
+def test_every_recipe_is_run() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*NEEDS, "example"}
