@@ -240,7 +240,7 @@ class BayesAgg(nn.Module):
                 check_graph(check_pair(pair)[0])
             return features, targets
 
-        batch = self._next(_called(collect), given, rows)
+        batch = self._next(_called("backward", collect), given, rows)
         assert batch is not None
         deliver = partial(into_backbone, rows, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
@@ -291,7 +291,9 @@ class BayesAgg(nn.Module):
             passes.second(validity)
 
         with all_or_nothing([passes.undo]):
-            batch = self._next(_called(collect), given, rows, passes.parameters)
+            batch = self._next(
+                _called("backward_in_pieces", collect), given, rows, passes.parameters
+            )
             assert batch is not None
             validity = batch.validity
             return self._take(batch, deliver, collect, scaler)
@@ -727,9 +729,8 @@ def _joined(rows: list[Tensor]) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-def _called(collect: bool) -> str:
-    """What the processes must agree on; one may go through its share in pieces."""
-    return "backward" if collect else "backward(collect=False)"
+def _called(call: str, collect: bool) -> str:
+    return call if collect else f"{call}(collect=False)"
 
 
 def _default_scheme(head: Head) -> Scheme:

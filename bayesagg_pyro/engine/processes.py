@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Processes"]
 
 _FAILED, _NOTHING, _BATCH = range(3)
+#: Calls between which the backbone changes.
+_STEPS = ("backward", "backward_in_pieces")
 
 
 class _Told(NamedTuple):
@@ -169,9 +171,7 @@ class Processes:
             mine = share()
         except Exception as error:  # the others wait to hear of it, whatever it is
             refused = error
-        compared = (
-            mine is not None and call[0] == "backward" and self._steps & (self._steps + 1) == 0
-        )
+        compared = mine is not None and call[0] in _STEPS and self._steps & (self._steps + 1) == 0
         sums = checksums(attached()) if compared else []
         status = _FAILED if refused is not None else _NOTHING if mine is None else _BATCH
         formats = [] if mine is None else shares.formats(mine)
@@ -187,7 +187,7 @@ class Processes:
             self._check_heads(heads)
             join()
             self.joined = True
-        self._steps += call[0] == "backward"
+        self._steps += call[0] in _STEPS
         if all(one.status == _NOTHING for one in table):
             return None
         self._compare(sums, table, device)
