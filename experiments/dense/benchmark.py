@@ -20,10 +20,11 @@ from experiments.dense.split import DenseSplit, Part, Statistics
 from experiments.errors import SettingsError
 from experiments.settings import Settings, require
 from models.errors import NetworkError
-from models.segnet import SegNet
+from models.segnet import Encoded, SegNet, SegNetBranches
 
-__all__ = ["HEADS", "Dense", "Pixels", "Regression"]
+__all__ = ["HEADS", "BranchedPixels", "Decoders", "Dense", "Pixels", "Regression"]
 
+Decoders = Literal["shared", "task"]
 Regression = Literal["gaussian", "heteroscedastic"]
 
 HEADS: Final = ("segmentation", "depth", "normal")
@@ -156,7 +157,10 @@ class Dense(Benchmark):
         """
         options = self.options()
         try:
-            return Pixels(SegNet(options["width"], options["levels"]))
+            size = options["width"], options["levels"]
+            if options["decoders"] == "task":
+                return BranchedPixels(SegNetBranches(self.own_heads, *size))
+            return Pixels(SegNet(*size))
         except NetworkError as error:
             raise SettingsError(str(error)) from error
 
@@ -182,6 +186,7 @@ class Dense(Benchmark):
                 f"give one of {', '.join(self.every_head)}, or none",
             ),
             ("regression", get_args(Regression), f"give {' or '.join(get_args(Regression))}"),
+            ("decoders", get_args(Decoders), f"give {' or '.join(get_args(Decoders))}"),
             ("levels", range(1, 6), "give 1 to 5"),
         ):
             require(given[name] in right, name, given[name], remedy)
@@ -197,5 +202,32 @@ class Pixels(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """One row for each pixel."""
-        rows: Tensor = self.network(images).permute(0, 2, 3, 1).flatten(0, 2)
-        return rows
+        return _rows(self.network(images))
+
+
+class BranchedPixels(nn.Module):
+    """The same of a network with a decoder for each head."""
+
+    def __init__(self, network: SegNetBranches) -> None:
+        super().__init__()
+        self.network = network
+        self.branches = network.decoders
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """For each head one row for each pixel."""
+        shared, decode = self.halves(images)
+        return decode(shared)
+
+    def halves(self, images: Tensor) -> tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]:
+        """What the encoder gives, and what the decoders make of that."""
+        encoded: Encoded = self.network.encoder(images)
+
+        def decode(features: Tensor) -> dict[str, Tensor]:
+            maps = self.network.decode(encoded._replace(features=features))
+            return {head: _rows(features) for head, features in maps.items()}
+
+        return encoded.features, decode
+
+
+def _rows(features: Tensor) -> Tensor:
+    return features.permute(0, 2, 3, 1).flatten(0, 2)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.dense.benchmark import Dense, Regression
+from experiments.dense.benchmark import Decoders, Dense, Regression
 from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require, require_seed
@@ -28,6 +28,7 @@ class Cityscapes(Dense):
         split_seed: Which images are in which part.
         width: Channels of the network's finest level, the features of a pixel.
         levels: How often the network halves height and width.
+        decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
         regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
             differs between pixels.
         only: One head to train alone: segmentation or depth; None for both.
@@ -50,6 +51,7 @@ class Cityscapes(Dense):
     split_seed: int = 0
     width: int = 64
     levels: int = 5
+    decoders: Decoders = "shared"
     regression: Regression = "gaussian"
     only: str | None = None
 

@@ -16,6 +16,7 @@ from experiments.dense.metrics import angles
 from experiments.dense.split import DenseSplit
 from experiments.errors import SettingsError
 from experiments.methods import BayesAggMethod, Method, Network
+from experiments.methods.branches import Features
 
 __all__ = ["Predicted", "Trust", "engine_of", "predicted"]
 
@@ -113,11 +114,21 @@ def _of_image(
     method: Method, engine: ba.BayesAgg, data: Data, frames: Frames
 ) -> Iterator[Predicted]:
     features = method.backbone(frames.image)
-    parts = [_moments(engine.predictive(rows)) for rows in features.split(_ROWS_AT_ONCE)]
+    parts = [_moments(engine.predictive(rows)) for rows in _pieces(features)]
     size = frames.label.shape
     for head in parts[0]:
         first, second = (torch.cat(part) for part in zip(*(p[head] for p in parts), strict=True))
         yield _READERS[head](data, frames, first.view(*size, -1), second.view(*size, -1))
+
+
+def _pieces(features: Features) -> Iterator[Any]:
+    """So many rows at a time."""
+    if isinstance(features, Tensor):
+        yield from features.split(_ROWS_AT_ONCE)
+    else:
+        split = [own.split(_ROWS_AT_ONCE) for own in features.values()]
+        for several in zip(*split, strict=True):
+            yield dict(zip(features, several, strict=True))
 
 
 def _moments(predictives: dict[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from experiments.dense.benchmark import Dense, Regression
+from experiments.dense.benchmark import Decoders, Dense, Regression
 from experiments.dense.release import write
 from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
 from experiments.dense.split import InMemory, Part
@@ -35,6 +35,7 @@ class Scenes(Dense):
         split_seed: Which rooms are drawn.
         width: Channels of the network's finest level, the features of a pixel.
         levels: How often the network halves height and width.
+        decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
         regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
             differs between pixels.
         only: One head to train alone: segmentation, depth or normal; None for all.
@@ -59,6 +60,7 @@ class Scenes(Dense):
     split_seed: int = 0
     width: int = 16
     levels: int = 3
+    decoders: Decoders = "shared"
     regression: Regression = "gaussian"
     only: str | None = None
 

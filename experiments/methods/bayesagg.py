@@ -27,6 +27,7 @@ from experiments.methods.base import (
     Scale,
 )
 from experiments.methods.bayesagg_options import BayesAggOptions
+from experiments.methods.branches import branched
 from experiments.settings import require
 
 __all__ = ["BayesAggMethod", "BayesAggOptions"]
@@ -167,7 +168,7 @@ class BayesAggMethod(Method):
     @torch.no_grad()
     def example_weights(self, inputs: Any, targets: dict[str, Tensor]) -> ExampleWeights | None:
         """What the engine's aggregation would give these examples, had they been a batch."""
-        if self.mtl.warmup:
+        if self.mtl.warmup or branched(self.backbone):
             return None
         self.backbone.eval()
         features = self.backbone(inputs)

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Bernoulli, Categorical, Head
 from experiments.methods.base import Level, Method, MethodOptions, Scale
+from experiments.methods.branches import branched, read_by
 from experiments.methods.network import Network, mean_losses, reported
 from experiments.settings import require
 
@@ -62,6 +63,12 @@ class HeadEnsemble(Network):
     def __init__(
         self, backbone: nn.Module, heads: Mapping[str, Head], options: HeadsOptions
     ) -> None:
+        require(
+            not branched(backbone),
+            "method",
+            self.name,
+            "its members share features, and here each head has its own",
+        )
         super().__init__(backbone, heads, options)
         self.members = options.members
         self.weights = nn.ParameterDict(
@@ -157,7 +164,7 @@ class NetworkEnsemble(Network):
         outputs = []
         for backbone, heads in self._members():
             features = backbone(inputs)
-            outputs.append({name: head(features) for name, head in heads.items()})
+            outputs.append({n: head(read_by(n, features)) for n, head in heads.items()})
         return {
             name: average(head, torch.stack([each[name] for each in outputs]))
             for name, head in self.by_name.items()

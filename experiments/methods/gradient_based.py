@@ -14,6 +14,7 @@ from bayesagg_pyro.aggregation import Combined, effective_tasks
 from bayesagg_pyro.heads import Head
 from experiments.errors import DivergenceError, SettingsError
 from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.methods.branches import halves, parameters
 from experiments.methods.network import Network
 from experiments.methods.task_gradients import (
     add_to_grad,
@@ -40,7 +41,7 @@ class GradientOptions(MethodOptions):
 
 
 class GradientBased(Network):
-    """Combines one gradient per task; heads descend each its own loss.
+    """Combines one gradient per task; heads, and branches to them, descend each its own loss.
 
     The update of the shared parameters is decided before any gradient changes, so that an error
     leaves everything as it was.
@@ -62,14 +63,15 @@ class GradientBased(Network):
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward pass, gradients of every task, and the combined update."""
-        features = self.backbone(inputs)
+        features, decode = halves(self.backbone, inputs)
         leaf = features.detach().requires_grad_()
-        losses, present = self.losses(leaf, targets)
+        own_features = decode(leaf)
+        losses, present = self.losses(own_features, targets)
         if present is not None and bool(present.all()):
             present = None
         vector = torch.cat(list(losses.values()))
-        rows = representation_gradients(vector, leaf)
-        shared = [p for p in self.backbone.parameters() if p.requires_grad]
+        shared, of_branches = parameters(self.backbone)
+        rows = representation_gradients(vector, leaf, at_once=not of_branches)
         if self.place is Level.PARAMETERS:
             matrix = parameter_gradients(features, rows, shared)
         else:
@@ -81,13 +83,13 @@ class GradientBased(Network):
             combined = Combined(torch.zeros_like(matrix[0]), None)
         own = vector if combined.weights is None else self.head_weights(combined.weights) * vector
         learned = [p for p in self.heads.parameters() if p.requires_grad]
-        own.sum().backward(inputs=learned)
+        own.sum().backward(inputs=[*learned, *of_branches])
         if self.place is Level.PARAMETERS:
             add_to_grad(shared, combined.direction)
         else:
             features.backward(combined.direction.view_as(features).to(features.dtype))
         self._weights = combined.weights
-        return self.done(features, targets, losses, present)
+        return self.done(own_features, targets, losses, present)
 
     @abstractmethod
     def combine(self, matrix: Tensor, present: Tensor | None = None) -> Combined:

@@ -15,6 +15,7 @@ from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
 from experiments.errors import DivergenceError
 from experiments.methods.base import Method, MethodOptions
+from experiments.methods.branches import Features, branched, read_by
 
 __all__ = ["Network", "mean_losses", "reported", "task_names"]
 
@@ -35,7 +36,7 @@ class Network(Method):
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """The heads' outputs."""
         features = self.backbone(inputs)
-        return {name: head(features) for name, head in self.by_name.items()}
+        return {name: head(read_by(name, features)) for name, head in self.by_name.items()}
 
     def parameters(self) -> Iterator[Parameter]:
         """Backbone, then heads."""
@@ -56,7 +57,7 @@ class Network(Method):
         self.heads.load_state_dict(state["heads"])
 
     def losses(
-        self, features: Tensor, targets: Mapping[str, Any]
+        self, features: Features, targets: Mapping[str, Any]
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """As :func:`mean_losses`.
 
@@ -65,27 +66,33 @@ class Network(Method):
                 the device; the trainer looks at the end of the epoch.
         """
         losses, present = mean_losses(self.by_name, features, targets)
-        if features.device.type == "cpu":
+        if next(iter(losses.values())).device.type == "cpu":
             self._require_finite(losses)
         return losses, present
 
     def done(
         self,
-        features: Tensor,
+        features: Features,
         targets: dict[str, Tensor],
         losses: Mapping[str, Tensor],
         present: Tensor | None,
     ) -> dict[str, Tensor]:
         """The losses as reported, once a recorder has seen the step if there is one."""
         detached = reported(losses, present)
-        if self._recorder is not None:
+        if self._recorder is not None and isinstance(features, Tensor):
             self._recorder.see(features, targets, detached)
         return detached
 
     def watch(
         self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
     ) -> Recorder:
-        """Record losses, features and norms of the heads."""
+        """Record losses, features and norms of the heads.
+
+        Raises:
+            SettingsError: Heads read different features.
+        """
+        if branched(self.backbone):
+            return super().watch(path, every, start, inputs, targets)
         self._recorder = Recorder(self.by_name, path, every=every, start=start)
         return self._recorder
 
@@ -113,13 +120,13 @@ def reported(losses: Mapping[str, Tensor], present: Tensor | None) -> dict[str, 
 
 
 def mean_losses(
-    heads: Mapping[str, Head], features: Tensor, targets: Mapping[str, Any]
+    heads: Mapping[str, Head], features: Features, targets: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """Each head's mean loss over observed examples, and which tasks have any.
 
     Args:
         heads: The heads.
-        features: ``[B, d]``.
+        features: ``[B, d]``, or ``{head: [B, d]}``.
         targets: ``[B, tasks]`` for each head; ``(values, mask)`` or ``(values, mask, weight)``
             where some are missing or weighted.
 
@@ -131,16 +138,14 @@ def mean_losses(
     seen: list[Tensor] = []
     holes = False
     for name, head in heads.items():
-        target = targets[name]
+        target, own = targets[name], read_by(name, features)
         if isinstance(target, Tensor) and head.missing == "error":
-            losses[name] = head.loss(head(features), target).mean(0)
-            seen.append(torch.ones(head.tasks, dtype=torch.bool, device=features.device))
+            losses[name] = head.loss(head(own), target).mean(0)
+            seen.append(torch.ones(head.tasks, dtype=torch.bool, device=own.device))
         else:
-            observed = head.parse_targets(
-                target, len(features), validate=features.device.type == "cpu"
-            )
+            observed = head.parse_targets(target, len(own), validate=own.device.type == "cpu")
             there = observed.counts() > 0
-            mean = observed.mean(head.loss(head(features), observed.values))
+            mean = observed.mean(head.loss(head(own), observed.values))
             losses[name] = torch.where(there, mean, 0.0)
             seen.append(there)
             holes = holes or observed.mask is not None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import Method, MethodOptions
+from experiments.methods.branches import read_by
 from experiments.methods.network import mean_losses, reported
 from experiments.methods.weighted import WeightedLosses
 
@@ -80,4 +81,4 @@ class SingleTask(WeightedLosses):
         backbones = iter(self.backbone)
         for name, head in self.by_name.items():
             for task in range(head.tasks):
-                yield name, task, next(backbones)(inputs)
+                yield name, task, read_by(name, next(backbones)(inputs))

@@ -11,15 +11,22 @@ from torch.nn import Parameter
 __all__ = ["add_to_grad", "parameter_gradients", "representation_gradients"]
 
 
-def representation_gradients(losses: Tensor, features: Tensor) -> Tensor:
-    """∂ℓ_k/∂H for all tasks at once, ``[K, B, d]``.
-
-    Only the heads lie between the two, so that one batched pass costs little more than one task's.
+def representation_gradients(losses: Tensor, features: Tensor, *, at_once: bool = True) -> Tensor:
+    """∂ℓ_k/∂H for all tasks, ``[K, B, d]``.
 
     Args:
         losses: ``[K]``, on a graph that begins at ``features`` and is kept.
         features: ``[B, d]``, a leaf.
+        at_once: Where only the heads lie between the two, one batched pass costs little more than
+            one task's. Layers that cannot be batched take one pass for each.
     """
+    if not at_once:
+        return torch.stack(
+            [
+                torch.autograd.grad(loss, features, retain_graph=True, materialize_grads=True)[0]
+                for loss in losses
+            ]
+        )
     (rows,) = torch.autograd.grad(
         losses,
         features,

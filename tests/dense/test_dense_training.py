@@ -74,6 +74,49 @@ def test_methods_take_pixels_with_gaps(
         assert weights(read).axes
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ls", {}),
+        ("imtl-g", {"level": "representation"}),
+        ("pcgrad", {"level": "parameters"}),
+        ("bayesagg", {"pretrain": 1}),
+    ],
+)
+def test_a_decoder_for_each_head(method: str, options: dict[str, Any], tmp_path: Path) -> None:
+    benchmark = dataclasses.replace(SMALL, decoders="task")
+    record = trained(benchmark, method, tmp_path, options, epochs=2)
+    losses = [sum(epoch["train_loss"].values()) for epoch in record["history"]]
+    assert losses[1] < losses[0]
+
+
+def test_branches_descend_their_own_loss_alone() -> None:
+    """Gradients of decoders are those of plain descent, whatever the rule for what is shared."""
+    benchmark = dataclasses.replace(SMALL, decoders="task")
+    (batch,) = benchmark.load(torch.device("cpu")).train.batches(16)
+    grads = []
+    for name in ("ls", "mgda"):
+        options = methods.options(name, {}, {})
+        method = Run(benchmark, name, options, benchmark.default_settings).build(
+            torch.device("cpu")
+        )
+        method.backward(batch.inputs, batch.targets)
+        parameters = dict(method.backbone.named_parameters())
+        assert all(parameter.grad is not None for parameter in parameters.values())
+        grads.append({key: parameter.grad for key, parameter in parameters.items()})
+    for key, grad in grads[0].items():
+        same = torch.allclose(grad, grads[1][key], rtol=1e-4, atol=1e-6)
+        assert same == ("decoders" in key), key
+
+
+def test_heads_of_an_ensemble_share_features() -> None:
+    benchmark = dataclasses.replace(SMALL, decoders="task")
+    options = methods.options("ensemble-heads", {}, {})
+    run = Run(benchmark, "ensemble-heads", options, benchmark.default_settings)
+    with pytest.raises(SettingsError, match="its members share features"):
+        run.build(torch.device("cpu"))
+
+
 def test_files_of_both_layouts(tmp_path: Path) -> None:
     rooms = draw(8, seed=0)
     frames = with_gaps(render(rooms, Camera(16, 16)), rooms)
