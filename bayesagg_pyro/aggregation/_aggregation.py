@@ -13,6 +13,7 @@ from torch import Tensor
 from bayesagg_pyro.aggregation._effective import effective_tasks
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
+from bayesagg_pyro.gradients._cat import widened
 
 __all__ = ["Aggregated", "Aggregation", "effective_tasks"]
 
@@ -52,6 +53,10 @@ class Aggregation(ABC):
     #: Whether the weights of the tasks sum to one ("mean") or to the number of tasks ("sum").
     scale: Literal["mean", "sum"] = "mean"
 
+    #: Whether a task's gradient is one vector, to which numbers that are 0 for all tasks add
+    #: nothing: features of any widths then serve in one step.
+    flat: bool = False
+
     @property
     def per_example(self) -> bool:
         """Whether an example's direction depends on no other example.
@@ -82,9 +87,10 @@ class Aggregation(ABC):
             For each tensor what concerns its rows and tasks; directions as for a mean over its B.
 
         Raises:
-            UnsupportedError: for features of different widths.
+            UnsupportedError: for features of different widths, unless the class is `flat`.
         """
-        joint = block_diag(grads, heads)
+        wide = max(grad.mean.shape[2] for grad in grads)
+        joint = block_diag([widened(g, wide) for g in grads] if self.flat else grads, heads)
         return _apart(self.aggregate(joint), joint, grads)
 
     def check_heads(self, tasks: Mapping[str, int]) -> None:
@@ -148,7 +154,7 @@ def _apart(
             if weights.shape[1] > 1:
                 weights = weights[:, rows]
             weights = torch.cat([weights[joint.groups[name]] for name in grad.groups])
-        direction = found.direction[rows] * (size / batch)
+        direction = found.direction[rows, : grad.mean.shape[2]] * (size / batch)
         parts.append(Aggregated(direction, weights, found.jitter, grad.observed))
     return parts
 

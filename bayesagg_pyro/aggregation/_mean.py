@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from bayesagg_pyro.aggregation._aggregation import (
@@ -25,7 +26,16 @@ class Mean(Aggregation):
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Uniform weights over the tasks."""
-        share = 1 / grad.tasks if self.scale == "mean" else 1.0
+        return self._uniform(grad, grad.tasks)
+
+    def aggregate_each(
+        self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
+    ) -> list[Aggregated]:
+        """Uniform weights over the tasks of all; features may be of any widths."""
+        return [self._uniform(grad, sum(heads.values())) for grad in grads]
+
+    def _uniform(self, grad: GradientDistribution, tasks: int) -> Aggregated:
+        share = 1 / tasks if self.scale == "mean" else 1.0
         weights = grad.mean.new_full((grad.tasks, 1, 1), share)
         weights = observed_weights(weights, grad)
         return Aggregated(combine(weights, grad), weights, observed=grad.observed)

@@ -33,6 +33,8 @@ class TorchJD(Aggregation):
         DtypeError: if `aggregator` is none.
     """
 
+    flat = True
+
     def __init__(self, aggregator: Any, *, generator: torch.Generator | None = None) -> None:
         self.rows = MatrixAggregator(aggregator, generator=generator)
         self.scale = self.rows.scale
@@ -102,6 +104,7 @@ class PerSample(Aggregation):
         self._own = generator is None  # made at the first draw, on the device that it then needs
         self._waiting: dict[str, Tensor] = {}  # its state until then
         self.scale = aggregator.scale
+        self.flat = aggregator.flat
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Mean direction and mean weights over the draws.

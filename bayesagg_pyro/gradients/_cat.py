@@ -66,6 +66,25 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
     )
 
 
+def widened(grad: GradientDistribution, width: int) -> GradientDistribution:
+    """Gradients by more features, whose own are 0; without covariances and errors."""
+    more, sampler = width - grad.mean.shape[2], grad.sampler
+    if not more:
+        return grad
+
+    def pad(tensor: Tensor) -> Tensor:
+        return torch.nn.functional.pad(tensor, (0, more))
+
+    return replace(
+        grad,
+        mean=pad(grad.mean),
+        variance=pad(grad.variance),
+        covariance=None,
+        sampler=sampler and (lambda count, generator: pad(sampler(count, generator))),
+        error=None,
+    )
+
+
 def check_widths(widths: Mapping[str, int]) -> None:
     """Refuse features of different widths, {head: d}, where they are to be joined.
 
@@ -75,7 +94,7 @@ def check_widths(widths: Mapping[str, int]) -> None:
     if len(set(widths.values())) > 1:
         raise UnsupportedError(
             f"features of different widths, {dict(widths)}, have no dimensions in common, which "
-            "keep_gradients, recorders and most aggregations need: bring them to one width by a "
+            "keep_gradients, recorders and some aggregations need: bring them to one width by a "
             "layer of the backbone, or take PrecisionWeighted() with a diagonal covariance and "
             "keep nothing"
         )

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from several import RULES, life, same
+from several import RULES, life, same, torchjd
 from torch import Tensor, nn
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import diagnostics, errors, gradients, heads, inference, priors
+from bayesagg_pyro import aggregation, diagnostics, errors, gradients, heads, inference, priors
 from bayesagg_pyro.aggregation import PrecisionWeighted
 
 F64 = torch.float64
@@ -161,7 +161,43 @@ def test_finer_weights_where_widths_differ(rule: PrecisionWeighted, rng: torch.G
     assert 1 < float(mtl.info.effective_tasks) < 4  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", ["a user's", "full", "UPGrad"])
+@pytest.mark.parametrize("draws", [0, 8])
+def test_a_vector_for_each_task_may_be_of_any_features(draws: int, rng: torch.Generator) -> None:
+    """Against TorchJD on the matrix of all gradients of mean losses."""
+    x, y = data(rng)
+    net, mtl = made(3, aggregation=torchjd("UPGrad"))
+    life(net, mtl, apart, x, y, 1)
+    features, _ = apart(net, x, y)
+    posteriors, grads = mtl.posteriors(), {}
+    for name, head in mtl.heads.items():
+        h, of = features[name].detach().reshape(-1, head.in_features), y[name]
+        of = of.reshape(-1, head.tasks)
+        grads[name] = gradients.distribution(head, posteriors[name], h, of)
+    tokens = gradients.cat({name: grads[name] for name in ("tag", "span")})
+    sentence = gradients.cat({"mood": grads["mood"]})
+    rule = torchjd("UPGrad")
+    if draws:
+        rule = aggregation.PerSample(rule, samples=draws)
+    first, second = rule.aggregate_each([tokens, sentence], {"tag": 1, "mood": 1, "span": 2})
+    assert first.direction.shape == (B * T, D)
+    assert second.direction.shape == (B, 3)
+    if draws:
+        assert second.direction.isfinite().all()
+        return
+    matrix = torch.zeros(4, B * T * D + B * 3, dtype=F64)
+    for at, grad in enumerate((tokens.mean[0], sentence.mean[0], *tokens.mean[1:])):
+        scale = tokens.loss_scale()
+        one = grad / B if at == 1 else grad / (B * T)
+        if at != 1 and scale is not None:
+            one = one * scale[max(at - 1, 0)]
+        start = B * T * D if at == 1 else 0
+        matrix[at, start : start + one.numel()] = one.flatten()
+    expected = aggregation.MatrixAggregator(rule.rows.aggregator)(matrix).direction  # type: ignore[attr-defined]
+    torch.testing.assert_close(first.direction.flatten() / (B * T), expected[: B * T * D])
+    torch.testing.assert_close(second.direction.flatten() / B, expected[B * T * D :])
+
+
+@pytest.mark.parametrize("rule", ["a user's", "full"])
 def test_what_needs_common_dimensions_says_so_and_changes_nothing(
     rule: str, rng: torch.Generator
 ) -> None:
