@@ -195,7 +195,7 @@ def _conduct(
             engine = make(parallel)
             cost = engine.call(estimate, todo, parallel, engine.threads)
             engine.close(stop=False)
-    console.print(plan_table(todo, cost))
+    console.print(terminal(plan_table(todo, cost)))
     if given["plan"]:
         return {}
     prepare_folder(out)

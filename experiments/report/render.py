@@ -102,7 +102,7 @@ def _grid(table: Table, block: Sequence[int], width: int) -> Grid:
             overflow="fold",
         )
     for row in table.rows:
-        cells = [_shown(row.cells[place]) for place in block]
+        cells = [_shown(row.cells[place], table.columns[place]) for place in block]
         if any(cells):  # else it is about columns of another block
             if row.rule:
                 grid.add_section()
@@ -110,8 +110,8 @@ def _grid(table: Table, block: Sequence[int], width: int) -> Grid:
     return grid
 
 
-def _shown(cell: Cell) -> Text:
-    style = "bold" if cell.bold else "" if cell.parts() else "dim"
+def _shown(cell: Cell, column: Column) -> Text:
+    style = "bold" if cell.bold else "" if cell.parts() or column.words else "dim"
     return Text(escaping.visible(str(cell)), style=style)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
+from experiments.report.render import terminal
+from experiments.report.table import Cell, Column, Row, Table
 from experiments.run import Run
 from experiments.runner.estimate import Cost
 from experiments.runner.plan import Job, configurations
@@ -20,19 +20,13 @@ from experiments.runner.worker import Ending, Outcome
 
 __all__ = ["Watcher", "duration", "plan_table", "summary"]
 
-_COLOURS = {
-    "done": "green",
-    "done before": "green",
-    "failed": "red",
-    "training": "cyan",
-    "preparing": "cyan",
-    "interrupted": "yellow",
-    "at work elsewhere": "yellow",
-    "out of time": "yellow",
-}
 _COLUMNS = 5  # options that fit side by side
 _LINE_SECONDS = 60.0
 _STALE_SECONDS = 2.0
+_LIVE = (
+    *(Column(name, words=True) for name in ("state", "epoch", "phase")),
+    *map(Column, ("validation", "best", "left")),
+)
 
 
 def duration(seconds: float | None) -> str:
@@ -46,43 +40,40 @@ def duration(seconds: float | None) -> str:
 
 def plan_table(jobs: Sequence[Job], cost: Cost | None) -> Table:
     """One row for each configuration: what differs, how far its runs are, what is left to pay."""
-    table = Table(title=f"{len(jobs)} runs", title_justify="left")
     groups = configurations(jobs)
     options = [_options(group[0].run) for group in groups]
     varied = _varied([group[0].run.method for group in groups], options)
-    titled = any(job.title for job in jobs)
-    together = len(varied) > _COLUMNS
-    for name in (
-        *("method", *(["entry"] if titled else [])),
-        *(["what differs"] if together else varied),
-    ):
-        table.add_column(name, overflow="fold")
-    for name in ("seeds", "done", "begun", "epochs", "time left"):
-        table.add_column(name, justify="right")
-    for group, own in zip(groups, options, strict=True):
+    methods = [group[0].run.method for group in groups]
+    labels = [group[0].configuration if group[0].title else group[0].run.method for group in groups]
+    words = {} if labels == methods else {"method": methods}
+    if len(varied) > _COLUMNS:  # too many to stand side by side
+        first = dict(reversed([*zip(methods, options, strict=True)]))
+        told = [_from(first[method], own) for method, own in zip(methods, options, strict=True)]
+        labels = [": ".join(filter(None, pair)) for pair in zip(labels, told, strict=True)]
+    else:
+        words |= {name: [_shown(own.get(name, "")) for own in options] for name in varied}
+    rows = []
+    for place, (group, label) in enumerate(zip(groups, labels, strict=True)):
         states = Counter(Place(job.folder).state() for job in group)
-        left = None
-        if cost is not None:
-            left = sum(cost.seconds.get(job) or 0.0 for job in group)
-        table.add_row(
-            group[0].run.method,
-            *([group[0].configuration] if titled else []),
-            *([_from(options[0], own)] if together else _cells(own, varied)),
-            str(len(group)),
-            str(states[State.DONE]),
-            str(states[State.STARTED]),
-            str(group[0].run.settings.epochs),
-            duration(left),
-        )
+        left = None if cost is None else sum(cost.seconds.get(job) or 0.0 for job in group)
+        counts = (len(group), states[State.DONE], states[State.STARTED])
+        cells = [Cell(text=texts[place]) for texts in words.values()]
+        cells += [Cell(n, decimals=0) for n in (*counts, group[0].run.settings.epochs)]
+        cells += [] if cost is None else [Cell(text=duration(left))]
+        rows.append(Row(label, tuple(cells)))
+    columns = [Column(name, words=True) for name in words]
+    columns += map(Column, ("seeds", "done", "begun", "epochs"))
+    columns += [] if cost is None else [Column("left")]
+    notes = []
     if cost is not None:
-        table.caption = (
+        notes.append(
             f"about {duration(cost.wall)} with {cost.parallel} side by side "
             f"({duration(cost.work)} of work), from a few steps of each method"
         )
         unknown = sum(value is None for value in cost.seconds.values())
         if unknown:
-            table.caption += f"; {unknown} runs could not be tried"
-    return table
+            notes.append(f"{unknown} runs could not be tried")
+    return Table("plan", f"{len(jobs)} runs", tuple(columns), tuple(rows), tuple(notes))
 
 
 def _options(run: Run) -> dict[str, Any]:
@@ -102,10 +93,6 @@ def _varied(methods: Sequence[str], options: Sequence[Mapping[str, Any]]) -> lis
             if value not in values:
                 values.append(value)
     return list(dict.fromkeys(name for (_, name), values in seen.items() if len(values) > 1))
-
-
-def _cells(own: Mapping[str, Any], varied: Sequence[str]) -> list[str]:
-    return [_shown(own[name]) if name in own else "" for name in varied]
 
 
 def _from(first: Mapping[str, Any], own: Mapping[str, Any]) -> str:
@@ -163,7 +150,7 @@ class Watcher:
         if self._console.is_terminal:
             if now - self._drawn > _STALE_SECONDS:
                 self._drawn = now
-                self._live.update(self._table(outcomes), refresh=True)
+                self._live.update(terminal(self._table(outcomes)), refresh=True)
         elif now - self._lined > _LINE_SECONDS:
             self._lined = now
             self._line(self._progress(outcomes))
@@ -186,30 +173,28 @@ class Watcher:
         return status if status.get("time", 0) >= self._began else {}
 
     def _table(self, outcomes: Mapping[Job, Outcome]) -> Table:
-        table = Table(title=f"{len(outcomes)} of {len(self._jobs)} runs ended")
-        for name in ("run", "state", "epoch", "phase", "validation", "best", "left"):
-            table.add_column(name, justify="left" if name in ("run", "state") else "right")
-        rows = [job for job in self._jobs if job not in outcomes and self._status(job)]
+        rows = []
+        active = [job for job in self._jobs if job not in outcomes and self._status(job)]
         recent = [job for job in outcomes if outcomes[job].ending is not Ending.SKIPPED]
-        for job in [*recent[-8:], *rows]:
+        for job in [*recent[-8:], *active]:
             status = self._status(job) or Place(job.folder).status()
             state = outcomes[job].ending.value if job in outcomes else str(status["state"])
             epoch, epochs = int(status.get("epoch", 0)), int(status.get("epochs", 0))
             seconds = status.get("seconds")
             left = float(seconds) * (epochs - epoch) if seconds is not None else None
-            table.add_row(
-                job.label,
-                Text(state, style=_COLOURS.get(state, "white")),
-                f"{epoch}/{epochs}",
-                str(status.get("phase", "")),
-                _number(status.get("score")),
-                _number(status.get("best")),
-                "" if job in outcomes else duration(left),
+            words = (f"{epoch}/{epochs}", str(status.get("phase", "")))
+            cells = (
+                Cell(text=state, bold=state == Ending.FAILED.value),
+                *(Cell(text=word) for word in words),
+                *(_number(status.get(name)) for name in ("score", "best")),
+                Cell(text="" if job in outcomes else duration(left)),
             )
-        waiting = len(self._jobs) - len(outcomes) - len(rows)
-        table.caption = f"{waiting} waiting; {duration(time.time() - self._began)} so far"
-        return table
+            rows.append(Row(job.label, cells))
+        waiting = len(self._jobs) - len(outcomes) - len(active)
+        said = f"{waiting} waiting; {duration(time.time() - self._began)} so far"
+        title = f"{len(outcomes)} of {len(self._jobs)} runs ended"
+        return Table("live", title, _LIVE, tuple(rows), (said,))
 
 
-def _number(value: object) -> str:
-    return f"{value:,.1f}" if isinstance(value, (int, float)) else ""
+def _number(value: object) -> Cell:
+    return Cell(value, decimals=1) if isinstance(value, (int, float)) else Cell()

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import METHODS, BayesAggOptions
-from experiments.runner import Request, choose, estimate, fingerprint, grids, plan, plan_table
+from experiments.report.render import terminal
+from experiments.report.table import Table
+from experiments.runner import (
+    Ending,
+    Outcome,
+    Place,
+    Request,
+    Watcher,
+    choose,
+    estimate,
+    fingerprint,
+    grids,
+    plan,
+    plan_table,
+)
 from experiments.runner.grids import QM9_POWERS, WEIGHT_DECAYS
 from experiments.runner.values import pairs, read
 from experiments.settings import Settings
+from tests.runner.jobs import job
 
 OUT = Path("store")
 
@@ -149,10 +166,46 @@ def test_several_values_are_run_in_every_combination() -> None:
     assert [job.run.method for job in jobs] == ["ls"] * 2 + ["bayesagg"] * 4 + ["imtl-g"] * 2
     assert [job.run.options.to_dict()["power"] for job in jobs[2:6]] == [0.3, 0.3, 0.5, 0.5]
     table = plan_table(jobs, None)
-    headers = [str(column.header) for column in table.columns]
-    assert headers == ["method", "width", "power", "seeds", "done", "begun", "epochs", "time left"]
-    cells = [list(column.cells) for column in table.columns[:3]]
-    assert [*zip(*cells, strict=True)][1:3] == [("ls", "16", ""), ("bayesagg", "8", "0.3")]
+    headers = [column.title for column in table.columns]
+    assert headers == ["width", "power", "seeds", "done", "begun", "epochs"]
+    cells = [(row.label, *map(str, row.cells[:2])) for row in table.rows]
+    assert cells[1:3] == [("ls", "16", ""), ("bayesagg", "8", "0.3")]
+
+
+def test_nothing_of_a_plan_is_cut() -> None:
+    """In a narrow terminal it comes as several tables; words stay whole."""
+    axes = {"width": [8, 16], "power": ["0.3", "0.5"], "prior_variance": ["1", "2"]}
+    axes |= {"resolution": ["task", "dimension"], "scale": ["sum", "mean"], "pretrain": [1, 2]}
+    jobs = plan(Request("digits", ["bayesagg"], axes=axes), OUT)
+    told = _told(plan_table(jobs, None), 60)
+    for word in ("resolution dimension", "prior_variance 2", "pretrain 2", "scale mean", "epochs"):
+        assert word in told
+    assert "…" not in told
+
+
+def test_a_table_of_what_is_at_work(tmp_path: Path) -> None:
+    jobs = [job(tmp_path / f"one-of-a-long-name-{k}" / "seed0") for k in range(3)]
+    watcher = Watcher(jobs, Console())
+    for one in jobs[:2]:
+        one.folder.mkdir(parents=True)
+        Place(one.folder).say(state="training", epoch=3, epochs=20, score=1234.56, seconds=60.0)
+    told = _told(watcher._table({jobs[0]: Outcome(Ending.FAILED, "")}), 40)
+    for word in (
+        "failed",
+        "training",
+        "3/20",
+        "1,234.6",
+        "17 min",
+        "1 of 3 runs ended",
+        "1 waiting",
+    ):
+        assert word in told
+
+
+def _told(table: Table, width: int) -> str:
+    told = io.StringIO()
+    Console(width=width, file=told).print(terminal(table))
+    return told.getvalue()
 
 
 @pytest.mark.parametrize("prior", ["full-data", "fresh"])
@@ -164,7 +217,7 @@ def test_cost_is_known_before_anything_starts(tmp_path: Path, prior: str) -> Non
     assert set(cost.seconds) == set(jobs)
     assert all(value is not None and value > 0 for value in cost.seconds.values())
     assert cost.wall == pytest.approx(max(cost.work / 2, *filter(None, cost.seconds.values())))
-    assert plan_table(jobs, cost).row_count == 2
+    assert len(plan_table(jobs, cost).rows) == 2
     assert not list(tmp_path.iterdir())
 
 
