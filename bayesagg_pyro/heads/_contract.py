@@ -48,22 +48,22 @@ class Contract(nn.Module):
             base: a class of heads, or several, of which one will do.
             aspects: see `Aspect`.
         """
-        bases = base if isinstance(base, tuple) else (base,)
-        return any(isinstance(self, one) and not self.changes(one, *aspects) for one in bases)
+        for one in base if isinstance(base, tuple) else (base,):
+            if isinstance(self, one) and not self.changes(one, *aspects):
+                return True
+        return False
 
     def changes(self, base: type, *aspects: Aspect) -> tuple[str, ...]:
         """Names of what differs from `base`: methods, and "hooks" on the outputs."""
-        found = [
-            name
-            for aspect in aspects or _ALL
-            for name in _METHODS[aspect]
-            # As a method of the object, so that one assigned to it counts as well.
-            if getattr(getattr(self, name), "__func__", None) is not getattr(base, name)
-        ]
-        hooked = self._forward_hooks or self._forward_pre_hooks
-        if hooked and (not aspects or "outputs" in aspects):
-            found.append("hooks")
-        return tuple(dict.fromkeys(found))
+        found: dict[str, None] = {}
+        for aspect in aspects or _ALL:
+            for name in _METHODS[aspect]:
+                # As a method of the object, so that one assigned to it counts as well.
+                if getattr(getattr(self, name), "__func__", None) is not getattr(base, name):
+                    found[name] = None
+        if (self._forward_hooks or self._forward_pre_hooks) and "outputs" in (aspects or _ALL):
+            found["hooks"] = None
+        return tuple(found)
 
     def changed(self, base: type, *aspects: Aspect) -> str:
         """What `changes` finds, for a message: "Mine overrides forward of Gaussian"."""

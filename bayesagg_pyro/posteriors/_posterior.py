@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from copy import copy
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
@@ -116,7 +117,7 @@ class Posterior(TorchDistribution):
         """The same distribution with its tensors elsewhere or in another precision."""
         own = self.tensors()
         moved = {name: tensor.to(device=device, dtype=dtype) for name, tensor in own.items()}
-        if all(moved[name] is tensor for name, tensor in own.items()):
+        if all(map(is_, moved.values(), own.values())):
             return self
         return self._rebuilt(moved, self._info and self._info.to(device, dtype))
 
