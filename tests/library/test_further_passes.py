@@ -270,7 +270,7 @@ def test_a_compiled_step_is_the_step(backend) -> None:
             return losses
 
         if compiled:
-            with pytest.raises(RuntimeError, match="BayesAgg.backward"):
+            with pytest.raises(RuntimeError, match=r"BayesAgg\.backward"):
                 torch.compile(step, backend=backend, fullgraph=True)(x[0], y[0], labels[0])
             torch.compiler.reset()
         take = torch.compile(step, backend=backend) if compiled else step
