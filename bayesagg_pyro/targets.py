@@ -34,8 +34,8 @@ class Targets(NamedTuple):
         batch, tasks = self.values.shape
         return torch.full((tasks,), batch, device=self.values.device)
 
-    def examples(self, rows: slice) -> Self:
-        """Some of the examples."""
+    def examples(self, rows: slice | Tensor) -> Self:
+        """Some of the examples, a slice or indices."""
         return type(self)(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
 
     def part(self, rows: slice) -> Self:

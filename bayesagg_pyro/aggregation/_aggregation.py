@@ -65,6 +65,11 @@ class Aggregation(ABC):
         """
         return False
 
+    @property
+    def variance_per_example(self) -> bool:
+        """Whether the variance of each example matters, or only its average over the batch."""
+        return True
+
     @abstractmethod
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, weights and diagnostics."""

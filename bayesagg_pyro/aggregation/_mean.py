@@ -24,6 +24,11 @@ class Mean(Aggregation):
         """True: the direction of an example depends on that example alone."""
         return True
 
+    @property
+    def variance_per_example(self) -> bool:
+        """False: none is read."""
+        return False
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Uniform weights over the tasks."""
         return self._uniform(grad, grad.tasks)

@@ -140,6 +140,11 @@ class PrecisionWeighted(Aggregation):
         """Whether each example has weights of its own: for the resolution "example"."""
         return self.resolution == "example"
 
+    @property
+    def variance_per_example(self) -> bool:
+        """For the resolution "example", and for full covariances."""
+        return self.resolution == "example" or self.covariance == "full"
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction and weights.
 

@@ -57,6 +57,8 @@ def aggregate(
     heads: Mapping[str, HeadStep],
     groups: Sequence[Iterable[str]],
     memory: int | None,
+    *,
+    keep: bool = False,
 ) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None]:
     """Directions of the heads' gradient distributions, made some examples at a time if large.
 
@@ -65,12 +67,15 @@ def aggregate(
         heads: what has come of each head.
         groups: names of the heads that read the same features.
         memory: bytes that moments may take; None for any number.
+        keep: whether somebody will look at the distribution, which then has the variance of each
+            example also where an average would do for the direction.
 
     Returns:
         The joint distribution of each group, none if they were never there as a whole; direction
         and weights of each, these likewise; what the weights add up to, None for a method without
         weights.
     """
+    average = not (keep or aggregation.variance_per_example)
     tasks = {name: one.slot.head.tasks for name, one in heads.items()}
     apart = [[heads[name] for name in group] for group in groups]
     sizes = [len(some[0].features) for some in apart]
@@ -85,7 +90,7 @@ def aggregate(
     owners: list[Mapping[str, slice]] = [{} for _ in apart]
     for parts in rounds:
         grads = [
-            gradients.cat({one.slot.name: one.gradient(rows) for one in apart[index]})
+            gradients.cat({one.slot.name: one.gradient(rows, average) for one in apart[index]})
             for index, rows in parts
         ]
         if len(apart) == 1:
@@ -171,7 +176,7 @@ class _InParts(HeadStep):
 
     moments: GradientDistribution
 
-    def gradient(self, rows: slice) -> GradientDistribution:
+    def gradient(self, rows: slice, average: bool = False) -> GradientDistribution:
         """Some examples of the moments."""
         return self.moments.examples(rows)
 

@@ -360,8 +360,13 @@ class HeadStep:
     posterior: Posterior
     age: int
 
-    def gradient(self, rows: slice) -> GradientDistribution:
-        """The gradient's distribution for some of the examples, [tasks, B, d]."""
+    def gradient(self, rows: slice, average: bool = False) -> GradientDistribution:
+        """The gradient's distribution for some of the examples, [tasks, B, d].
+
+        Args:
+            rows: which examples.
+            average: whether the variance of the average example will do.
+        """
         features, targets, slot = self.features[rows], self.targets, self.slot
         grad = gradients.distribution(
             slot.head,
@@ -370,6 +375,7 @@ class HeadStep:
             targets if len(features) == len(self.features) else targets.examples(rows),
             estimator=slot.estimator,
             generator=slot.generator,
+            average=average,
         )
         if targets.mask is None:
             return grad

@@ -59,7 +59,7 @@ def bayesian_step(
             for slot in slots
         }
         readers = [group.targets for group in batch.groups]
-        grads, results, weights = aggregate(aggregation, heads, readers, memory)
+        grads, results, weights = aggregate(aggregation, heads, readers, memory, keep=keep)
         updates = [
             result.direction * (scale / len(group.features))
             for group, result in zip(batch.groups, results, strict=True)

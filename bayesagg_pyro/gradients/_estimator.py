@@ -28,6 +28,9 @@ class Estimator(ABC):
         """
         return
 
+    #: Examples that do for an average of the variance over a larger batch; None for all of them.
+    average_rows: int | None = None
+
     @abstractmethod
     def estimate(
         self,
@@ -38,6 +41,17 @@ class Estimator(ABC):
         generator: torch.Generator | None = None,
     ) -> GradientDistribution:
         """Moments of the gradient; `generator` serves an estimator that has none of its own."""
+
+    def mean(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> Tensor | None:
+        """E g alone, [tasks, B, d], where that is much cheaper than both moments; else None."""
+        return None
 
 
 class Exact(Estimator):

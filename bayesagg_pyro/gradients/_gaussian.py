@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import CACHE, fitting, slices
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._predictor import predictor_terms
@@ -40,10 +41,11 @@ def gaussian_moments(
     v = variance_u[..., None]  # [T or 1, B, 1]
     r = (u - targets.values.to(dtype)).mT[..., None]  # [T, B, 1]
 
-    mean = torch.addcmul(2 * c, 2 * m, r)
-    # 4 (S_dd (r² + v) + m_d² v + (2 m_d r + c_d) c_d); the inner bracket is the mean less c_d.
-    variance = (4 * s) * (r.square() + v)
-    variance = variance.addcmul_(4 * m.square(), v).addcmul_(mean - c, 4 * c)
+    shape = head.tasks, *features.shape
+    mean, variance = (torch.empty(shape, dtype=features.dtype, device=r.device) for _ in range(2))
+    for rows in slices(len(features), fitting(head.tasks * features.shape[1], CACHE // 8)):
+        own = (x if x.shape[1] == 1 else x[:, rows] for x in (m, s, c, r, v))
+        mean[:, rows], variance[:, rows] = _moments(*own)
 
     def covariance() -> Tensor:
         S = covariance_of_w()
@@ -53,3 +55,10 @@ def gaussian_moments(
         return 4 * full
 
     return finish(head, posterior, features, targets, mean, variance, covariance)
+
+
+def _moments(m: Tensor, s: Tensor, c: Tensor, r: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    mean = torch.addcmul(2 * c, 2 * m, r)
+    # 4 (S_dd (r² + v) + m_d² v + (2 m_d r + c_d) c_d); the inner bracket is the mean less c_d.
+    variance = (4 * s) * (r.square() + v)
+    return mean, variance.addcmul_(4 * m.square(), v).addcmul_(mean - c, 4 * c)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,133 +13,257 @@ from torch import Tensor
 from bayesagg_pyro.heads import Categorical
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, KroneckerGaussian
 
-__all__ = ["DenseLaw", "IndependentLaw", "dense_law", "independent", "independent_law"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Law", "independent", "law_of"]
 
 
-class DenseLaw(NamedTuple):
-    """Logits with a full covariance; a = (M, G) holds the coefficients of φ."""
+@dataclass(frozen=True)
+class Law(ABC):
+    """Logits and weights of some examples, as functions of standard normal z in R^C.
 
-    mean: Tensor  #: E f, [tasks, b, C]
-    scale: Tensor  #: R with Cov(f) = R Rᵀ, [tasks, b, C, C]
-    weight_mean: Tensor  #: M, [tasks, C, d]
-    gain: Tensor  #: G_kcd, [tasks, b, C (k), C (c), d]
-    blocks: Tensor  #: Cov(W_cd, W_ed), [tasks, C, C, d]
+    Points z are [C, J], `delta` is softmax(f) − e_y at them, [tasks, b, C, J], with memory in
+    whatever order is fast.
+
+    Attributes:
+        logit_mean: E f, [tasks, b, C].
+        weight_mean: M, [tasks, C, d].
+    """
+
+    logit_mean: Tensor
+    weight_mean: Tensor
+
+    @abstractmethod
+    def spread(self) -> Tensor:
+        """The largest standard deviation of an example's logits less their average, [tasks, b]."""
+
+    @abstractmethod
+    def logits(self, z: Tensor) -> Tensor:
+        """f at the points, [tasks, b, C, J]."""
+
+    @abstractmethod
+    def mean(self, delta: Tensor, z: Tensor) -> Tensor:
+        """E g, [tasks, b, d]."""
+
+    @abstractmethod
+    def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
+        """Var g, [tasks, b, d]; variances over the points divide by `degrees`."""
+
+    def examples(self, rows: Tensor) -> Self:
+        """Some of the examples, by index."""
+        whole = self.logit_mean.shape[1]
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(
+            self,
+            **{
+                name: value[:, rows]
+                for name, value in own.items()
+                if name not in ("weight_mean", "blocks", "basis", "inputs", "weight_variance")
+                and value is not None
+                and value.shape[1] == whole
+            },
+        )
+
+
+@dataclass(frozen=True)
+class DenseLaw(Law):
+    """Logits with a full covariance Cov(f) = R Rᵀ.
+
+    Attributes:
+        scale: R, symmetric but for the order of its columns, [tasks, b, C, C].
+        inverse: such that (f − E f)ᵀ `inverse` = zᵀ, likewise.
+        cross: Cov(W_cd, f_k), [tasks, b, C (k), C (c), d].
+        blocks: Cov(W_cd, W_ed), [tasks, C, C, d].
+    """
+
+    scale: Tensor
+    inverse: Tensor
+    cross: Tensor
+    blocks: Tensor
+
+    def spread(self) -> Tensor:
+        centred = self.scale - self.scale.mean(-2, keepdim=True)
+        return centred.square().sum(-1).amax(-1).sqrt()
 
     def logits(self, z: Tensor) -> Tensor:
-        return self.mean[..., None, :] + z @ self.scale.mT
+        return (self.scale @ z).add_(self.logit_mean[..., None])
 
-    def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-        batch = self.mean.shape[1]
+    def mean(self, delta: Tensor, z: Tensor) -> Tensor:
+        centre = delta.mean(-1) @ self.weight_mean
+        shares = self.inverse @ (z @ delta.mT / z.shape[1])  # of Cov(W_cd, f_k), [tasks, b, k, c]
+        return centre + (shares.flatten(2)[:, :, None] @ self.cross.flatten(2, 3))[:, :, 0]
+
+    def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
+        batch = self.logit_mean.shape[1]
+        gain = (self.inverse.mT @ self.cross.flatten(3)).unflatten(-1, self.cross.shape[-2:])
         # φ and its coefficients, class by class: (δ_c, δ_c z_1, ...) and (M_c, G_1c, ...).
-        phi = (delta[..., None] * _with_one(z)[:, None]).flatten(-2)
+        phi = (delta[:, :, :, None] * torch.cat([torch.ones_like(z[:1]), z])).flatten(2, 3)
         own = self.weight_mean[:, None, :, None].expand(-1, batch, -1, -1, -1)
-        coefficients = torch.cat([own, self.gain.transpose(2, 3)], 3).flatten(2, 3)
-        mean, variance = _linear_moments(phi, coefficients, degrees)
-        outer = delta.mT @ delta / len(z)
-        conditional = torch.einsum("tbce,tced->tbd", outer, self.blocks)
-        # Σ_ce E[δ_c δ_e] Σ_k G_kcd G_ked
-        conditional -= torch.einsum("tbce,tbkcd,tbked->tbd", outer, self.gain, self.gain)
-        return mean, variance + conditional.clamp(min=0)
+        coefficients = torch.cat([own, gain.transpose(2, 3)], 3).flatten(2, 3)
+        variance = _linear_variance(phi, coefficients, degrees)
+        outer = delta @ delta.mT / z.shape[1]
+        conditional = (outer.flatten(2) @ self.blocks.flatten(1, 2)).sub_(
+            ((outer[:, :, None] @ gain) * gain).sum((2, 3))  # Σ_ce E[δ_c δ_e] Σ_k G_kcd G_ked
+        )
+        return variance + conditional.clamp_(min=0)
 
 
-class IndependentLaw(NamedTuple):
-    """Logits independent in the basis of the columns of `basis` (None: as they are)."""
+@dataclass(frozen=True)
+class IndependentLaw(Law):
+    """Weights that are independent in a basis Q₁ ⊗ Q₂ of classes and features.
 
-    basis: Tensor | None  #: Q, [tasks, C, C]
-    mean: Tensor  #: E f in that basis, [tasks, b, C]
-    std: Tensor  #: [tasks, b, C]
-    weight_mean: Tensor  #: M in that basis, [tasks, C, d]
-    gain: Tensor  #: G_cd, [tasks, b, C, d]
-    variance: Tensor  #: variances of the weights in that basis, [tasks, C, d]
+    Attributes:
+        basis: Q₁, [tasks, C, C]; None for the classes themselves.
+        inputs: Q₂, its rows of features, [tasks or 1, d, D]; None for the features themselves.
+        coordinates: Q₂ᵀ h, [tasks or 1, b, D].
+        weight_variance: in that basis, [tasks, C, D].
+        std: of the logits, [tasks, b, C].
+    """
+
+    basis: Tensor | None
+    inputs: Tensor | None
+    coordinates: Tensor
+    weight_variance: Tensor
+    std: Tensor
+
+    def spread(self) -> Tensor:
+        classes = self.std.shape[-1]
+        eye = torch.eye(classes, dtype=self.std.dtype, device=self.std.device)
+        basis = eye[None] if self.basis is None else self.basis
+        centred = basis - basis.mean(-2, keepdim=True)
+        return (self.std.square() @ centred.square().mT).amax(-1).sqrt()
 
     def logits(self, z: Tensor) -> Tensor:
-        f = self.mean[..., None, :] + self.std[..., None, :] * self._turned(z)
-        return f if self.basis is None else f @ self.basis.mT[:, None]
+        std = self.std.mT.contiguous()  # classes first: [tasks, C, b, J]
+        noise = std[..., None] * self._turned(z[None])[:, :, None]
+        if self.basis is not None:
+            noise = (self.basis @ noise.flatten(2)).view(noise.shape)
+        return noise.add_(self.logit_mean.mT[..., None]).transpose(1, 2)
 
-    def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-        delta, z = self._turned(delta), self._turned(z)
-        phi = torch.cat([delta, delta * z], -1)
-        own = self.weight_mean[:, None].expand_as(self.gain)
-        mean, variance = _linear_moments(phi, torch.cat([own, self.gain], 2), degrees)
-        square = delta.square().mean(2)  # [tasks, b, C]
-        left = (self.variance[:, None] - self.gain.square()).clamp_(min=0)
-        return mean, variance + torch.einsum("tbc,tbcd->tbd", square, left)
+    def mean(self, delta: Tensor, z: Tensor) -> Tensor:
+        turned = self._turned(z[None])
+        if self.basis is None:
+            shares = (delta * turned[:, None]).mean(-1)
+        else:  # Σ_c Q₁_ck E[δ_c z_k]
+            products = (delta.transpose(1, 2).flatten(1, 2) @ turned.mT).div_(z.shape[1])
+            products = products.unflatten(1, (len(z), -1))  # [tasks, C (c), b, C (k)]
+            shares = products.mul_(self.basis[:, :, None]).sum(1)
+        noise = self._from_basis(
+            ((shares * self._inverse_std()) @ self.weight_variance) * self.coordinates
+        )
+        return noise + delta.mean(-1) @ self.weight_mean
+
+    def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
+        variance, own = self.weight_variance, self.weight_mean
+        if self.inputs is not None:
+            variance = variance @ self.inputs.square().mT
+        if self.basis is not None:
+            own = self.basis.mT @ own
+        each = self._inverse_std()[..., None] * self.weight_variance[:, None]
+        gain = self._from_basis(each.mul_(self.coordinates[:, :, None]))  # Cov(W, z), [.., C, d]
+        delta = self._turned(delta)
+        phi = torch.cat([delta, delta * self._turned(z[None])[:, None]], 2)
+        own = own[:, None].expand_as(gain)
+        between = _linear_variance(phi, torch.cat([own, gain], 2), degrees)
+        square = delta.square().mean(-1)  # [tasks, b, C]
+        left = (variance[:, None, :, : gain.shape[-1]] - gain.square()).clamp_(min=0)
+        return between.add_((square[:, :, None] @ left)[:, :, 0])
 
     def _turned(self, values: Tensor) -> Tensor:
-        """From classes to the basis, along the last axis: z itself is near the classes' logits."""
-        return values if self.basis is None else values @ self.basis[:, None]
+        """From classes to the basis, [tasks or 1, ..., C, J]; z itself is near the classes."""
+        if self.basis is None:
+            return values
+        own = values.movedim(-2, 1)
+        turned: Tensor = self.basis.mT @ own.flatten(2)
+        return turned.unflatten(2, own.shape[2:]).movedim(1, -2)
+
+    def _from_basis(self, values: Tensor) -> Tensor:
+        """From the basis of features, [tasks, b, ..., D], to the features, [tasks, b, ..., d]."""
+        if self.inputs is None:
+            return values[..., : self.weight_mean.shape[-1]]
+        found: Tensor = values.flatten(1, -2) @ self.inputs.mT
+        return found.unflatten(1, values.shape[1:-1])
+
+    def _inverse_std(self) -> Tensor:
+        return torch.where(self.std > 0, self.std.clamp(min=_tiny(self.std)).reciprocal(), 0.0)
 
 
-def _linear_moments(phi: Tensor, a: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance of φ a over samples: φ [tasks, b, J, q], a [tasks, b, q, d]."""
-    centre = phi.mean(2, keepdim=True)
-    mean = (centre @ a)[..., 0, :]
-    phi -= centre
-    if a.shape[-1] > a.shape[-2]:  # fewer coefficients than features: d stays out of the samples
-        covariance = phi.mT @ phi / degrees
-        return mean, ((covariance @ a) * a).sum(-2).clamp(min=0)
-    return mean, (phi @ a).square_().sum(2) / degrees
-
-
-def _with_one(z: Tensor) -> Tensor:
-    return torch.cat([z.new_ones(len(z), 1), z], 1)
+def law_of(head: Categorical, posterior: GaussianFamily, design: Tensor, dtype: torch.dtype) -> Law:
+    """The law for some rows of a design matrix, in `dtype` once it is found."""
+    make = _independent_law if independent(posterior) else _dense_law
+    law = make(head, posterior, design)
+    parts = {field.name: getattr(law, field.name) for field in fields(law)}
+    moved: dict[str, Any] = {k: v if v is None else v.to(dtype) for k, v in parts.items()}
+    return replace(law, **moved)
 
 
 def independent(posterior: GaussianFamily) -> bool:
+    """Whether there is a basis in which all weights are independent."""
     return isinstance(posterior, DiagonalGaussian | KroneckerGaussian)
 
 
-def dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> DenseLaw:
+def _dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> Law:
     classes, d = head.classes, head.in_features
     weight_mean = posterior.mean.unflatten(-1, (classes, -1))
-    s = posterior.covariance_matrix.unflatten(-1, (classes, -1)).unflatten(-3, (classes, -1))
-    s = s.expand(head.tasks, -1, -1, -1, -1)  # [tasks, C, D, C, D]
-    cross = torch.einsum("tcdke,be->tbkcd", s, design)  # Cov(W_cd, f_k)
-    covariance = torch.einsum("tbkcd,bd->tbkc", cross, design)
+    s = posterior.covariance_matrix
+    rows = s.unflatten(1, (classes, -1))  # [tasks or 1, C, D, C · D]
+    # Cov(W_cd, f_k), [tasks, b, k, c, D]
+    cross = (design @ rows).transpose(1, 2).unflatten(-1, (classes, -1))
+    cross = cross.expand(head.tasks, -1, -1, -1, -1)
+    covariance = (cross.flatten(2, 3) @ design[:, :, None]).unflatten(2, (classes, -1))[..., 0]
     covariance = 0.5 * (covariance + covariance.mT)
     # An eigenvector basis needs no jitter: directions without variance (all of them for h = 0
     # without a bias) drop out of the term in z.
-    values, vectors = torch.linalg.eigh(0.5 * (covariance + covariance.mT))
+    values, vectors = torch.linalg.eigh(covariance)
     certain = values <= values[..., -1:] * classes * torch.finfo(values.dtype).eps
     scale = (vectors * torch.where(certain, 0.0, values).sqrt()[..., None, :]) @ vectors.mT
     inverse = (vectors * torch.where(certain, 0.0, values.rsqrt())[..., None, :]) @ vectors.mT
-    mean = torch.einsum("bd,tcd->tbc", design, weight_mean)
+    mean = (design @ weight_mean.mT).expand(head.tasks, -1, -1)
     # The first coordinates of Sobol points are the most even: they go to the likeliest classes.
     order = mean + covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
     order = order.argsort(-1, descending=True)[..., None, :].expand_as(scale)
-    scale, inverse = scale.gather(-1, order), inverse.gather(-1, order)
-    gain = torch.einsum("tbkl,tbkcd->tblcd", inverse, cross[..., :d])
+    blocks = s.unflatten(2, (classes, -1)).unflatten(1, (classes, -1))
     return DenseLaw(
         mean,
-        scale,
         weight_mean[..., :d],
-        gain,
-        s[..., :d, :, :d].diagonal(dim1=2, dim2=4),
+        scale.gather(-1, order),
+        inverse.gather(-1, order),
+        cross[..., :d],
+        blocks[..., :d, :, :d].diagonal(dim1=2, dim2=4).expand(head.tasks, -1, -1, -1),
     )
 
 
-def independent_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> IndependentLaw:
+def _independent_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> Law:
     classes, d = head.classes, head.in_features
     weight_mean = posterior.mean.unflatten(-1, (classes, -1))
+    basis = inputs = None
+    coordinates = design[None]
     if isinstance(posterior, KroneckerGaussian):
-        q1, q2, values = posterior.eigen
-        scaled = (design @ q2)[:, :, None] / values[:, None]  # [tasks, b, C, D]
-        cross = scaled @ q2.mT[:, None]
-        variance = values.reciprocal() @ q2.square().mT
-        basis: Tensor | None = q1
-        weight_mean = q1.mT @ weight_mean
+        basis, turn, values = posterior.eigen
+        coordinates = design @ turn
+        inputs, variance = turn[:, :d], values.reciprocal()
     else:
         variance = posterior.variance.unflatten(-1, (classes, -1))
-        cross = variance[:, None] * design[:, None]
-        basis = None
-    std = (cross @ design[..., None])[..., 0].clamp(min=0).sqrt()  # [tasks, b, C]
-    tiny = math.sqrt(torch.finfo(std.dtype).tiny)
-    gain = torch.where(std[..., None] > 0, cross[..., :d] / std[..., None].clamp(min=tiny), 0.0)
     return IndependentLaw(
-        basis,
-        torch.einsum("bd,tcd->tbc", design, weight_mean),
-        std,
+        (design @ weight_mean.mT).expand(head.tasks, -1, -1),
         weight_mean[..., :d],
-        gain,
-        variance[..., :d],
+        basis,
+        inputs,
+        coordinates,
+        variance,
+        (coordinates.square() @ variance.mT).sqrt(),
     )
+
+
+def _linear_variance(phi: Tensor, a: Tensor, degrees: int) -> Tensor:
+    """Variance of aᵀ φ over samples: φ [tasks, b, q, J] (written to), a [tasks, b, q, d]."""
+    phi -= phi.mean(-1, keepdim=True)
+    if a.shape[-1] > a.shape[-2]:  # fewer coefficients than features: d stays out of the samples
+        covariance = phi @ phi.mT / degrees
+        return ((covariance @ a) * a).sum(-2).clamp_(min=0)
+    return (a.mT @ phi).square_().sum(-1) / degrees
+
+
+def _tiny(like: Tensor) -> float:
+    return math.sqrt(torch.finfo(like.dtype).tiny)
