@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -55,7 +56,7 @@ from bayesagg_pyro.engine.transaction import (
 from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import BayesAggError, StateError
 from bayesagg_pyro.gradients import Estimator
-from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.heads import Categorical, Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.predictive import calibration
@@ -65,6 +66,10 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 __all__ = ["BayesAgg"]
+
+#: Weights of a softmax head, classes times features, up to which its posterior is dense: a step
+#: takes time of their cube (0.1 to 0.2 s at 768), and five matrices of their square.
+_DENSE = 768
 
 #: What `backward` takes.
 Given: TypeAlias = tuple[Features | Sequence[Pair], GivenTargets | None]
@@ -94,7 +99,9 @@ class BayesAgg(nn.Module):
         aggregation: how gradient distributions become one direction; None takes
             `PrecisionWeighted()`, one weight per task at a power at which units do not matter.
         inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for heads that
-            are Gaussian still (no subclass that changes the model) and TaylorGGN for others.
+            are Gaussian still (no subclass that changes the model) and TaylorGGN for others, with
+            structure "kron" for Categorical heads of more than 768 weights a task, where the prior
+            allows it (docs/schemes.md says what that costs).
         estimator: of the gradients' moments, likewise; None picks by head and posterior types.
         prior: a policy for all heads, or {name: policy}. None takes `FullData(variance=1.0)`: the
             paper's policy, with a weaker prior than its own choices (1e-3 on QM9).
@@ -163,10 +170,13 @@ class BayesAgg(nn.Module):
         self.heads = nn.ModuleDict(heads)
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
-        self.schemes = Settled(per_head("inference", inference, heads, Scheme, _default_scheme))
-        self.estimators = check_estimators(estimator, heads, self.schemes)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
+        schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
         with named_heads(heads):
+            if inference is None:
+                schemes = {n: _affordable(schemes[n], heads[n], policies[n]) for n in heads}
+            self.schemes = Settled(schemes)
+            self.estimators = check_estimators(estimator, heads, self.schemes)
             own = streams(generator, list(heads))
             self._slots = {
                 n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n])
@@ -737,3 +747,16 @@ def _default_scheme(head: Head) -> Scheme:
     """Exact where that exists, else the paper's."""
     exact = head.is_still(Gaussian, "outputs", "likelihood", "weight")
     return Conjugate() if exact else TaylorGGN()
+
+
+def _affordable(scheme: Scheme, head: Head, policy: Policy) -> Scheme:
+    """A Kronecker curvature for large softmax heads, if the policy's prior can take one."""
+    large = isinstance(head, Categorical) and head.weight_size > _DENSE
+    if not (large and head.is_still(Categorical, "outputs", "design")):
+        return scheme
+    factored = TaylorGGN("kron")
+    try:
+        policy.start(deepcopy(head).to_empty(device="cpu"), factored)  # it may have no place yet
+    except BayesAggError:
+        return scheme
+    return factored

@@ -6,6 +6,7 @@ import pytest
 import torch
 from dense import F64, close, normal, task
 
+import bayesagg_pyro as ba
 from bayesagg_pyro import heads, inference, posteriors, priors
 
 
@@ -158,3 +159,25 @@ def test_error_of_the_approximation(rng) -> None:
     s = exact.covariance_matrix
     assert (torch.diag_embed(diagonal.variance) - s).norm() > 0.5 * s.norm()
     assert divergence(exact, chains["kron"][1]) < 0.2 * divergence(exact, diagonal)
+
+
+@pytest.mark.parametrize(
+    ("classes", "features", "base", "structure"),
+    [
+        (10, 75, None, "full"),
+        (10, 76, None, "kron"),
+        (10, 76, lambda head: priors.diagonal(head, 1.0 + torch.arange(770.0)), "full"),
+        (2, 383, None, "full"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_default_is_dense_while_a_step_can_pay_for_it(
+    classes, features, base, structure, device
+) -> None:
+    """Up to 768 weights, and where the prior is one that no Kronecker product can be added to."""
+    with torch.device(device):
+        head = heads.Categorical(features, classes)
+    mtl = ba.BayesAgg({"animal": head}, prior=priors.FullData(base=base))
+    assert mtl.schemes["animal"].structure == structure
+    asked = ba.BayesAgg({"animal": heads.Categorical(76, 10)}, inference=inference.TaylorGGN())
+    assert asked.schemes["animal"].structure == "full"
