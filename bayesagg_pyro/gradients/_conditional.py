@@ -28,14 +28,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._pieces import CACHE, fitting, slices
+from bayesagg_pyro._pieces import CACHE, LARGE, fitting, slices
 from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._finish import finish
-from bayesagg_pyro.gradients._logit_laws import Law, independent, law_of
+from bayesagg_pyro.gradients._logit_laws import Law, independent, law_of, many
 from bayesagg_pyro.gradients._points import Points
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments
 from bayesagg_pyro.heads import Categorical, Head
@@ -214,7 +214,10 @@ class _Rows:
         like = self.design.new_empty((), dtype=self.dtype)
         points = Points(head.classes, like, generator, sobol=self.sobol)
         most = samples or 4 * self._least
-        size = fitting(head.tasks * coefficients * max(most, head.in_features), CACHE)
+        if self._independent and many(head.classes):
+            size = fitting(head.tasks * most * (head.classes + head.in_features), LARGE)
+        else:
+            size = fitting(head.tasks * coefficients * max(most, head.in_features), CACHE)
         shape = head.tasks, len(self.design), head.in_features
         found = [like.new_empty(shape) for _ in range(1 if mean else 2)]
         for rows in slices(len(self.design), size):
@@ -226,9 +229,12 @@ class _Rows:
                 where = rows if some is None else rows.start + some
                 z = points(count).mT.contiguous()
                 delta = self._delta(own, of_own, z)
-                found[0][:, where] = own.mean(delta, z)
-                if not mean:
-                    found[1][:, where] = own.variance(delta, z, points.degrees(count))
+                if mean:
+                    found[0][:, where] = own.mean(delta, z)
+                    continue
+                moments = own.moments(delta, z, points.degrees(count))
+                for whole, part in zip(found, moments, strict=True):
+                    whole[:, where] = part
         return found
 
     @property

@@ -16,7 +16,10 @@ from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Kronecker
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Law", "independent", "law_of"]
+__all__ = ["Law", "independent", "law_of", "many"]
+
+#: Classes from which an independent law works without any matrix of C × d for an example.
+_MANY = 128
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,10 @@ class Law(ABC):
     @abstractmethod
     def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
         """Var g, [tasks, b, d]; variances over the points divide by `degrees`."""
+
+    def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
+        """E g and Var g at once."""
+        return self.mean(delta, z), self.variance(delta, z, degrees)
 
     def examples(self, rows: Tensor) -> Self:
         """Some of the examples, by index."""
@@ -143,16 +150,42 @@ class IndependentLaw(Law):
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         turned = self._turned(z[None])
-        if self.basis is None:
-            shares = (delta * turned[:, None]).mean(-1)
+        if self.basis is None or many(len(z)):
+            shares = (self._turned(delta) * turned[:, None]).mean(-1)
         else:  # Σ_c Q₁_ck E[δ_c z_k]
             products = (delta.transpose(1, 2).flatten(1, 2) @ turned.mT).div_(z.shape[1])
             products = products.unflatten(1, (len(z), -1))  # [tasks, C (c), b, C (k)]
             shares = products.mul_(self.basis[:, :, None]).sum(1)
-        noise = self._from_basis(
-            ((shares * self._inverse_std()) @ self.weight_variance) * self.coordinates
-        )
-        return noise + delta.mean(-1) @ self.weight_mean
+        shares = (shares * self._inverse_std()) @ self.weight_variance
+        noise = self._from_basis(shares * self.coordinates)
+        mean: Tensor = noise + delta.mean(-1) @ self.weight_mean
+        return mean
+
+    def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
+        if not many(len(z)):
+            return super().moments(delta, z, degrees)
+        # Nothing of size C · d for an example, and all products with matrices that all share.
+        delta = self._turned(delta)
+        noise = delta * self._turned(z[None])[:, None] * self._inverse_std()[..., None]
+        own = self.weight_mean if self.basis is None else self.basis.mT @ self.weight_mean
+        samples = self._weighed(noise).add_(delta.mT @ own[:, None])  # E[g | z], [tasks, b, J, d]
+        mean = samples.mean(2)
+        between = samples.sub_(mean[:, :, None]).square_().sum(2) / degrees
+        square = delta.square().mean(-1)
+        variance = self.weight_variance
+        if self.inputs is not None:
+            variance = variance @ self.inputs.square().mT
+        # Σ_k E[δ_k²] G_kd² as the mean square of its root with random signs.
+        root = (square.sqrt() * self._inverse_std())[..., None] * z.sign()
+        known = self._weighed(root).square_().mean(2)
+        left = (square @ variance)[..., : known.shape[-1]].sub_(known).clamp_(min=0)
+        return mean, between.add_(left)
+
+    def _weighed(self, coefficients: Tensor) -> Tensor:
+        """Σ_k a_k Cov(W_kd, u_k), u the logits in the basis: [tasks, b, C, J] -> [.., J, d]."""
+        found: Tensor = coefficients.mT.flatten(1, 2) @ self.weight_variance
+        found = found.unflatten(1, (-1, coefficients.shape[-1]))
+        return self._from_basis(found.mul_(self.coordinates[:, :, None]))
 
     def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
         variance, own = self.weight_variance, self.weight_mean
@@ -175,15 +208,15 @@ class IndependentLaw(Law):
         if self.basis is None:
             return values
         own = values.movedim(-2, 1)
-        turned: Tensor = self.basis.mT @ own.flatten(2)
-        return turned.unflatten(2, own.shape[2:]).movedim(1, -2)
+        turned: Tensor = (self.basis.mT @ own.flatten(2)).unflatten(2, own.shape[2:])
+        return turned.movedim(1, -2)
 
     def _from_basis(self, values: Tensor) -> Tensor:
         """From the basis of features, [tasks, b, ..., D], to the features, [tasks, b, ..., d]."""
         if self.inputs is None:
             return values[..., : self.weight_mean.shape[-1]]
-        found: Tensor = values.flatten(1, -2) @ self.inputs.mT
-        return found.unflatten(1, values.shape[1:-1])
+        found: Tensor = (values.flatten(1, -2) @ self.inputs.mT).unflatten(1, values.shape[1:-1])
+        return found
 
     def _inverse_std(self) -> Tensor:
         return torch.where(self.std > 0, self.std.clamp(min=_tiny(self.std)).reciprocal(), 0.0)
@@ -196,6 +229,11 @@ def law_of(head: Categorical, posterior: GaussianFamily, design: Tensor, dtype: 
     parts = {field.name: getattr(law, field.name) for field in fields(law)}
     moved: dict[str, Any] = {k: v if v is None else v.to(dtype) for k, v in parts.items()}
     return replace(law, **moved)
+
+
+def many(classes: int) -> bool:
+    """Whether C weights for each feature of each example are too many to hold or to combine."""
+    return classes > _MANY
 
 
 def independent(posterior: GaussianFamily) -> bool:

@@ -9,6 +9,7 @@ from dense import F64, close, normal
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 from bayesagg_pyro.gradients import Conditional
+from bayesagg_pyro.gradients import _logit_laws as laws
 from bayesagg_pyro.gradients._points import Points
 from bayesagg_pyro.targets import Targets
 
@@ -191,3 +192,25 @@ def test_the_default_is_as_good_as_it_says(rng, structure, classes) -> None:
     std = exact.variance.sqrt()
     assert ((found.mean - exact.mean) / std).square().mean().sqrt() < 0.02
     assert (found.variance / exact.variance - 1).square().mean().sqrt() < 0.03
+
+
+@pytest.mark.parametrize("structure", ["kron", "diag"])
+@pytest.mark.parametrize("d", [3, 20])
+def test_very_many_classes_have_the_moments_of_few(rng, structure, d, monkeypatch) -> None:
+    """Without a matrix of classes and features for each example, by random signs in its place."""
+    head = heads.Categorical(d, 6, tasks=2).double()
+    h, y = normal(rng, 30, d), torch.randint(0, 6, (30, 2), generator=rng)
+    posterior = inference.TaylorGGN(structure).infer(head, h, y, priors.isotropic(head, 0.5))
+    few, mean = (
+        getattr(Conditional(4096), how)(head, posterior, h, Targets(y), seeded())
+        for how in ("estimate", "mean")
+    )
+    monkeypatch.setattr(laws, "_MANY", 4)
+    found, alone = (
+        getattr(Conditional(4096), how)(head, posterior, h, Targets(y), seeded())
+        for how in ("estimate", "mean")
+    )
+    close(found.mean, few.mean)
+    close(alone, mean)
+    assert (found.variance / few.variance - 1).abs().max() < 0.1
+    assert (found.variance.mean() / few.variance.mean() - 1).abs() < 0.02
