@@ -47,7 +47,7 @@ class Scenes(Dense):
         "own networks, one for each head (python -m experiments scenes --method ls --only HEAD)"
     )
     default_settings: ClassVar[Settings] = Settings(
-        epochs=20, batch_size=8, learning_rate=2e-3, schedule="steps", head_bias=True
+        epochs=20, batch_size=4, learning_rate=3e-3, schedule="steps", head_bias=True
     )
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "bayesagg": {**Dense.method_options["bayesagg"], "pretrain": 3}
@@ -59,7 +59,7 @@ class Scenes(Dense):
     gaps: bool = True
     split_seed: int = 0
     width: int = 16
-    levels: int = 3
+    levels: int = 4
     decoders: Decoders = "shared"
     regression: Regression = "gaussian"
     only: str | None = None
