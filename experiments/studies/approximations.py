@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -19,7 +19,7 @@ from experiments.studies.plots import bars
 from experiments.studies.problems import digits_problems, qm9_problems
 from experiments.studies.study import Context, Findings, Study, Table
 
-__all__ = ["STUDY"]
+__all__ = ["STUDY", "figure"]
 
 _COLUMNS: Final = {
     "scheme": ("scheme", ""),
@@ -85,7 +85,7 @@ def _run(context: Context) -> Findings:
             "prior": "N(0, I)",
         },
         tables=tables,
-        figures={name: lambda table=table: _figure(table) for name, table in tables.items()},  # type: ignore[misc]
+        figures={name: lambda table=table: figure(table.rows) for name, table in tables.items()},  # type: ignore[misc]
         notes=notes,
     )
 
@@ -154,14 +154,15 @@ def _chain(chains: Mapping[str, Posterior], number: int) -> dict[str, Posterior]
     return halves
 
 
-def _figure(table: Table) -> Figure:
-    labels = [row["scheme"] for row in table.rows]
+def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Distances to the reference, a bar for each scheme."""
+    labels = [row["scheme"] for row in rows]
     panels = {"W2": "w2", "error of E g": "mean_error", "sd of g, ratio": "sd_ratio"}
     shown = {
-        title: dict(zip(labels, [row[key] or 0.0 for row in table.rows], strict=True))
+        title: dict(zip(labels, [row[key] or 0.0 for row in rows], strict=True))
         for title, key in panels.items()
     }
-    shown["1 − cosine"] = {row["scheme"]: 1 - row["cosine"] for row in table.rows}
+    shown["1 − cosine"] = {row["scheme"]: 1 - row["cosine"] for row in rows}
     return bars(shown)
 
 

@@ -16,7 +16,7 @@ from experiments.studies.runs import train
 from experiments.studies.study import Context, Findings, Study, Table, summary
 from experiments.training import Trainer
 
-__all__ = ["STUDY"]
+__all__ = ["STUDY", "figure"]
 
 _COLUMNS: Final = {
     "head": ("head", ""),
@@ -71,7 +71,7 @@ def _run(context: Context) -> Findings:
             "runs": runs,
         },
         tables={"heads": Table(f"Test, mean ± sd of {seeds} seeds", _COLUMNS, rows, labels=2)},
-        figures={"heads": lambda: _figure(rows)},
+        figures={"heads": lambda: figure(rows)},
     )
 
 
@@ -128,7 +128,8 @@ def _log_densities(
     }
 
 
-def _figure(rows: list[dict[str, Any]]) -> Figure:
+def figure(rows: list[dict[str, Any]]) -> Figure:
+    """Test error, NLL and time, a bar for each head."""
     titles = {
         "number": "test MSE",
         "nll_number": "NLL of number",

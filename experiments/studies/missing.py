@@ -12,7 +12,7 @@ from experiments.studies.plots import curves
 from experiments.studies.runs import train
 from experiments.studies.study import Context, Findings, Study, Table, summary
 
-__all__ = ["METHODS", "STUDY"]
+__all__ = ["METHODS", "STUDY", "figure"]
 
 #: Method, its options, and a title.
 METHODS: Final[Mapping[str, tuple[str, Mapping[str, Any], str]]] = {
@@ -61,8 +61,8 @@ def _run(context: Context) -> Findings:
         },
         tables={"missing": Table(f"Test, mean ± sd of {seeds} seeds", _COLUMNS, rows, labels=2)},
         figures={
-            "number": lambda: _figure(rows, "number", "test MSE of number"),
-            "delta_m": lambda: _figure(rows, "delta_m", "test Δm (%), lower is better"),
+            "number": lambda: figure(rows, "number", "test MSE of number"),
+            "delta_m": lambda: figure(rows, "delta_m", "test Δm (%), lower is better"),
         },
     )
 
@@ -88,7 +88,8 @@ def _one(
     }
 
 
-def _figure(rows: Sequence[Mapping[str, Any]], key: str, label: str) -> Figure:
+def figure(rows: Sequence[Mapping[str, Any]], key: str, label: str) -> Figure:
+    """A measure against the share of missing labels, a line for each method."""
     lines, errors = {}, {}
     for name, (_, _, title) in METHODS.items():
         own = [row for row in rows if row["method"] == name]

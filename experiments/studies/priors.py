@@ -15,7 +15,7 @@ from experiments.studies.runs import train
 from experiments.studies.study import Context, Findings, Study, Table, mean, summary
 from experiments.training import RECORD
 
-__all__ = ["POLICIES", "STUDY"]
+__all__ = ["POLICIES", "STUDY", "figure"]
 
 #: Options of BayesAgg, and a title.
 POLICIES: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
@@ -69,7 +69,7 @@ def _run(context: Context) -> Findings:
             "runs": {name: list(runs) for name, runs in by_policy.items()},
         },
         tables={"priors": Table(f"Mean ± sd of {seeds} seeds", _COLUMNS, rows)},
-        figures={"staleness": lambda: _figure(by_policy)},
+        figures={"staleness": lambda: figure(by_policy)},
     )
 
 
@@ -118,7 +118,8 @@ def _quantile(values: Sequence[float], level: float) -> float:
     return float(torch.tensor(values, dtype=torch.float64).quantile(level))
 
 
-def _figure(by_policy: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def figure(by_policy: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Excess loss over training, a line for each policy."""
     lines = {}
     for name, runs in by_policy.items():
         together = zip(*(run["stale"] for run in runs), strict=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from experiments.figures import write_figure
 from experiments.report.illustration import flow, update_directions
+from experiments.studies import approximations, heads, missing, priors
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -41,6 +44,31 @@ def test_drawn_by_the_code(draw: Callable[[], Figure], tmp_path: Path) -> None:
     # A palette of 16 colours, which once took the outer contours away, is told.
     levels = np.round(drawn * 3) / 3
     assert share_that_differs(levels, drawn) > 0.02
+
+
+def kept(name: str) -> Any:
+    """Settings and tables of the study behind a figure, which lie beside it."""
+    return json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+STUDIES: dict[str, Callable[[Any], Figure]] = {
+    "study-approximations": lambda found: approximations.figure(found["tables"]["digits-1079"]),
+    "study-heads": lambda found: heads.figure(found["tables"]["heads"]),
+    "study-missing": lambda found: missing.figure(
+        found["tables"]["missing"], "number", "test MSE of number"
+    ),
+    "study-priors": lambda found: priors.figure(found["settings"]["runs"]),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_drawn_from_what_the_study_found(name: str, tmp_path: Path) -> None:
+    drawn = pixels(
+        write_figure(lambda: STUDIES[name](kept(name)), tmp_path / "figure", formats=("png",))
+    )
+    shown = pixels(DOCS / "figures" / f"{name}.png")
+    assert shown.shape == drawn.shape
+    assert share_that_differs(shown, drawn) < 0.02
 
 
 def test_every_figure_has_its_command() -> None:
