@@ -75,6 +75,29 @@ def test_missing_labels_read_nothing() -> None:
     mtl.backward(features, {**targets, "first": (targets["first"], mask)})
 
 
+@pytest.mark.parametrize("rule", AGGREGATIONS, ids=str)
+@pytest.mark.parametrize("form", ["padded", "apart", "batches"])
+def test_layouts_read_nothing(form: str, rule: aggregation.Aggregation) -> None:
+    """Padding, heads with features of their own, and several batches."""
+    mtl = engine(rule, False)
+    tokens = torch.zeros(2, 7, 6, device=META, requires_grad=True)
+    first = torch.zeros(2, 7, 3, device=META), torch.ones(2, 7, dtype=torch.bool, device=META)
+    h, y = batch()
+    second = {"second": y["second"]}
+    given: tuple[Any, ...] = (tokens, {"first": first})
+    if form == "apart":
+        given = ({"first": tokens, "second": h}, {"first": first, **second})
+    elif form == "batches":
+        given = ([(tokens, {"first": first}), (h, second), (h * 1.0, y)],)
+    for _ in range(2):
+        mtl.backward(*given, retain_graph=True)
+        mtl.start_bayes()
+    assert tokens.grad is not None
+    assert mtl.info is not None
+    assert mtl.info.weights is not None
+    assert mtl.info.weights.shape == (5,)
+
+
 def test_a_warm_up_step_reads_nothing() -> None:
     mtl = engine(aggregation.PrecisionWeighted.paper(0.5), False)
     mtl.backward(*batch())
