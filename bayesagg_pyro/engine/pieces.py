@@ -90,17 +90,19 @@ class Pieces:
         found: list[Pair] = []
         for piece in pieces:
             inputs, targets = check_pair(piece)
-            drawn = _of_random_states()
-            before = [(buffer, buffer._version, buffer.clone()) for buffer in self._buffers]
-            with torch.no_grad(), self._pass(alone=bool(self._passed)):
+            versions = [buffer._version for buffer in self._buffers]
+            before = [(buffer, buffer.clone()) for buffer in self._buffers]
+            passed, alone = _Passed(inputs, [], _of_random_states(), before), bool(self._passed)
+            self._passed.append(passed)
+            with torch.no_grad(), self._pass(alone=alone):
                 features = self._features(inputs)
             leaves = {id(t): t.detach().requires_grad_() for t in _tensors(features)}
-            changed = [
+            passed.leaves.extend(leaves.values())
+            passed.changed[:] = [
                 (buffer, value)
-                for buffer, version, value in before
+                for (buffer, value), version in zip(before, versions, strict=True)
                 if buffer._version != version or buffer.numel() <= _SMALL
             ]
-            self._passed.append(_Passed(inputs, list(leaves.values()), drawn, changed))
             if isinstance(features, Mapping):
                 found.append(({name: leaves[id(t)] for name, t in features.items()}, targets))
             else:

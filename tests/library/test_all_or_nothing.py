@@ -6,6 +6,7 @@ all, of the first and the last time that each is run.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,12 @@ class World:
         batch = self.backbone(self.x), self.y
         if which == "backward":
             self.mtl.backward(*batch)
+        elif which == "uncounted":
+            self.mtl.backward(*batch, collect=False)
+        elif which == "pieces":
+            halves = (slice(0, 6), slice(6, 12))
+            parts = [(self.x[rows], {k: v[rows] for k, v in self.y.items()}) for rows in halves]
+            self.mtl.backward_in_pieces(self.backbone, parts)
         elif which == "collect":
             self.mtl.collect(*batch)
         elif which == "update_prior":
@@ -145,9 +152,16 @@ def run(world: World, which: str, place: int | None) -> Fault:
 # A fault in a generator that is being closed cannot go anywhere.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    "which", ["backward", "collect", "update_prior", "refit", "calibrate", "load"]
+    ("kind", "which"),
+    [
+        *itertools.product(
+            ["sums", "running", "previous", "learned", "sampled", "warmup"],
+            ["backward", "collect", "update_prior", "refit", "calibrate", "load"],
+        ),
+        ("running", "uncounted"),
+        ("sampled", "pieces"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["sums", "running", "previous", "learned", "sampled", "warmup"])
 def test_a_call_that_is_stopped_leaves_everything_as_it_was(kind: str, which: str) -> None:
     places = run(World(kind), which, None).sample()
     world = World(kind)

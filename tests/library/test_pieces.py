@@ -371,6 +371,7 @@ def test_refusals_change_nothing() -> None:
         (net.backbone, nan, errors.NonFiniteError, "'b'"),
         (net.backbone, [(net.x, {"q": net.x})], errors.TaskError, "q"),
         (lambda x: (x, x), good, errors.DtypeError, "must give features, not tuple"),
+        (net.backbone, [good[0], (net.x[:, :3], good[0][1])], RuntimeError, "shapes"),
         (frozen, good, errors.StateError, "trainable"),
     ]
     for backbone, pieces, kind, message in wrong:
