@@ -217,7 +217,7 @@ class Network(SharedWeights):
 
 
 def _likelihood_of(head: Head) -> Head:
-    """A copy of a head that has given up its weights, of which only their device is left."""
+    """A copy of a head without its weights, of which an empty tensor keeps the device."""
     if not isinstance(head, Head) or isinstance(head, SharedWeights) or head.embedding is not None:
         raise SettingError(
             "the likelihood of a network is given by a plain head, such as heads.Bernoulli(d, "
@@ -230,7 +230,7 @@ def _likelihood_of(head: Head) -> Head:
 
 
 def _check_linear(head: Head) -> None:
-    """The network's outputs are its module's: what a likelihood does to its own would be lost."""
+    """Refuse a likelihood that changes its own outputs: here the module makes them."""
     if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
         raise SettingError(
             f"head {head.site!r}: the likelihood of a network gets its outputs from the module, "

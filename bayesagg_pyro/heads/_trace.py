@@ -93,7 +93,7 @@ def run(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No handler or parameter store from outside sees the model, and it sees none of them."""
+    """Keep the model apart from handlers and parameter stores outside it."""
     outer, dims = list(runtime._PYRO_STACK), runtime._DIM_ALLOCATOR._stack
     runtime._PYRO_STACK.clear()
     runtime._DIM_ALLOCATOR._stack = []

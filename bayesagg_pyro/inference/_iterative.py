@@ -102,7 +102,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def _constant(head: Head) -> Iterator[None]:
-    """A block whose gradients are those of weights drawn, and collect in no parameter of a head."""
+    """A block in which the head's own parameters need no gradient; weights drawn still do."""
     learned = [weight for weight in head.parameters() if weight.requires_grad]
     for weight in learned:
         weight.requires_grad_(False)

@@ -18,7 +18,7 @@ __all__ = ["Joint", "log_joint", "log_likelihood"]
 
 
 def log_likelihood(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
-    """Log p(y | H, w) over the observed examples, times their weights.
+    """log p(y | H, w) over the observed examples, times their weights.
 
     Args:
         head: the head.
@@ -41,7 +41,7 @@ def log_likelihood(head: Head, weight: Tensor, features: Tensor, targets: Target
 def log_joint(
     head: Head, weight: Tensor, features: Tensor, targets: Targets, prior: Posterior
 ) -> Tensor:
-    """Log p(y, w | H) = log-likelihood + log-prior, [..., blocks]; arguments as above.
+    """log p(y, w | H) = log-likelihood + log-prior, [..., blocks]; arguments as above.
 
     Args:
         head: the head.

@@ -209,7 +209,7 @@ class SecondOrder(Scheme):
 
 
 class _Chunked(Examples):
-    """Examples that never are on the head's device all at once."""
+    """Examples that move to the head's device a part at a time."""
 
     _scheme: SecondOrder
 

@@ -121,7 +121,7 @@ class Scheme(ABC):
 
 
 def check_refresh(refresh: Refresh) -> Refresh:
-    """Refuse any other value than a `Refresh`.
+    """Refuse a `refresh` other than "step", "epoch" or a number of steps.
 
     Raises:
         SettingError: naming what is allowed.
