@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import head_stage, network, step
+from benchmarks import costs, head_stage, network, step
 from experiments.files import prepare_folder, write_json
 
 
@@ -31,6 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
         with console.status(f"whole step, {case}"):
             results[f"step, {case}"] = step.run(case, rounds=rounds)
         console.print(_step_line(results[f"step, {case}"]))
+    with console.status("heads of all sizes"):
+        results["costs"] = costs.run(rounds=max(4, rounds // 2))
+    console.print(costs.table(results["costs"]), f"growth: {results['costs']['growth']}")
     with console.status("network with and without edge matrices"):
         results["network"] = network.run(rounds=max(4, rounds // 3))
     median, low, high = results["network"]["pyg_over_factorised"]

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._pieces import CACHE, LARGE, fitting, slices
+from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
@@ -61,7 +61,7 @@ class Conditional(Estimator):
         samples: J, at least 2; a power of 2 suits Sobol. None takes 32 for an example whose logits
             have standard deviations of up to 1, 64 up to 3, and 128 beyond (more with more than 16
             classes, up to four times; on a GPU, where looking would wait for the device, the
-            second number for all). Errors are then up to 2 % of a standard deviation in the mean
+            second number for all). Up to 64 classes errors are up to 2 % of a standard deviation in the mean
             and 3 % in the variance, and a tenth of that where standard deviations are below 0.1.
         sobol: Sobol points, randomly shifted, in place of independent draws (256 of those, if
             `samples` is None), whose errors shrink faster. There are none for more than 21,201
@@ -215,7 +215,7 @@ class _Rows:
         points = Points(head.classes, like, generator, sobol=self.sobol)
         most = samples or 4 * self._least
         if self._independent and many(head.classes):
-            size = fitting(head.tasks * most * (head.classes + head.in_features), LARGE)
+            size = fitting(head.tasks * most * (head.classes + head.in_features), BLOCK)
         else:
             size = fitting(head.tasks * coefficients * max(most, head.in_features), CACHE)
         shape = head.tasks, len(self.design), head.in_features
