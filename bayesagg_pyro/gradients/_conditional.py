@@ -62,7 +62,8 @@ class Conditional(Estimator):
             have standard deviations of up to 1, 64 up to 3, and 128 beyond (more with more than 16
             classes, up to four times; on a GPU, where looking would wait for the device, the
             second number for all). Up to 64 classes errors are up to 2 % of a standard deviation in
-            the mean and 3 % in the variance, and a tenth of that where standard deviations are below 0.1.
+            the mean and 3 % in the variance, and a tenth of that where standard deviations are
+            below 0.1.
         sobol: Sobol points, randomly shifted, in place of independent draws (256 of those, if
             `samples` is None), whose errors shrink faster. There are none for more than 21,201
             classes, which get independent draws.
