@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.diagnostics import Recorder
-from experiments import checkpoints, loggers, results, schedules, summary
+from experiments import checkpoints, loggers, processes, results, schedules, summary
 from experiments.benchmark import Batch
 from experiments.errors import (
     CheckpointError,
@@ -28,7 +29,7 @@ from experiments.optimizers import adam, load_state
 from experiments.output import CHECKPOINT, RECORD, RESULTS, claim
 from experiments.reporting import Reporter, Silent
 from experiments.run import Run, isolated_random, limited_threads, seed_of
-from experiments.settings import require, resolve_device
+from experiments.settings import require
 from experiments.stepping import Step, Stepper, backend_for
 from models.files import finite, reason
 
@@ -84,7 +85,7 @@ class Trainer:
         self.reporter: Reporter = reporter or Silent()
         if log:
             self.reporter = loggers.Several([self.reporter, *loggers.make(log, out)])
-        self.device = resolve_device(run.settings.device)
+        self.device = processes.device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS
         self._every, self._overwrite = record, overwrite
@@ -143,6 +144,8 @@ class Trainer:
         run, settings = self.run, self.run.settings
         self.data = run.benchmark.load(self.device)
         self.method = run.build(self.device)
+        if processes.count() > 1:
+            self.method.distribute()
         backend = backend_for(settings, self.device, self.method, self.data.train)
         self.optimizer = adam(self.method.parameters(), settings, self.device, backend is not None)
         self.schedule = schedules.make(settings)
@@ -152,10 +155,10 @@ class Trainer:
         if self._saved is not None:
             self._restore(self._saved)
             self._saved = None
-        if self._overwrite:  # not before all is there that the new run needs
+        if self._overwrite and processes.first():  # not before all is there that the new run needs
             for file in (self.checkpoint, self.results, self.results.with_name(RECORD)):
                 file.unlink(missing_ok=True)
-            self._overwrite = False
+        self._overwrite = False
         if self._every is not None:
             self._recorder = self.stepper.recorder = self._watch(self._every)
         self.method.train()
@@ -168,7 +171,7 @@ class Trainer:
         many = _FRESH_TO_WATCHED * self.run.benchmark.watched
         examples = next(iter(train.batches(many, generator)))
         done = len(self.history) * train.steps(self.run.settings.batch_size)
-        path = self.results.with_name(RECORD)
+        path = self.results.with_name(RECORD) if processes.first() else Path(os.devnull)
         try:
             return self.method.watch(path, every, done, examples.inputs, examples.targets)
         except OSError as error:
@@ -272,6 +275,8 @@ class Trainer:
                 )
 
     def _save(self, history: list[Record], best: Record, weights: list[Record]) -> None:
+        if not processes.first():
+            return
         checkpoints.save(
             self.checkpoint,
             {
@@ -327,7 +332,8 @@ class Trainer:
             "history": self.history,
             "weights": summary.stages(self.weights),
         }
-        results.save(self.results, record)
+        if processes.first():
+            results.save(self.results, record)
         return record
 
 

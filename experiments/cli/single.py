@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from experiments import presets
+from experiments import presets, processes
 from experiments.cli.launch import friendly
 from experiments.errors import OutputError, SettingsError
 from experiments.files import prepare_folder, remove_if_empty
@@ -76,21 +76,25 @@ def train(benchmark: str, given: Mapping[str, Any], names: Collection[str]) -> N
     with friendly(given["debug"]) as console:
         run = describe(benchmark, given, names)
         name = f"{run.benchmark.name}-{run.method}-seed{run.settings.seed}"
-        _launch(run, given["out"] or Path("results") / name, given, console)
+        with processes.joined(run.settings.device):
+            _launch(run, given["out"] or Path("results") / name, given, console)
 
 
 def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: Console) -> None:
-    with _claimed(folder):
+    first = processes.first()
+    with _claimed(folder) if first else nullcontext():
         found = Trainer(
             run,
             folder,
             resume=given["resume"],
             overwrite=given["overwrite"],
-            reporter=reporter(console),
+            reporter=reporter(console) if first else None,
             record=given["record"],
             minutes=given["minutes"],
-            log=given["log"] or (),
+            log=(given["log"] or ()) if first else (),
         ).train()
+    if not first:
+        return
     console.print(terminal(single(found)))
     console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)
     if given["record"] is not None:

@@ -185,6 +185,17 @@ class Method(ABC):
             without any target in the batch.
         """
 
+    def distribute(self) -> None:
+        """Take every batch together with the other processes of the group.
+
+        Raises:
+            SettingsError: The method needs the whole batch in one process.
+        """
+        raise SettingsError(
+            f"method = {self.name!r} cannot work in several processes: start it without torchrun, "
+            "or give bayesagg"
+        )
+
     @abstractmethod
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """Point predictions, ``{head: [B, tasks]}``, in the units of training."""

@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, priors
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import IntegratedNoise, Scheme, TaylorGGN
+from experiments import processes
 from experiments.methods.base import (
     Capture,
     ExampleWeights,
@@ -29,6 +31,7 @@ from experiments.methods.base import (
 from experiments.methods.bayesagg_options import BayesAggOptions
 from experiments.methods.branches import branched
 from experiments.settings import require
+from experiments.shared_norm import share_norms
 
 __all__ = ["BayesAggMethod", "BayesAggOptions"]
 
@@ -47,6 +50,7 @@ class BayesAggMethod(Method):
         self, backbone: nn.Module, heads: Mapping[str, Head], options: BayesAggOptions
     ) -> None:
         self.backbone = backbone
+        self._net = backbone
         self.pretrain = options.pretrain
         self._heads = dict(heads)
         self._options = options
@@ -103,8 +107,24 @@ class BayesAggMethod(Method):
         """One step of the engine, which runs the backbone's backward pass itself."""
         return {
             name: loss.detach()
-            for name, loss in self.mtl.backward(self.backbone(inputs), targets).items()
+            for name, loss in self.mtl.backward(*self._pair(self._net, inputs, targets)).items()
         }
+
+    def _pair(
+        self, net: nn.Module, inputs: Any, targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Features and targets, in several processes of this one's examples."""
+        if processes.count() == 1:
+            return net(inputs), targets
+        inputs, targets = processes.share(inputs, targets)
+        first = next(iter(targets.values()))
+        return net(inputs)[: len(first if isinstance(first, Tensor) else first[0])], targets
+
+    def distribute(self) -> None:
+        """Let the backbone's gradients be averaged; the engine does the rest."""
+        share_norms(self.backbone)
+        self._net = DistributedDataParallel(self.backbone)
+        self.capture = Capture.NEVER
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """The engine's point predictions."""
@@ -147,7 +167,7 @@ class BayesAggMethod(Method):
 
     def refresh(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
         """Keep the batches for the next prior, which computes their features."""
-        self._fresh = ((self.backbone(inputs), targets) for inputs, targets in batches)
+        self._fresh = (self._pair(self.backbone, *batch) for batch in batches)
 
     def end_epoch(self, epoch: int) -> None:
         """Build the next epoch's prior from this one's data, or from fresh features."""
