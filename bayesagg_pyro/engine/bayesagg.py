@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +12,11 @@ from torch.amp import GradScaler
 
 from bayesagg_pyro._modes import plain, uncompiled
 from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
-from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch, Batches, drawn, show
+from bayesagg_pyro.engine.calls import Calls, Given
+from bayesagg_pyro.engine.default_schemes import affordable, default_scheme
 from bayesagg_pyro.engine.info import Observer, StepInfo
-from bayesagg_pyro.engine.layout import (
-    Features,
-    GivenTargets,
-    Layout,
-    Pair,
-    check_axis,
-    read,
-    rows_of,
-)
+from bayesagg_pyro.engine.layout import Features, GivenTargets, Pair, check_axis
 from bayesagg_pyro.engine.pieces import Pieces
 from bayesagg_pyro.engine.predictions import InLayout
 from bayesagg_pyro.engine.processes import Processes
@@ -44,20 +35,14 @@ from bayesagg_pyro.engine.settings import (
     per_head,
 )
 from bayesagg_pyro.engine.slot import Slot, reported_dtype
-from bayesagg_pyro.engine.step import bayesian_step, finite_losses, into_backbone, warmup_step
+from bayesagg_pyro.engine.step import bayesian_step, into_backbone, warmup_step
 from bayesagg_pyro.engine.streams import streams
-from bayesagg_pyro.engine.transaction import (
-    Undo,
-    all_or_nothing,
-    of_aggregation,
-    of_attributes,
-    of_generators,
-)
+from bayesagg_pyro.engine.transaction import all_or_nothing
 from bayesagg_pyro.engine.validation import Validation
-from bayesagg_pyro.errors import BayesAggError, StateError
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import Estimator
-from bayesagg_pyro.heads import Categorical, Gaussian, Head
-from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.predictive import calibration
 from bayesagg_pyro.priors import FullData, Policy
@@ -67,15 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BayesAgg"]
 
-#: Weights of a softmax head, classes times features, up to which its posterior is dense: a step
-#: takes time of their cube (0.1 to 0.2 s at 768), and five matrices of their square.
-_DENSE = 768
 
-#: What `backward` takes.
-Given: TypeAlias = tuple[Features | Sequence[Pair], GivenTargets | None]
-
-
-class BayesAgg(nn.Module):
+class BayesAgg(Calls):
     """Bayesian heads on a shared backbone, trained through aggregated gradient distributions.
 
     One epoch of training is `backward` and an optimiser step per batch, then `update_prior()`.
@@ -171,10 +149,10 @@ class BayesAgg(nn.Module):
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
-        schemes = per_head("inference", inference, heads, Scheme, _default_scheme)
+        schemes = per_head("inference", inference, heads, Scheme, default_scheme)
         with named_heads(heads):
             if inference is None:
-                schemes = {n: _affordable(schemes[n], heads[n], policies[n]) for n in heads}
+                schemes = {n: affordable(schemes[n], heads[n], policies[n]) for n in heads}
             self.schemes = Settled(schemes)
             self.estimators = check_estimators(estimator, heads, self.schemes)
             own = streams(generator, list(heads))
@@ -182,9 +160,6 @@ class BayesAgg(nn.Module):
                 n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n])
                 for n, head in heads.items()
             }
-        self._loading: saving.Loading | None = None
-        self._strict = False  # while a state is loaded into a module around this one
-        self.register_load_state_dict_post_hook(saving.commit)
         self.scale = scale
         self._validation = Validation(validate)
         self._processes = Processes(distributed)
@@ -544,219 +519,11 @@ class BayesAgg(nn.Module):
             scaler=scaler,
         )
 
-    def _next(
-        self,
-        call: str,
-        item: Callable[[], Given | None],
-        attached: list[Tensor] | None = None,
-        parameters: Sequence[Tensor] = (),
-    ) -> Batch | None:
-        """An item as a batch, checked; in several processes the batch of all.
-
-        Args:
-            call: that of the user.
-            item: gives features and targets; None when there are no more.
-            attached: for this process's own rows of each group, on the backbone's graph.
-            parameters: of the backbone, where the rows' graph does not lead to them.
-
-        Returns:
-            None when no process has any more.
-        """
-        heads = {slot.name: slot.head for slot in self._slots.values()}
-        rows: list[Tensor] = [] if attached is None else attached
-        several = self._processes.count > 1
-
-        def parsed() -> Batch | None:
-            pair = item()
-            if pair is None:
-                return None
-            groups = read(*pair, heads, self.feature_axis, share=several)
-            found = self._validation.parse(heads, groups, empty=several)
-            rows.extend(_joined([source.features for source in group]) for group in groups)
-            return found
-
-        mode = "training" if self.training else "evaluation"
-        part = "warm-up" if self.warmup else "Bayesian"
-        batch = self._processes.whole(
-            (call, mode, part, f"validate={self._validation.mode}"),
-            parsed,
-            attached=lambda: [*rows, *parameters],
-            nothing=lambda: self._validation.of_nothing(self._slots.values()),
-            join=self._join,
-            heads=self.heads,
-        )
-        if batch is None:
-            return None
-        batch = batch.filled(heads) if several else batch
-        for slot in self._slots.values():
-            batch.validity.require(partial(slot.tracker.holds, batch.features(slot.name)))
-        batch.validity.note()
-        return batch.cleaned(heads)
-
-    def _checked(self, call: str, item: Callable[[], Given | None]) -> Batch | None:
-        """As `_next`, held to the checks that a step on it would make."""
-        batch = self._next(call, item)
-        if batch is not None:
-            finite_losses(self._slots.values(), batch, warmup=self.warmup)
-        return batch
-
-    def _join(self) -> None:
-        """Take the first process's weights; draw what is random alike in all processes."""
-        device = next(self.heads.parameters()).device
-        number = torch.randint(2**62, (1,)).to(device)
-        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers(), number])
-        own = streams(torch.Generator(device).manual_seed(int(number)), list(self._slots))
-        for name, slot in self._slots.items():
-            if slot.generator is None:
-                slot.draw_from(own[name])
-        state = {k: v for k, v in saving.state(self).items() if k != "generator"}
-        self._processes.check_same(state, device)
-
-    @torch.no_grad()
-    def _collect(self, batch: Batch) -> None:
-        for slot in self._slots.values():
-            name = slot.name
-            slot.tracker.collect(batch.features(name), batch.targets(name), batch.validity)
-        if not self.warmup:
-            self._follow()
-
-    def _renew(self) -> None:
-        empty = [slot.name for slot in self._slots.values() if not slot.tracker.collected]
-        if empty:
-            raise StateError(
-                f"nothing has been collected for {empty} since the last update_prior(); "
-                "only backward() in train mode (mtl.train()) collects"
-            )
-        for slot in self._slots.values():
-            slot.renew()
-
-    def _follow(self) -> None:
-        for slot in self._slots.values():
-            slot.follow()
-
-    @contextmanager
-    def _all_at(self, call: str) -> Iterator[None]:
-        """As `_whole`, once all processes are there, whose heads are made the first one's."""
-        self._next(call, lambda: None)
-        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
-        with self._whole():
-            yield
-
-    def _whole(self, *, step: bool = False) -> AbstractContextManager[None]:
-        """A context that a call goes through as a whole or not at all.
-
-        Args:
-            step: whether the heads' weights do not change in it, but for `_follow`.
-        """
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return nullcontext()
-        undo = [of for slot in self._slots.values() for of in slot.undo(step=step)]
-        return all_or_nothing([*undo, *self._moved_by_steps(), of_attributes(self)])
-
-    def _moved_by_steps(self) -> list[Undo]:
-        """What puts back what every step moves on, whether its batch counts or not."""
-        drawn_from = [self.generator, *(slot.generator for slot in self._slots.values())]
-        return [of_generators(drawn_from), of_aggregation(self.aggregation)]
-
     def _scale(self, tasks: int) -> float:
         if self.scale == self.aggregation.scale:
             return 1.0
         return float(tasks) if self.scale == "sum" else 1 / tasks
 
-    def _rows(
-        self, features: Features, *, values: bool = False
-    ) -> dict[str, tuple[Tensor, Layout]]:
-        heads = {slot.name: slot.head for slot in self._slots.values()}
-        return rows_of(features, heads, self.feature_axis, values=values)
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Take over a state; a state that is refused changes nothing.
-
-        Args:
-            state_dict: what `state_dict()` gave: tensors under plain names, those of the heads, and
-                `state.…` for warm-up, priors, statistics, posteriors held and generators.
-            strict: whether all heads must be there and no others. If not, heads of the same name
-                are taken over, and heads whose posterior is not there keep theirs; weights without
-                any posterior want a `refit`.
-            assign: as for `torch.nn.Module`.
-
-        Returns:
-            Missing and unexpected names, as torch does.
-
-        Raises:
-            TaskError: if the state is of other heads.
-            ShapeError, StateError, NonFiniteError, NumericalError: for what does not fit, was made
-                by an earlier version, or is no sound state, naming the entry.
-        """
-        with plain(), all_or_nothing([saving.of_tensors(self.heads)]), self._whole():
-            self._strict = strict  # torch does not hand it on
-            try:
-                found = super().load_state_dict(state_dict, strict=strict, assign=assign)
-                self._strict = False
-                return found
-            except BayesAggError:
-                raise
-            except RuntimeError as error:
-                raise StateError(f"the state does not fit this engine: {error}") from error
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, tensor in saving.state(self).items():
-            destination[f"{prefix}state.{name}"] = tensor
-
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
-    ) -> None:
-        self._loading = loading = saving.checked(self, state_dict, prefix, self._strict)
-        lists[0].extend(prefix + name for name in loading.missing)
-        lists[1].extend(prefix + name for name in loading.unexpected)
-        heads = {k: v for k, v in state_dict.items() if k.startswith(f"{prefix}heads.")}
-        super()._load_from_state_dict(heads, prefix, local_metadata, strict, *lists)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What `keep_gradients` keeps holds functions, which cannot be pickled.
-        light = None if self.info is None else self.info.light()
-        return {**self.__dict__, "info": light}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for slot in self._slots.values():
-            slot.remember()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesAgg:
-        with ExitStack() as stack:
-            for slot in self._slots.values():
-                stack.enter_context(slot.moving(bayesian=not self.warmup))
-            super()._apply(fn, recurse)
-        return self
-
-
-def _joined(rows: list[Tensor]) -> Tensor:
-    return rows[0] if len(rows) == 1 else torch.cat(rows)
-
 
 def _called(call: str, collect: bool) -> str:
     return call if collect else f"{call}(collect=False)"
-
-
-def _default_scheme(head: Head) -> Scheme:
-    """Exact where that exists, else the paper's."""
-    exact = head.is_still(Gaussian, "outputs", "likelihood", "weight")
-    return Conjugate() if exact else TaylorGGN()
-
-
-def _affordable(scheme: Scheme, head: Head, policy: Policy) -> Scheme:
-    """A Kronecker curvature for large softmax heads, if the policy's prior can take one."""
-    large = isinstance(head, Categorical) and head.weight_size > _DENSE
-    if not (large and head.is_still(Categorical, "outputs", "design")):
-        return scheme
-    factored = TaylorGGN("kron")
-    try:
-        policy.start(deepcopy(head).to_empty(device="cpu"), factored)  # it may have no place yet
-    except BayesAggError:
-        return scheme
-    return factored

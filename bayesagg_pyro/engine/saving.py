@@ -29,7 +29,7 @@ from bayesagg_pyro.engine.transaction import Undo, of_aggregation, of_values
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, ShapeError, StateError
 
 if TYPE_CHECKING:
-    from bayesagg_pyro.engine.bayesagg import BayesAgg
+    from bayesagg_pyro.engine.stateful import Stateful
 
 __all__ = ["FORMAT", "checked", "commit", "of_tensors", "state"]
 
@@ -59,7 +59,7 @@ class Loading:
     unexpected: list[str]
 
 
-def state(engine: BayesAgg) -> dict[str, Tensor]:
+def state(engine: Stateful) -> dict[str, Tensor]:
     """All that a resumed run needs beside the heads' tensors; only reads and copies."""
     found = {
         "format": number(FORMAT),
@@ -77,7 +77,7 @@ def state(engine: BayesAgg) -> dict[str, Tensor]:
     return {**found, "entries": number(len(found))}
 
 
-def checked(engine: BayesAgg, state_dict: Mapping[str, Any], prefix: str, strict: bool) -> Loading:
+def checked(engine: Stateful, state_dict: Mapping[str, Any], prefix: str, strict: bool) -> Loading:
     """What is to be taken over; the engine has not changed.
 
     Raises:
@@ -158,7 +158,7 @@ def of_tensors(module: nn.Module) -> Undo:
     return undo
 
 
-def _made(engine: BayesAgg, own: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Slot]:
+def _made(engine: Stateful, own: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Slot]:
     """New slots with their state, of heads whose weights have a place."""
     made = {name: engine._slots[name].fresh() for name in names if engine._slots[name].placed}
     for name, slot in made.items():
@@ -185,7 +185,7 @@ def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:
         )
 
 
-def _rehearse(engine: BayesAgg, own: Mapping[str, Tensor], strict: bool) -> None:
+def _rehearse(engine: Stateful, own: Mapping[str, Tensor], strict: bool) -> None:
     """Check in advance what the end of loading will read."""
     count(own, "warmup", most=1), count(own, "epochs")
     check_generator(engine.generator, own)
@@ -208,7 +208,7 @@ def _take_stream(slot: Slot, saved: Mapping[str, Tensor]) -> None:
     set_generator(slot.generator, saved)
 
 
-def _take_aggregation(engine: BayesAgg, own: Mapping[str, Tensor]) -> None:
+def _take_aggregation(engine: Stateful, own: Mapping[str, Tensor]) -> None:
     undo = of_aggregation(engine.aggregation)
     try:
         engine.aggregation.load_state_dict(part(own, "aggregation"))
@@ -216,7 +216,7 @@ def _take_aggregation(engine: BayesAgg, own: Mapping[str, Tensor]) -> None:
         undo()
 
 
-def _check_weights(engine: BayesAgg, state: Mapping[str, Tensor], strict: bool) -> None:
+def _check_weights(engine: Stateful, state: Mapping[str, Tensor], strict: bool) -> None:
     """Refuse heads' tensors that are missing, misfit or not finite."""
     for name, head in engine.heads.items():
         given = part(state, f"heads.{name}")

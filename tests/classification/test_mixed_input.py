@@ -100,7 +100,7 @@ BAD = [
     ("sick", lambda y: (y, y), errors.DtypeError, "bool"),
     ("sick", lambda y: (y, (y > 0)[:, :2]), errors.ShapeError, "mask"),
     ("kind", lambda y: (y, (y > 0)[:19]), errors.ShapeError, "mask"),
-    ("kind", lambda y: (y, torch.ones(20)), errors.ShapeError, "mask"),
+    ("kind", lambda y: (y, torch.ones(20)), errors.DtypeError, "bool"),
     ("side", lambda y: (y, torch.ones(20)), errors.DtypeError, "bool"),
     ("kind", lambda y: (y, None, torch.full((20,), -1.0)), errors.SettingError, "weight"),
     ("kind", lambda y: (y, None, torch.full((20,), NAN)), errors.NonFiniteError, "weight"),

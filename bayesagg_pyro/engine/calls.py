@@ -1,0 +1,146 @@
+"""How a call of the engine begins: with batches that are checked, in all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro.engine import saving
+from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.layout import Features, GivenTargets, Layout, Pair, read, rows_of
+from bayesagg_pyro.engine.processes import Processes
+from bayesagg_pyro.engine.stateful import Stateful
+from bayesagg_pyro.engine.step import finite_losses
+from bayesagg_pyro.engine.streams import streams
+from bayesagg_pyro.engine.validation import Validation
+from bayesagg_pyro.errors import StateError
+
+__all__ = ["Calls", "Given"]
+
+#: What `backward` takes.
+Given: TypeAlias = tuple[Features | Sequence[Pair], GivenTargets | None]
+
+
+class Calls(Stateful):
+    """Heads that take batches, alone or together with other processes.
+
+    Attributes:
+        feature_axis: which axis of the features is theirs.
+    """
+
+    feature_axis: int
+    _validation: Validation
+    _processes: Processes
+
+    def _next(
+        self,
+        call: str,
+        item: Callable[[], Given | None],
+        attached: list[Tensor] | None = None,
+        parameters: Sequence[Tensor] = (),
+    ) -> Batch | None:
+        """An item as a batch, checked; in several processes the batch of all.
+
+        Args:
+            call: that of the user.
+            item: gives features and targets; None when there are no more.
+            attached: for this process's own rows of each group, on the backbone's graph.
+            parameters: of the backbone, where the rows' graph does not lead to them.
+
+        Returns:
+            None when no process has any more.
+        """
+        heads = {slot.name: slot.head for slot in self._slots.values()}
+        rows: list[Tensor] = [] if attached is None else attached
+        several = self._processes.count > 1
+
+        def parsed() -> Batch | None:
+            pair = item()
+            if pair is None:
+                return None
+            groups = read(*pair, heads, self.feature_axis, share=several)
+            found = self._validation.parse(heads, groups, empty=several)
+            rows.extend(_joined([source.features for source in group]) for group in groups)
+            return found
+
+        mode = "training" if self.training else "evaluation"
+        part = "warm-up" if self.warmup else "Bayesian"
+        batch = self._processes.whole(
+            (call, mode, part, f"validate={self._validation.mode}"),
+            parsed,
+            attached=lambda: [*rows, *parameters],
+            nothing=lambda: self._validation.of_nothing(self._slots.values()),
+            join=self._join,
+            heads=self.heads,
+        )
+        if batch is None:
+            return None
+        batch = batch.filled(heads) if several else batch
+        for slot in self._slots.values():
+            batch.validity.require(partial(slot.tracker.holds, batch.features(slot.name)))
+        batch.validity.note()
+        return batch.cleaned(heads)
+
+    def _checked(self, call: str, item: Callable[[], Given | None]) -> Batch | None:
+        """As `_next`, held to the checks that a step on it would make."""
+        batch = self._next(call, item)
+        if batch is not None:
+            finite_losses(self._slots.values(), batch, warmup=self.warmup)
+        return batch
+
+    def _join(self) -> None:
+        """Take the first process's weights; draw what is random alike in all processes."""
+        device = next(self.heads.parameters()).device
+        number = torch.randint(2**62, (1,)).to(device)
+        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers(), number])
+        own = streams(torch.Generator(device).manual_seed(int(number)), list(self._slots))
+        for name, slot in self._slots.items():
+            if slot.generator is None:
+                slot.draw_from(own[name])
+        state = {k: v for k, v in saving.state(self).items() if k != "generator"}
+        self._processes.check_same(state, device)
+
+    @torch.no_grad()
+    def _collect(self, batch: Batch) -> None:
+        for slot in self._slots.values():
+            name = slot.name
+            slot.tracker.collect(batch.features(name), batch.targets(name), batch.validity)
+        if not self.warmup:
+            self._follow()
+
+    def _renew(self) -> None:
+        empty = [slot.name for slot in self._slots.values() if not slot.tracker.collected]
+        if empty:
+            raise StateError(
+                f"nothing has been collected for {empty} since the last update_prior(); "
+                "only backward() in train mode (mtl.train()) collects"
+            )
+        for slot in self._slots.values():
+            slot.renew()
+
+    def _follow(self) -> None:
+        for slot in self._slots.values():
+            slot.follow()
+
+    @contextmanager
+    def _all_at(self, call: str) -> Iterator[None]:
+        """As `_whole`, once all processes are there, whose heads are made the first one's."""
+        self._next(call, lambda: None)
+        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
+        with self._whole():
+            yield
+
+    def _rows(
+        self, features: Features, *, values: bool = False
+    ) -> dict[str, tuple[Tensor, Layout]]:
+        heads = {slot.name: slot.head for slot in self._slots.values()}
+        return rows_of(features, heads, self.feature_axis, values=values)
+
+
+def _joined(rows: list[Tensor]) -> Tensor:
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
