@@ -1,4 +1,4 @@
-"""The scheme that docs/schemes.md builds: as the page has it, in the engine, against the truth."""
+"""The scheme that docs/extending.md builds: as the page has it, in the engine, against the truth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from problems import Linear, normal, seed
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads, inference, posteriors, priors
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "schemes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 
 @pytest.fixture
