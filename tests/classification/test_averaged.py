@@ -10,7 +10,7 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 from bayesagg_pyro.gradients import Conditional
 from bayesagg_pyro.gradients import _logit_laws as laws
-from bayesagg_pyro.gradients._points import Points
+from bayesagg_pyro.gradients._points import Points, _sobol
 from bayesagg_pyro.targets import Targets
 
 ROWS = 128
@@ -214,3 +214,15 @@ def test_very_many_classes_have_the_moments_of_few(rng, structure, d, monkeypatc
     close(alone, mean)
     assert (found.variance / few.variance - 1).abs().max() < 0.1
     assert (found.variance.mean() / few.variance.mean() - 1).abs() < 0.02
+
+
+def test_points_are_the_same_whatever_the_default_precision() -> None:
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            found.append(_sobol.__wrapped__(16, 7))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(*found)
+    assert len(found[0].unique()) == 16 * 7
