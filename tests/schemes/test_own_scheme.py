@@ -1,4 +1,4 @@
-"""The scheme that docs/extending.md builds: as the page has it, in the engine, against the truth."""
+"""The scheme of docs/extending.md: as the page has it, in the engine, against the truth."""
 
 from __future__ import annotations
 
