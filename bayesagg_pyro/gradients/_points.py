@@ -82,6 +82,6 @@ def _sobol(samples: int, dimension: int) -> Tensor:
     """Sobol points as whole numbers of so many bits, scrambled once, on the CPU."""
     with torch.inference_mode(False):
         engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=0)
-        points = (engine.draw(samples, dtype=torch.float64) * 2**_BITS).long()
+        points: Tensor = (engine.draw(samples, dtype=torch.float64) * 2**_BITS).long()
         points[0] = engine.shift  # which torch rounds to its default precision
         return points
