@@ -139,6 +139,10 @@ def test_files_of_both_layouts(tmp_path: Path) -> None:
         "depth_relative",
     ]
     assert record["best"]["test_delta_m"] is not None
+    nobody = dataclasses.replace(city, classes=9)  # of which no single-task metrics are known
+    record = trained(nobody, "ls", tmp_path / "three", epochs=1)
+    assert record["best"]["test_delta_m"] is None
+    assert record["best"]["test_score"] == pytest.approx(100 - record["best"]["test"]["miou"])
 
 
 def test_one_head_alone(tmp_path: Path) -> None:
