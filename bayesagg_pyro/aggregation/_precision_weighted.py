@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import EllipsisType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -21,13 +21,13 @@ from bayesagg_pyro.aggregation._aggregation import (
     observed_weights,
 )
 from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
+from bayesagg_pyro.aggregation._powers import Power, named, of_values, per_task, powers
 from bayesagg_pyro.aggregation._single_labels import SingleLabels
-from bayesagg_pyro.errors import DtypeError, SettingError, TaskError
+from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["PrecisionWeighted"]
 
-Power: TypeAlias = float | Sequence[float] | Mapping[str, float]
 Resolution: TypeAlias = Literal["example", "dimension", "task"]
 
 
@@ -84,7 +84,7 @@ class PrecisionWeighted(Aggregation):
             power = 1.0 if covariance == "full" else 0.5
         if isinstance(resolution, EllipsisType):
             resolution = "example" if covariance == "full" else "task"
-        for owner, value in _named(power):
+        for owner, value in named(power):
             if not isinstance(value, Real):
                 raise DtypeError(
                     f"power{owner} must be a number in [0, 1], not {value!r}; give one, or one "
@@ -99,7 +99,7 @@ class PrecisionWeighted(Aggregation):
                 f'resolution must be "example", "dimension" or "task", not {resolution!r}'
             )
         if covariance == "full":
-            if any(value != 1 for _, value in _named(power)):
+            if any(value != 1 for _, value in named(power)):
                 raise SettingError("covariance='full' is defined for power=1 only")
             if resolution == "task":
                 raise SettingError("covariance='full' has no resolution 'task'")
@@ -133,7 +133,7 @@ class PrecisionWeighted(Aggregation):
 
     def check_heads(self, tasks: Mapping[str, int]) -> None:
         """Refuse powers that do not match heads of so many tasks."""
-        _per_task(self.power, tasks, sum(tasks.values()))
+        per_task(self.power, tasks, sum(tasks.values()))
 
     @property
     def per_example(self) -> bool:
@@ -152,7 +152,7 @@ class PrecisionWeighted(Aggregation):
             TaskError: if the powers do not match the tasks or the names of their heads.
             NumericalError: if a full covariance cannot be factored.
         """
-        power = _powers(self.power, grad)
+        power = powers(self.power, grad)
         if self.resolution == "example" and grad.observed is not None and not _off(power):
             self._single_labels.look([grad.observed])
         if self.covariance == "full":
@@ -172,16 +172,14 @@ class PrecisionWeighted(Aggregation):
         if self.covariance == "full":
             return super().aggregate_each(grads, heads)
         tasks = sum(heads.values())
-        each = iter(_per_task(self.power, heads, tasks))
+        each = iter(per_task(self.power, heads, tasks))
         powers = {name: [next(each) for _ in range(size)] for name, size in heads.items()}
         if self.resolution == "example" and any(map(any, powers.values())):
             self._single_labels.look([grad.labelled() for grad in grads])
         found: dict[int, Tensor] = {}
         for together in self._together(grads):
             some = [grads[i] for i in together]
-            power = _of_values(
-                [p for g in some for name in g.groups for p in powers[name]], some[0]
-            )
+            power = of_values([p for g in some for name in g.groups for p in powers[name]], some[0])
             found |= zip(together, self._weights(some, power, tasks), strict=True)
         return [_weighed(found[i], grad) for i, grad in enumerate(grads)]
 
@@ -332,48 +330,3 @@ def _off(power: Tensor | float) -> bool:
 def _weighed(weights: Tensor, grad: GradientDistribution) -> Aggregated:
     weights = observed_weights(weights, grad)
     return Aggregated(combine(weights, grad), weights, observed=grad.observed)
-
-
-def _named(power: Any) -> list[tuple[str, Any]]:
-    if isinstance(power, Mapping):
-        return [(f" of {name!r}", value) for name, value in power.items()]
-    if isinstance(power, Sequence) and not isinstance(power, str):
-        return [(f" of task {task}", value) for task, value in enumerate(power)]
-    return [("", power)]
-
-
-def _powers(power: Power, grad: GradientDistribution) -> Tensor | float:
-    """One power, or a tensor [tasks, 1, 1]."""
-    groups = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
-    return _of_values(_per_task(power, groups, grad.tasks), grad)
-
-
-def _of_values(values: list[float], grad: GradientDistribution) -> Tensor | float:
-    if len(set(values)) == 1:
-        return float(values[0])
-    return grad.mean.new_tensor(values).reshape(-1, 1, 1)
-
-
-def _per_task(power: Power, groups: Mapping[str, int], tasks: int) -> list[float]:
-    """One power for each task, heads in order.
-
-    Raises:
-        TaskError: if names or numbers do not match.
-    """
-    if isinstance(power, Mapping):
-        missing = [name for name in groups if name not in power]
-        extra = [name for name in power if name not in groups]
-        if missing or extra or not groups:
-            raise TaskError(
-                f"powers are given for {sorted(power)}, the gradients belong to "
-                f"{sorted(groups) or 'unnamed tasks'}: missing {missing}, unknown {extra}; "
-                "join heads with gradients.cat({name: grad, ...})"
-            )
-        return [power[name] for name, size in groups.items() for _ in range(size)]
-    if isinstance(power, Sequence):
-        if len(power) != tasks:
-            raise TaskError(
-                f"{len(power)} powers are given for {tasks} tasks: give one, or one for each"
-            )
-        return list(power)
-    return [power] * tasks

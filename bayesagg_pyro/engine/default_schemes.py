@@ -12,7 +12,7 @@ from bayesagg_pyro.priors import Policy
 __all__ = ["affordable", "default_scheme"]
 
 #: Weights of a softmax head, classes times features, up to which its posterior is dense: a step
-#: takes time of their cube (0.1 to 0.2 s at 768), and five matrices of their square.
+#: takes time of their cube, and five matrices of their square (`python -m benchmarks.costs`).
 _DENSE = 768
 
 

@@ -37,7 +37,7 @@ class Gaussian(OnePredictor):
             one per task. "learned" starts each task at 1 and takes the value of highest marginal
             likelihood whenever the prior is updated. None takes 1 as the unit of weights and prior,
             and predicts N(hᵀm, τ² (1 + hᵀSh)) with the τ that cross-validation finds in an epoch's
-            sums (`posterior.info.noise_scale`); other schemes than `Conjugate` predict with 1.
+            sums (`posterior.info.noise_scale`); with 1 where there are none, as in other schemes.
         prior_variance: variance of the default prior of `model`.
         missing: "nan" reads a NaN target as not observed.
         name: prefix of the Pyro sites.
