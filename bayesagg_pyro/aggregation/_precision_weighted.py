@@ -152,7 +152,7 @@ class PrecisionWeighted(Aggregation):
             TaskError: if the powers do not match the tasks or the names of their heads.
             NumericalError: if a full covariance cannot be factored.
         """
-        power = powers(self.power, grad)
+        power = self.power if isinstance(self.power, float | int) else powers(self.power, grad)
         if self.resolution == "example" and grad.observed is not None and not _off(power):
             self._single_labels.look([grad.observed])
         if self.covariance == "full":

@@ -36,8 +36,8 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
                 f"gradients of {name!r} have shape {list(part.mean.shape)}; "
                 f"[tasks, {first.mean.shape[1]}, {first.mean.shape[2]}] is needed"
             )
-        groups[name] = slice(start, start + part.tasks)
-        start += part.tasks
+        groups[name] = slice(start, start + len(part.mean))
+        start += len(part.mean)
     grads = list(parts.values())
     if len(grads) == 1:
         return replace(first, groups=groups)

@@ -60,7 +60,7 @@ def distribution(
     estimator = estimator or default_estimator(head, posterior)
     # Moments stay exact under autocast.
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-        if average:
+        if average and estimator.average_rows is not None:
             grad = averaged(estimator, head, posterior, features, observed, generator)
             if grad is not None:
                 return grad

@@ -104,13 +104,11 @@ class Quadrature(Estimator):
         else:
             assert isinstance(head, Categorical)
             predictor = _two_classes(head, posterior, head.design_matrix(features), targets)
-        return until(
-            self.tolerance,
-            partial(_moments, head, posterior, predictor, features, targets),
-            self.nodes or Transition(*predictor.transition).nodes,
-            _LIMIT,
-            f"head {head.site!r}, Quadrature",
-        )
+        moments = partial(_moments, head, posterior, predictor, features, targets)
+        nodes = self.nodes or Transition(*predictor.transition).nodes
+        if self.tolerance is None:
+            return moments(nodes)
+        return until(self.tolerance, moments, nodes, _LIMIT, f"head {head.site!r}, Quadrature")
 
     def __repr__(self) -> str:
         return f"Quadrature(nodes={self.nodes}, tolerance={self.tolerance})"
@@ -182,7 +180,7 @@ def _moments(
     targets: Targets,
     nodes: int,
 ) -> GradientDistribution:
-    m, s, cross, mean, std, derivative, bend, covariance_of_w = predictor
+    m, s, cross, _, std, _, bend, covariance_of_w = predictor
     transition = Transition(*bend)
     dtype = cross.dtype
     inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
@@ -190,24 +188,18 @@ def _moments(
     m, s = m.to(dtype), s.to(dtype)
     residual = torch.addcmul(s, k, k, value=-1).clamp_(min=0)
 
-    def numbers(nodes: int, transition: Transition) -> tuple[Tensor, ...]:
-        found = _node_moments(mean, std, derivative, transition, nodes)
-        # From here on all is [tasks, B, d] and free of cancellation: the features' precision
-        # will do.
-        return torch.stack(found).mT[..., None].to(dtype).unbind()
-
-    def moments(numbers: tuple[Tensor, ...]) -> Moments:
-        f0, f1, square, var_f, cov, var_zf = numbers
+    def moments(integrals: Tensor) -> Moments:
+        f0, f1, square, var_f, cov, var_zf = integrals.unbind()
         average = (m * f0).addcmul_(k, f1)
         mixed = (k * var_zf).addcmul_(m, 2 * cov).mul_(k)  # k k Var(z f) + 2 m k Cov(f, z f)
         variance = mixed.addcmul_(residual, square).addcmul_(m.square(), var_f)
         return Moments(average, variance)
 
-    integrals = numbers(nodes, transition)
+    integrals = _integrals(predictor, transition, nodes)
     found = moments(integrals)
 
     def covariance() -> Tensor:
-        _, _, square, var_f, cov, var_zf = integrals
+        _, _, square, var_f, cov, var_zf = integrals.unbind()
         kk = k[..., :, None] * k[..., None, :]
         mk = m[..., :, None] * k[..., None, :]
         full = (covariance_of_w() - kk) * square[..., None]
@@ -221,20 +213,20 @@ def _moments(
         targets,
         *found,
         covariance,
-        lambda: refined(found, moments(numbers(_FINER * nodes, transition.doubted(std)))),
+        lambda: refined(
+            found, moments(_integrals(predictor, transition.doubted(std), _FINER * nodes))
+        ),
     )
 
 
-def _node_moments(
-    mean: Tensor,
-    std: Tensor,
-    derivative: Callable[[Tensor], Tensor],
-    transition: Transition,
-    nodes: int,
-) -> tuple[Tensor, ...]:
-    """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), each [B, tasks]."""
+def _integrals(predictor: _Predictor, transition: Transition, nodes: int) -> Tensor:
+    """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), each [tasks, B, 1].
+
+    They come in the features' precision: what is made of them is free of cancellation.
+    """
+    mean, std = predictor.mean, predictor.std
     z, p = normal_rule(mean, std.expand_as(mean), nodes, transition)
-    f = derivative(torch.addcmul(mean, std, z))
+    f = predictor.derivative(torch.addcmul(mean, std, z))
     zf = z.mul_(f)
     pf = p * f
     f0 = pf.sum(0)
@@ -244,4 +236,5 @@ def _node_moments(
     var_f = torch.mul(p, f, out=pf).mul_(f).sum(0)
     pzf = p.mul_(zf)
     cov, var_zf = f.mul_(pzf).sum(0), pzf.mul_(zf).sum(0)
-    return f0, f1, f0.square() + var_f, var_f, cov, var_zf
+    found = torch.stack([f0, f1, f0.square() + var_f, var_f, cov, var_zf])
+    return found.mT[..., None].to(predictor.cross.dtype)

@@ -66,7 +66,8 @@ class Bernoulli(OnePredictor):
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """softplus((1 − 2y) u), times the weight of positives; [..., B, tasks]."""
-        loss = torch.nn.functional.softplus(_sign(outputs, targets) * outputs)
+        sign = 1 - 2 * targets.to(outputs.dtype)
+        loss = torch.nn.functional.softplus(sign * outputs)
         return self.weighed(loss, targets)
 
     def target_weight(self, targets: Tensor) -> Tensor | None:
@@ -77,12 +78,12 @@ class Bernoulli(OnePredictor):
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """sigmoid(u) − y, as −sigmoid(−u) for positives; weighted."""
-        sign = _sign(outputs, targets)
+        sign = 1 - 2 * targets.to(outputs.dtype)
         return self.weighed(torch.sigmoid(sign * outputs) * sign, targets)
 
     def nll_derivatives(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """sigmoid(u) − y and sigmoid(u) sigmoid(−u), weighted."""
-        sign = _sign(outputs, targets)
+        sign = 1 - 2 * targets.to(outputs.dtype)
         wrong = torch.sigmoid(sign * outputs)  # probability of the other label
         slope, curvature = sign * wrong, wrong * torch.sigmoid(-sign * outputs)
         return self.weighed(slope, targets), self.weighed(curvature, targets)
@@ -95,8 +96,3 @@ class Bernoulli(OnePredictor):
     def supports(self, values: Tensor) -> Tensor:
         """Which values are 0 or 1."""
         return (values == 0) | (values == 1)
-
-
-def _sign(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 − 2y: the loss grows with the logit of a negative and falls with that of a positive."""
-    return 1 - 2 * targets.to(outputs.dtype)

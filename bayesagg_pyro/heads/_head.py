@@ -17,10 +17,9 @@ from bayesagg_pyro.heads._input import (
     check_device,
     check_features,
     check_finite,
-    check_shape,
-    check_support,
     like,
     parse_targets,
+    refuse_support,
 )
 from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, derivatives
@@ -165,13 +164,9 @@ class Head(LinearOutputs, ABC):
         Raises:
             SettingError: naming the first one and what targets are.
         """
-        if self.support_description:
-            check_support(
-                f"head {self.site!r}",
-                targets,
-                self._supported(targets),
-                self.support_description,
-            )
+        wanted = self.support_description
+        if wanted and not (good := self._supported(targets)).all():
+            refuse_support(f"head {self.site!r}", targets, good, wanted)
 
     def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
         """`loss` at the point estimate or at given weights, [..., B, tasks].
@@ -297,10 +292,9 @@ class Head(LinearOutputs, ABC):
             NonFiniteError: an observed value is infinite or NaN (NaN is "not observed" for a head
                 made with missing="nan").
         """
-        owner = f"head {self.site!r}"
-        if isinstance(targets, Parsed):
-            check_shape(owner, targets.values, batch, self.tasks, "targets")
+        if isinstance(targets, Parsed) and targets.values.shape == (batch, self.tasks):
             return targets
+        owner = f"head {self.site!r}"
         check_device(owner, "targets", targets, self.weight.device)
         parsed = parse_targets(
             owner,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,10 +20,9 @@ __all__ = [
     "check_features",
     "check_finite",
     "check_kind",
-    "check_shape",
-    "check_support",
     "like",
     "parse_targets",
+    "refuse_support",
 ]
 
 #: Types that few of torch's functions take.
@@ -210,21 +209,12 @@ def _columns(owner: str, tensor: object, batch: int, tasks: int, what: str) -> T
         raise DtypeError(f"{owner}: {what} must be a tensor, not {type(tensor).__name__}")
     if tensor.ndim == 1 and tasks == 1:
         tensor = tensor[:, None]
-    check_shape(owner, tensor, batch, tasks, what)
-    return tensor
-
-
-def check_shape(owner: str, tensor: Tensor, batch: int, tasks: int, what: str) -> None:
-    """Refuse a tensor that is not [B, tasks].
-
-    Raises:
-        ShapeError: naming both shapes.
-    """
     if tensor.shape != (batch, tasks):
         raise ShapeError(
             f"{owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
             f"not {list(tensor.shape)}"
         )
+    return tensor
 
 
 def like(values: Tensor, outputs: Tensor) -> Tensor:
@@ -239,15 +229,14 @@ def are_counts(values: Tensor) -> Tensor:
     return (values >= 0) & (values == values.floor()) & values.isfinite()
 
 
-def check_support(owner: str, targets: Targets, good: Tensor, wanted: str) -> None:
-    """Refuse targets that are not `good`, [B, tasks].
+def refuse_support(owner: str, targets: Targets, good: Tensor, wanted: str) -> NoReturn:
+    """Refuse targets of which some are not `good`, [B, tasks].
 
     Raises:
         SettingError: naming the first one, and what is wanted.
     """
-    if not good.all():
-        example, task = (~good).nonzero()[0].tolist()
-        raise SettingError(
-            f"{owner}: target of task {task}, example {example}, is "
-            f"{targets.values[example, task].item()}; {wanted}"
-        )
+    example, task = (~good).nonzero()[0].tolist()
+    raise SettingError(
+        f"{owner}: target of task {task}, example {example}, is "
+        f"{targets.values[example, task].item()}; {wanted}"
+    )

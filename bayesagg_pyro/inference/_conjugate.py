@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._cavity import cavity
-from bayesagg_pyro.inference._curvature import Dense
+from bayesagg_pyro.inference._curvature import Dense, gaussian_prior
 from bayesagg_pyro.inference._gaussian_sums import (
     GaussianStatistics,
     condition,
@@ -21,7 +21,7 @@ from bayesagg_pyro.inference._gaussian_sums import (
     gaussian,
     noise_precision,
 )
-from bayesagg_pyro.inference._scheme import Scheme, gaussian_prior
+from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Keep
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import (
     BlockedGaussian,
     DiagonalGaussian,
@@ -34,6 +35,7 @@ __all__ = [
     "Summable",
     "check_prior",
     "diagonal_prior",
+    "gaussian_prior",
     "materialised",
 ]
 
@@ -223,6 +225,27 @@ def check_prior(structure: Structure, prior: GaussianFamily, owner: str) -> None
         diagonal_prior(prior, owner)
     if structure == "kron" and not isinstance(prior, KroneckerGaussian):
         isotropic_prior(prior, owner)
+
+
+def gaussian_prior(head: Head, prior: Posterior, who: str) -> GaussianFamily:
+    """The prior, if it is a Gaussian over the head's weights.
+
+    Args:
+        head: the head.
+        prior: any.
+        who: asks for that, for the message.
+
+    Raises:
+        DtypeError: if it is not Gaussian.
+        ShapeError: if it is over the weights of another head.
+    """
+    if not isinstance(prior, GaussianFamily):
+        raise DtypeError(
+            f"head {head.site!r}: {who} needs a Gaussian prior, not {type(prior).__name__}; choose "
+            "another scheme from bayesagg_pyro.inference"
+        )
+    head.check_weights(prior, "prior")
+    return prior
 
 
 def diagonal_prior(prior: Posterior, owner: str) -> DiagonalGaussian:

@@ -61,10 +61,19 @@ class Chunk(NamedTuple):
     Attributes:
         design: [B, D] of a head with linear outputs, else the features, [B, d].
         targets: [B, tasks].
+        factor: how much each target counts, [B, tasks]; None where each counts once.
+        linear: whether the head's outputs are linear in weights of tasks.
     """
 
     design: Tensor
     targets: Targets
+    factor: Tensor | None
+    linear: bool
+
+    def examples(self, rows: slice) -> Chunk:
+        """Some of them."""
+        factor = None if self.factor is None else self.factor[rows]
+        return Chunk(self.design[rows], self.targets.examples(rows), factor, self.linear)
 
 
 class Expansion(NamedTuple):
@@ -134,9 +143,13 @@ def check_tasks(head: Head) -> None:
 
 def chunk_of(head: Head, features: Tensor, targets: Targets) -> Chunk:
     """Some examples as the head's expansion takes them, detached and in the precision it has."""
-    if _linear(head):
-        return Chunk(head.design_matrix(features), targets)
-    return Chunk(features.detach().to(linalg.head_dtype(features.device)), targets)
+    linear = _linear(head)
+    if linear:
+        design = head.design_matrix(features)
+    else:
+        design = features.detach().to(linalg.head_dtype(features.device))
+    targets = targets._replace(values=like(targets.values, design))
+    return Chunk(design, targets, targets.factor(design.dtype), linear)
 
 
 def expand(
@@ -148,31 +161,27 @@ def expand(
     separate_bias: bool = False,
 ) -> Expansion:
     """Σ −log p at `point`, [blocks, P], to second order, summed over chunks of examples."""
-
-    def part(chunk: Chunk) -> Expansion:
-        if _linear(head):
-            return _linear_ggn(head, chunk, point, structure, separate_bias)
-        if _without_outputs(head):
-            matrix, gradient, at = _jacobian.hessian(
-                lambda w: value(head, [chunk], w[None])[0], point[0]
-            )
-            return Expansion(at[None], gradient[None], Hessian(matrix[None]))
-        parts = (_ggn(head, own, point, structure) for own in _pieces(head, chunk))
-        return reduce(Expansion.joined, parts)
-
-    return reduce(Expansion.joined, map(part, chunks))
+    parts: list[Expansion] = []
+    for chunk in chunks:
+        if chunk.linear:
+            parts.append(_linear_ggn(head, chunk, point, structure, separate_bias))
+        elif _without_outputs(head):
+            parts.append(_hessian(head, chunk, point))
+        else:
+            pieces = (_ggn(head, own, point, structure) for own in _pieces(head, chunk))
+            parts.append(reduce(Expansion.joined, pieces))
+    return reduce(Expansion.joined, parts)
 
 
 def value(head: Head, chunks: Iterable[Chunk], point: Tensor) -> Tensor:
     """Σ −log p at `point` over the observed examples, [blocks]."""
-
-    def part(chunk: Chunk) -> Tensor:
-        if _linear(head):
-            outputs = _outputs(head, chunk.design, point)
-            return _nll(head, chunk, head.counted(outputs, chunk.targets))
-        return -log_likelihood(head, point, chunk.design, chunk.targets)
-
-    return reduce(torch.add, map(part, chunks))
+    values = []
+    for chunk in chunks:
+        if chunk.linear:
+            values.append(_nll(head, chunk, _outputs(head, chunk, point)))
+        else:
+            values.append(-log_likelihood(head, point, chunk.design, chunk.targets))
+    return reduce(torch.add, values)
 
 
 def _linear(head: Head) -> bool:
@@ -185,29 +194,31 @@ def _without_outputs(head: Head) -> bool:
     return isinstance(head, SharedWeights) and not head.is_still(Head, "pointwise")
 
 
-def _outputs(head: Head, design: Tensor, point: Tensor) -> Tensor:
+def _outputs(head: Head, chunk: Chunk, point: Tensor) -> Tensor:
     """Linear outputs at weights of tasks, as the head's `forward` gives them."""
     if head.outputs_per_task == 1:
-        return design @ point.mT
-    rows = point.unflatten(-1, (head.outputs_per_task, -1))
-    outputs = torch.einsum("bd,tcd->btc", design, rows)
-    return outputs[:, 0] if isinstance(head, Categorical) and head.tasks == 1 else outputs
+        outputs = chunk.design @ point.mT
+    else:
+        rows = point.unflatten(-1, (head.outputs_per_task, -1))
+        outputs = torch.einsum("bd,tcd->btc", chunk.design, rows)
+        if isinstance(head, Categorical) and head.tasks == 1:
+            outputs = outputs[:, 0]
+    return outputs if chunk.factor is None else head.counted(outputs, chunk.targets)
 
 
 def _nll(head: Head, chunk: Chunk, outputs: Tensor) -> Tensor:
     """Σ −log p over the examples at these outputs, [tasks]."""
-    nll = head.negative_log_prob(outputs, like(chunk.targets.values, outputs))
-    factor = chunk.targets.factor(nll.dtype)
-    return (nll if factor is None else nll * factor).sum(0)
+    nll = head.negative_log_prob(outputs, chunk.targets.values)
+    return (nll if chunk.factor is None else nll * chunk.factor).sum(0)
 
 
 def _linear_ggn(
     head: Head, chunk: Chunk, point: Tensor, structure: Structure, separate_bias: bool
 ) -> Expansion:
     """The design is the Jacobian of every output in its own weights."""
-    design, targets = chunk
-    outputs = head.counted(_outputs(head, design, point), targets)
-    slope, curvature, dropped = _of_outputs(head, outputs, targets)
+    design, targets = chunk.design, chunk.targets
+    outputs = _outputs(head, chunk, point)
+    slope, curvature, dropped = _of_outputs(head, chunk, outputs)
     gradient = (slope.flatten(1).mT @ design).reshape(point.shape)
     matrix: Curvature
     if structure == "diag":
@@ -232,13 +243,18 @@ def _pieces(head: Head, chunk: Chunk) -> Iterator[Chunk]:
     """The chunk in parts whose Jacobians are not too large."""
     size = _CHUNK // (head.weight_size * head.tasks * _jacobian.outputs_per_task(head))
     for rows in slices(len(chunk.design), size):
-        yield Chunk(chunk.design[rows], chunk.targets.examples(rows))
+        yield chunk.examples(rows)
+
+
+def _hessian(head: Head, chunk: Chunk, point: Tensor) -> Expansion:
+    matrix, gradient, at = _jacobian.hessian(lambda w: value(head, [chunk], w[None])[0], point[0])
+    return Expansion(at[None], gradient[None], Hessian(matrix[None]))
 
 
 def _ggn(head: Head, chunk: Chunk, point: Tensor, structure: Structure) -> Expansion:
     jacobian, outputs = _jacobian.of_outputs(head, chunk.design, point)
     outputs = head.counted(outputs, chunk.targets)
-    slope, curvature, dropped = _of_outputs(head, outputs, chunk.targets)
+    slope, curvature, dropped = _of_outputs(head, chunk, outputs)
     curved = curvature.matmul(jacobian)
     if head.blocks == 1:  # every output depends on the same weights
         slope, jacobian, curved = (
@@ -258,23 +274,24 @@ def _ggn(head: Head, chunk: Chunk, point: Tensor, structure: Structure) -> Expan
 
 
 def _of_outputs(
-    head: Head, outputs: Tensor, targets: Targets
+    head: Head, chunk: Chunk, outputs: Tensor
 ) -> tuple[Tensor, OutputCurvature, Tensor | None]:
     """Weighed slope [B, tasks, C] and curvature of −log p in the outputs, and what was dropped."""
-    slope, found = head.output_curvature(outputs, like(targets.values, outputs))
-    factor = targets.factor(slope.dtype)
-    curvature, dropped = _semidefinite(head, slope, found, factor)
+    slope, found = head.output_curvature(outputs, chunk.targets.values)
+    factor, dropped = chunk.factor, None
+    if isinstance(found, OutputCurvature):
+        curvature = found
+    else:
+        curvature, dropped = _semidefinite(head, slope, found, factor)
     if factor is None:
         return slope, curvature, dropped
     return slope * factor[..., None], curvature.weighed(factor), dropped
 
 
 def _semidefinite(
-    head: Head, slope: Tensor, found: Tensor | OutputCurvature, factor: Tensor | None
-) -> tuple[OutputCurvature, Tensor | None]:
+    head: Head, slope: Tensor, found: Tensor, factor: Tensor | None
+) -> tuple[OutputCurvature, Tensor]:
     """The curvature without its negative eigenvalues; their sizes and those of all, [2, tasks]."""
-    if isinstance(found, OutputCurvature):
-        return found, None
     if found.shape == slope.shape:
         values = found
         curvature: OutputCurvature = DiagonalCurvature(values.clamp(min=0))

@@ -19,10 +19,10 @@ from bayesagg_pyro.inference._curvature import (
     Diagonal,
     Kronecker,
     Summable,
+    gaussian_prior,
     materialised,
 )
 from bayesagg_pyro.inference._expansion import chunk_of, dropped_share
-from bayesagg_pyro.inference._scheme import gaussian_prior
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets

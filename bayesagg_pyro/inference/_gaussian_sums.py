@@ -16,7 +16,7 @@ from bayesagg_pyro._state import finite, saved
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, StateError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.heads._contract import Aspect
-from bayesagg_pyro.inference._scheme import gaussian_prior
+from bayesagg_pyro.inference._curvature import gaussian_prior
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import Posterior

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,10 @@ from bayesagg_pyro._optimise import backtrack
 from bayesagg_pyro._settings import integers, positive
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._curvature import Structure
+from bayesagg_pyro.inference._expansion import Chunk
 from bayesagg_pyro.inference._newton import (
     NewtonStep,
     SecondOrder,
-    Source,
     newton_step,
     potential,
     with_info,
@@ -55,18 +57,18 @@ class Laplace(SecondOrder):
         self.max_steps = max_steps
 
     def fit(
-        self, head: Head, source: Source, prior: GaussianFamily, point: Tensor
+        self, head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, point: Tensor
     ) -> GaussianFamily:
         """Iterate to the MAP, then expand there."""
         steps = torch.zeros(head.blocks, dtype=torch.long, device=point.device)
-        newton = newton_step(head, prior, point, self.expand(head, source(), point))
+        newton = newton_step(head, prior, point, self.expand(head, chunks, point))
         first = torch.ones_like(newton.decrement)
         for _ in range(self.max_steps):
             active = newton.decrement > self.tolerance
             if not active.any():
                 break
             length, _ = backtrack(
-                lambda trial: potential(head, source(), prior, trial),
+                lambda trial: potential(head, chunks, prior, trial),
                 point,
                 newton.step,
                 newton.value,
@@ -77,7 +79,7 @@ class Laplace(SecondOrder):
             steps += active
             last, newton = (
                 newton,
-                newton_step(head, prior, point, self.expand(head, source(), point)),
+                newton_step(head, prior, point, self.expand(head, chunks, point)),
             )
             first = _secant(last, newton, length)
         return with_info(

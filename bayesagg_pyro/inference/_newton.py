@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from bayesagg_pyro.inference._cavity import cavity
 from bayesagg_pyro.inference._curvature import (
     Structure,
     check_prior,
+    gaussian_prior,
     materialised,
 )
 from bayesagg_pyro.inference._expansion import (
@@ -28,7 +29,7 @@ from bayesagg_pyro.inference._expansion import (
     value,
 )
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
-from bayesagg_pyro.inference._scheme import Scheme, gaussian_prior
+from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
@@ -40,9 +41,6 @@ from bayesagg_pyro.posteriors import (
 from bayesagg_pyro.targets import Parsed, RawTargets
 
 __all__ = ["NewtonStep", "SecondOrder", "newton_step"]
-
-#: A source of the examples that can be gone through more than once.
-Source = Callable[[], Iterable[Chunk]]
 
 
 class NewtonStep(NamedTuple):
@@ -135,11 +133,12 @@ class SecondOrder(Scheme):
             ShapeError, DtypeError, NonFiniteError: for bad features or targets.
             NumericalError: if the precision cannot be factored.
         """
-        if not isinstance(targets, Parsed):  # parsed targets come with checked features
+        if not isinstance(targets, Parsed):  # parsed targets come with a head and features checked
             head.check_features(features)
+            check_structure(head, self.structure)
             check_tasks(head)
         chunk = chunk_of(head, features, head.parse_targets(targets, len(features)))
-        return self.infer_chunks(head, lambda: [chunk], prior)
+        return self.infer_chunks(head, [chunk], prior)
 
     def check(self, head: Head, prior: Posterior) -> None:
         """Refuse a structure of the prior that the curvature's cannot be added to."""
@@ -186,19 +185,26 @@ class SecondOrder(Scheme):
         known = gaussian_prior(head, base, "a cavity")
         return cavity(curvature, shift, prior, known, f"head {head.site!r}")
 
-    def infer_chunks(self, head: Head, source: Source, prior: Posterior) -> GaussianFamily:
-        """As `infer`, of examples that come in chunks, at the weights of this moment."""
-        check_structure(head, self.structure)
-        point = head.point().detach()
-        first = next(iter(source()))
+    def infer_chunks(self, head: Head, chunks: Iterable[Chunk], prior: Posterior) -> GaussianFamily:
+        """As `infer`, of examples that come in chunks, at the weights of this moment.
+
+        Args:
+            head: the head.
+            chunks: of examples; gone through more than once.
+            prior: as for `infer`.
+        """
+        first = next(iter(chunks))
+        if not first.linear:
+            check_structure(head, self.structure)
         prior = gaussian_prior(head, prior, "a second-order scheme").to(
             first.design.device, first.design.dtype
         )
-        posterior = self.fit(head, source, prior, point.to(first.design.dtype))
+        point = head.point().detach().to(first.design.dtype)
+        posterior = self.fit(head, chunks, prior, point)
         return posterior.replace(outputs_per_task=head.outputs_per_task)
 
     def fit(
-        self, head: Head, source: Source, prior: GaussianFamily, point: Tensor
+        self, head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, point: Tensor
     ) -> GaussianFamily:
         """The posterior, starting from `point`, [tasks, P]."""
         raise NotImplementedError
@@ -221,10 +227,18 @@ class _Chunked(Examples):
         start: Posterior | None = None,
         generator: torch.Generator | None = None,
     ) -> GaussianFamily:
-        def source() -> Iterable[Chunk]:
-            return (chunk_of(self.head, h, targets) for h, targets in self.chunks())
+        return self._scheme.infer_chunks(self.head, _Again(self), prior)
 
-        return self._scheme.infer_chunks(self.head, source, prior)
+
+class _Again(Iterable[Chunk]):
+    """Kept examples in chunks, made anew each time that they are gone through."""
+
+    def __init__(self, kept: _Chunked) -> None:
+        self._kept = kept
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for features, targets in self._kept.chunks():
+            yield chunk_of(self._kept.head, features, targets)
 
 
 def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Refresh", "Scheme", "check_refresh", "gaussian_prior"]
+__all__ = ["Refresh", "Scheme", "check_refresh"]
 
 #: When a posterior is inferred anew: every step, every so many steps, or once per epoch.
 Refresh: TypeAlias = Literal["step", "epoch"] | int
@@ -132,24 +132,3 @@ def check_refresh(refresh: Refresh) -> Refresh:
             f'refresh must be "step", "epoch" or a number of steps of at least 1, not {refresh!r}'
         )
     return refresh
-
-
-def gaussian_prior(head: Head, prior: Posterior, who: str) -> GaussianFamily:
-    """The prior, if it is a Gaussian over the head's weights.
-
-    Args:
-        head: the head.
-        prior: any.
-        who: asks for that, for the message.
-
-    Raises:
-        DtypeError: if it is not Gaussian.
-        ShapeError: if it is over the weights of another head.
-    """
-    if not isinstance(prior, GaussianFamily):
-        raise DtypeError(
-            f"head {head.site!r}: {who} needs a Gaussian prior, not {type(prior).__name__}; choose "
-            "another scheme from bayesagg_pyro.inference"
-        )
-    head.check_weights(prior, "prior")
-    return prior

@@ -190,19 +190,17 @@ class Examples(Statistics):
             NonFiniteError: if features overflow the dtype to keep them in, unless validation is
                 deferred, which asks `holds` before.
         """
-        if not validity.now and targets.weight is None:
-            one = torch.ones(targets.values.shape, dtype=features.dtype, device=features.device)
-            targets = targets._replace(weight=one)
-        features, (values, mask, weight) = validity.keep_examples(
-            features, targets, self.head.filler
-        )
-        if validity.now and (fits := self.holds(features)) is not None and not fits:
+        if not validity.now:
+            if targets.weight is None:
+                one = torch.ones(targets.values.shape, dtype=features.dtype, device=features.device)
+                targets = targets._replace(weight=one)
+            features, targets = validity.keep_examples(features, targets, self.head.filler)
+        elif (fits := self.holds(features)) is not None and not fits:
             raise NonFiniteError(
                 f"head {self.head.site!r}: features of up to {features.abs().max():.3g} overflow "
                 f"{self._keep.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"
             )
-        batch: dict[str, Tensor | None] = {"features": features}
-        batch |= {"values": values, "mask": mask, "weight": weight}
+        batch = {"features": features, **targets._asdict()}
         count = len(features)
         for name, rows in batch.items():
             if rows is None and name in self._arrays:

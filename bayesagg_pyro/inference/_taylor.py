@@ -5,14 +5,15 @@ Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._expansion import value
+from bayesagg_pyro.inference._expansion import Chunk, value
 from bayesagg_pyro.inference._newton import (
     SecondOrder,
-    Source,
     newton_step,
     with_info,
 )
@@ -30,10 +31,10 @@ class TaylorGGN(SecondOrder):
     """
 
     def fit(
-        self, head: Head, source: Source, prior: GaussianFamily, point: Tensor
+        self, head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, point: Tensor
     ) -> GaussianFamily:
         """One expansion at the point, one Newton step."""
-        at = self.expand(head, source(), point)
+        at = self.expand(head, chunks, point)
         newton = newton_step(head, prior, point, at)
         step = newton.step
         mean = point + step
@@ -42,7 +43,7 @@ class TaylorGGN(SecondOrder):
         # a difference that costs the ratio no more than a rounding error.
         tension = newton.decrement.square() - (at.curvature.matvec(step) * step).sum(-1)
         rise = (newton.pull * step).sum(-1) + 0.5 * tension
-        actual = at.value - value(head, source(), mean) - rise
+        actual = at.value - value(head, chunks, mean) - rise
         # At the optimum both decreases are rounding errors: nothing overshot.
         noise = torch.finfo(mean.dtype).eps * newton.value.abs().clamp(min=1) * 64
         ratio = torch.where(predicted > noise, actual / predicted, 1.0)

@@ -110,7 +110,7 @@ def approximate(joint: Joint, start: Posterior | None) -> Gaussian:
     with torch.no_grad():
         chunk = chunk_of(head, joint.features, joint.targets)
         scheme = Laplace(tolerance=_TOLERANCE, max_steps=_STEPS)
-        return scheme.fit(head, lambda: [chunk], joint.prior.to_gaussian(), point).to_gaussian()
+        return scheme.fit(head, [chunk], joint.prior.to_gaussian(), point).to_gaussian()
 
 
 def approximate_diagonally(joint: Joint, start: Posterior | None) -> DiagonalGaussian:
@@ -130,6 +130,6 @@ def approximate_diagonally(joint: Joint, start: Posterior | None) -> DiagonalGau
     with torch.no_grad():
         chunk = chunk_of(joint.head, joint.features, joint.targets)
         scheme = Laplace("diag", tolerance=_TOLERANCE, max_steps=_STEPS)
-        found = scheme.fit(joint.head, lambda: [chunk], prior, point)
+        found = scheme.fit(joint.head, [chunk], prior, point)
     assert isinstance(found, DiagonalGaussian)
     return found
