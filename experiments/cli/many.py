@@ -20,6 +20,7 @@ from experiments.files import prepare_folder, strict
 from experiments.report.render import markdown, terminal
 from experiments.report.runs import comparison
 from experiments.runner import (
+    Dask,
     Ending,
     Job,
     Local,
@@ -230,8 +231,10 @@ def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEng
     name, threads = given["engine"], todo[0].run.settings.threads
     if name == "local":
         return lambda parallel: Local(parallel, threads)
-    if name not in _CLUSTERS:
-        raise SettingsError(f"engine = {name!r} is unknown: give local, slurm or submitit-local")
+    if name != "dask" and name not in _CLUSTERS:
+        raise SettingsError(
+            f"engine = {name!r} is unknown: give local, slurm, submitit-local or dask"
+        )
     own = {
         key: given[key]
         for key in ("partition", "account", "time_limit", "gpus", "memory")
@@ -242,6 +245,8 @@ def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEng
         for key, values in pairs(given["queue"] or []).items()
     }
     queue = Queue(**own, more=more)
+    if name == "dask":
+        return lambda parallel: Dask(parallel, threads, queue)
     return lambda parallel: Submitit(
         out.resolve() / "submitit", parallel, _CLUSTERS[name], threads, queue
     )

@@ -90,7 +90,7 @@ def of_benchmark(place: str, *, several: bool) -> list[inspect.Parameter]:
 
 def of_queue() -> list[inspect.Parameter]:
     """Options of a cluster's queue, and any other of its parameters as ``NAME=VALUE``."""
-    fields = Source("experiments.runner.engines:Queue").fields()
+    fields = Source("experiments.runner.queues:Queue").fields()
     return [_of_field(field, WHERE, False) for field in fields if field.name != "more"] + [
         _option(
             "queue",
@@ -252,10 +252,10 @@ _SCHEDULED: Final = (
         "engine",
         str,
         ["--engine"],
-        "Processes on this machine, or jobs of a Slurm cluster through submitit (submitit-local: "
-        "the same, tried on this machine).",
+        "Processes on this machine, jobs of a Slurm cluster through submitit (submitit-local: the "
+        "same, tried on this machine), or workers of a Dask cluster.",
         WHERE,
-        metavar="local|slurm|submitit-local",
+        metavar="local|slurm|submitit-local|dask",
         default="local",
     ),
     _MINUTES,

@@ -6,7 +6,7 @@ A run itself is :class:`experiments.run.Run`, trained by :class:`experiments.tra
 from __future__ import annotations
 
 from experiments.runner.benchmarks import BENCHMARKS
-from experiments.runner.engines import Engine, Handle, Local, Queue, Submitit
+from experiments.runner.engines import Engine, Handle, Local
 from experiments.runner.estimate import Cost, estimate
 from experiments.runner.execute import execute
 from experiments.runner.grids import grids
@@ -21,6 +21,7 @@ from experiments.runner.plan import (
     fingerprint,
     plan,
 )
+from experiments.runner.queues import Dask, Queue, Submitit
 from experiments.runner.store import Place, State, records
 from experiments.runner.worker import Ending, Outcome, work
 
@@ -28,6 +29,7 @@ __all__ = [
     "BENCHMARKS",
     "SPLIT",
     "Cost",
+    "Dask",
     "Ending",
     "Engine",
     "Handle",

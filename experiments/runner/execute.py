@@ -63,7 +63,7 @@ def execute(
         died = _round(engine, batch, outcomes, report, deadline)
         # Only jobs in progress can be to blame.
         begun = [job for job in died if Place(job.folder).status().get("time", 0.0) >= began]
-        blamed = died if engine.isolated else begun or died
+        blamed = begun or died
         todo = [job for job in died if job not in blamed]
         for job in blamed:
             got_on = Place(job.folder).epochs() > before[job]

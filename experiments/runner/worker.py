@@ -44,6 +44,7 @@ class Ending(Enum):
     ELSEWHERE = "at work elsewhere"
     INTERRUPTED = "interrupted"
     STOPPED = "out of time"
+    PAUSED = "at its time limit"
 
 
 _LEAST: Final = 15.0
@@ -57,7 +58,12 @@ class Outcome(NamedTuple):
     message: str = ""
 
 
-def work(job: Job, threads: int | None = None, deadline: float | None = None) -> Outcome:
+def work(
+    job: Job,
+    threads: int | None = None,
+    deadline: float | None = None,
+    limit: float | None = None,
+) -> Outcome:
     """Bring one job to its end, or to the end of the last epoch before the deadline.
 
     What is done is left alone; what was begun goes on from its checkpoint; another process's work
@@ -68,6 +74,7 @@ def work(job: Job, threads: int | None = None, deadline: float | None = None) ->
         job: What to do.
         threads: CPU threads where the settings leave them open.
         deadline: In seconds, as ``time.time`` counts them; None for none.
+        limit: Seconds after which the job pauses, at the end of an epoch; None for none.
     """
     place = Place(job.folder)
     if deadline is not None and deadline - time.time() < _LEAST:
@@ -82,19 +89,24 @@ def work(job: Job, threads: int | None = None, deadline: float | None = None) ->
             place.forgive()
             place.say(state="preparing", epoch=0, epochs=job.run.settings.epochs)
             with place.log.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
-                return _train(job, place, threads, deadline)
+                return _train(job, place, threads, deadline, limit)
     except (ExperimentError, OSError) as error:  # the folder's own, so it cannot be noted there
         return Outcome(Ending.FAILED, f"{type(error).__name__}: {error}")
 
 
-def _train(job: Job, place: Place, threads: int | None, deadline: float | None) -> Outcome:
+def _train(
+    job: Job, place: Place, threads: int | None, deadline: float | None, limit: float | None
+) -> Outcome:
     run = job.run
+    pause = None if limit is None else time.time() + limit
+    ends = min((moment for moment in (deadline, pause) if moment is not None), default=None)
     if run.settings.threads is None:
         run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, threads=threads))
     try:
-        _trainer(run, place, job, deadline).train()
+        _trainer(run, place, job, ends).train()
     except OutOfTime as stopped:
-        return Outcome(Ending.STOPPED, f"{stopped.epochs_done} of {stopped.epochs} epochs")
+        ending = Ending.STOPPED if ends == deadline else Ending.PAUSED
+        return Outcome(ending, f"{stopped.epochs_done} of {stopped.epochs} epochs")
     except (RunInterrupted, KeyboardInterrupt):
         return Outcome(Ending.INTERRUPTED)
     except Exception as error:
@@ -104,9 +116,9 @@ def _train(job: Job, place: Place, threads: int | None, deadline: float | None) 
     return Outcome(Ending.DONE)
 
 
-def _trainer(run: Run, place: Place, job: Job, deadline: float | None) -> Trainer:
+def _trainer(run: Run, place: Place, job: Job, ends: float | None) -> Trainer:
     """A trainer that goes on from the checkpoint, or begins where that cannot be read."""
-    minutes = None if deadline is None else max(deadline - time.time(), _LEAST) / 60
+    minutes = None if ends is None else max(ends - time.time(), 1e-3) / 60
     make = partial(
         Trainer,
         run,

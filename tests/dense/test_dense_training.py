@@ -17,10 +17,10 @@ from experiments.dense.release import write
 from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.dense.scenes import Scenes
 from experiments.errors import SettingsError
+from experiments.figures import weights
 from experiments.report.runs import single
 from experiments.run import Run
 from experiments.training import Trainer
-from experiments.weight_figure import weights
 
 SMALL = Scenes(images=16, height=16, image_width=16, width=4, levels=2)
 

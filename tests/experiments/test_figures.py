@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,12 +13,12 @@ from matplotlib.figure import Figure
 
 from experiments import figures
 from experiments.errors import OutputError
+from experiments.figures import typeset, weights
 from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.report.table import Cell
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
-from experiments.weight_figure import typeset, weights
 from tests.experiments.toy import Toy
 
 
@@ -40,7 +39,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_every_figure_is_drawn(records: list[dict[str, Any]], tmp_path: Path) -> None:
     written = figures.draw(records, tmp_path)
     names = {path.name for path in written}
-    assert names == {"delta_m.png", "errors.png", "weights_bayesagg.png"}
+    assert names == {"errors.png", "weights_bayesagg.png"}
     for path in written:
         assert path.read_bytes().startswith(b"\x89PNG")
         assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
@@ -57,14 +56,11 @@ def test_curves_hold_the_history(records: list[dict[str, Any]]) -> None:
     assert all(axes.get_yscale() == "log" for axes in panels[1:4])
 
 
-@pytest.mark.parametrize("draw", [figures.delta_m, figures.errors])
-def test_legends_of_many_runs_fit(
-    draw: Callable[[list[dict[str, Any]]], Figure], records: list[dict[str, Any]]
-) -> None:
+def test_legends_of_many_runs_fit(records: list[dict[str, Any]]) -> None:
     """Nothing is cut off at the figure's edge."""
     many = [records[-1] | {"title": f"Aligned-MTL-UB {n}"} for n in range(5)]
     with matplotlib.rc_context(cast(Any, figures.STYLE)):
-        figure = draw(many)
+        figure = figures.errors(many)
         FigureCanvasAgg(figure).draw()
     (legend,) = figure.legends
     assert len(legend.get_texts()) >= 7

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
-from experiments.figures import write_figure
+from experiments.figures import weights, write_figure
+from experiments.report.figures import calibration
 from experiments.report.illustration import flow, update_directions
 from experiments.studies import approximations, heads, missing, priors
 
@@ -47,11 +48,13 @@ def test_drawn_by_the_code(draw: Callable[[], Figure], tmp_path: Path) -> None:
 
 
 def kept(name: str) -> Any:
-    """Settings and tables of the study behind a figure, which lie beside it."""
+    """The numbers behind a figure, which lie beside it."""
     return json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-STUDIES: dict[str, Callable[[Any], Figure]] = {
+FROM_NUMBERS: dict[str, Callable[[Any], Figure]] = {
+    "report_calibration_digits_digit": calibration,
+    "report_weights_digits_bayesagg": weights,
     "study-approximations": lambda found: approximations.figure(found["tables"]["digits-1079"]),
     "study-heads": lambda found: heads.figure(found["tables"]["heads"]),
     "study-missing": lambda found: missing.figure(
@@ -61,10 +64,10 @@ STUDIES: dict[str, Callable[[Any], Figure]] = {
 }
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_drawn_from_what_the_study_found(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FROM_NUMBERS)
+def test_drawn_from_the_numbers_beside_it(name: str, tmp_path: Path) -> None:
     drawn = pixels(
-        write_figure(lambda: STUDIES[name](kept(name)), tmp_path / "figure", formats=("png",))
+        write_figure(lambda: FROM_NUMBERS[name](kept(name)), tmp_path / "figure", formats=("png",))
     )
     shown = pixels(DOCS / "figures" / f"{name}.png")
     assert shown.shape == drawn.shape

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from bayesagg_pyro.diagnostics._report.page import Section, write_page
 from experiments import escaping, figures
+from experiments.figures import typeset
 from experiments.files import write_json
 from experiments.report.figures import draw
 from experiments.report.render import latex, markdown, terminal
 from experiments.report.runs import comparison
 from experiments.report.table import Cell, Column, Row, Table
 from experiments.studies.study import Table as StudyTable
-from experiments.weight_figure import typeset
 from tests.report.records import qm9, record
 
 HOSTILE = (
@@ -112,7 +112,7 @@ def test_figures_and_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         }
         made.append(entry)
     paths = figures.draw(made, tmp_path / "figures")
-    assert len(paths) == len(set(paths)) == 5
+    assert len(paths) == len(set(paths)) == 4
     assert {path.parent for path in paths} == {tmp_path / "figures"}
     assert [p.name for p in tmp_path.iterdir()] == ["figures"]
     made[0]["method"] = {**made[0]["method"], "name": "../../../evil"}

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.report.calibration_figure import calibrated_tasks, calibration
 from experiments.report.collect import setups
-from experiments.report.figures import draw
+from experiments.report.figures import calibration, draw, trust
 from experiments.report.illustration import problem
 from tests.report.records import record
 
@@ -47,8 +46,9 @@ def test_calibration_names_ours_and_the_best_of_the_others(tmp_path: Path) -> No
         record("bayesagg", 0, DIGITS, benchmark="digits", figures=figures(0.09, 0.5)),
     ]
     (setup,) = setups(found)
-    assert calibrated_tasks(setup) == ["digit"]
-    (axes,) = calibration(setup, "digit").axes
+    ((task, points),) = trust(setup).items()
+    assert points["LS"] == {"ours": False, "ECE": (0.01, None), "Brier": (0.2, None)}
+    (axes,) = calibration({"task": task, "points": points}).axes
     assert {text.get_text() for text in axes.texts} == {"LS", "BayesAgg"}
     assert len(axes.containers) == 4
     drawn = draw(found, tmp_path)
@@ -62,5 +62,5 @@ def test_calibration_names_ours_and_the_best_of_the_others(tmp_path: Path) -> No
 
 def test_one_method_is_no_comparison() -> None:
     (setup,) = setups([record("ls", 0, DIGITS, benchmark="digits", figures=figures(0.1, 0.2))])
-    assert calibrated_tasks(setup) == []
+    assert trust(setup) == {}
     assert pytest.approx(setup.groups["ls"].score) == 100.0

@@ -1,4 +1,4 @@
-"""The engine for clusters: submitit's queue on this machine, and what Slurm would be told."""
+"""Engines for clusters: submitit's queue and Dask's on this machine, and what Slurm is told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from experiments.errors import SettingsError
 from experiments.runner import (
+    Dask,
     Ending,
     Job,
     Outcome,
@@ -171,3 +173,56 @@ def test_the_estimate_is_a_job_of_the_queue(tmp_path: Path) -> None:
     cost = queue.call(estimate, [one], 1, 1)
     assert cost.seconds[one] > 0
     assert not one.folder.exists()  # it only tries
+
+
+@pytest.mark.slow
+def test_a_worker_of_dask(tmp_path: Path) -> None:
+    """One job at a time; each pauses at the time limit, and one that dies is tried again."""
+    pytest.importorskip("distributed")
+    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["kill", ""])]
+    processes: set[int] = set()
+    most = 0
+
+    def made(parallel: int) -> Dask:
+        found = Dask(parallel, threads=1)
+        found._limit = 0.01  # an epoch at a time
+        return found
+
+    def tick(outcomes: Any) -> None:
+        nonlocal most
+        said = [Place(one.folder).status() for one in jobs if one not in outcomes]
+        processes.update(status["pid"] for status in said if status)
+        most = max(most, sum(status.get("state") == "training" for status in said))
+
+    outcomes = execute(jobs, made, 1, tick)
+    endings = [outcomes[one].ending for one in jobs]
+    assert endings == [Ending.FAILED, Ending.DONE], outcomes
+    assert "died twice" in outcomes[jobs[0]].message
+    assert most <= 1
+    assert os.getpid() not in processes
+    whole = job(tmp_path / "whole")
+    assert work(whole).ending is Ending.DONE
+    histories = [without_times(Place(x.folder).load()["history"]) for x in (jobs[1], whole)]
+    assert histories[0] == histories[1]
+
+
+def test_a_job_pauses_at_its_limit(tmp_path: Path) -> None:
+    one = job(tmp_path / "a", epochs=3)
+    assert work(one, limit=0.01) == Outcome(Ending.PAUSED, "1 of 3 epochs")
+    assert work(one, deadline=time.time() + 60, limit=0.01).ending is Ending.PAUSED
+    assert work(one, deadline=time.time() + 60, limit=60).ending is Ending.DONE
+
+
+def test_what_dask_is_not_asked_for() -> None:
+    dask = pytest.importorskip("dask")
+    with pytest.raises(SettingsError, match=r"partition = 'gpu' .* leave it out: a Dask cluster"):
+        Dask(1, queue=Queue(partition="gpu"))
+    nowhere = {
+        "scheduler-address": "tcp://127.0.0.1:1",
+        "distributed.comm.timeouts.connect": "0.1s",
+    }
+    with (
+        dask.config.set(nowhere),
+        pytest.raises(SettingsError, match="unset DASK_SCHEDULER_ADDRESS"),
+    ):
+        Dask(1)
