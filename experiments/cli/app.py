@@ -59,7 +59,13 @@ python -m experiments run qm9 --preset small --method ls rlw uw imtl-g bayesagg 
 Every combination of values, and a benchmark of your own:
 python -m experiments run package.module:Class --power 0.3 0.5 --pretrain 2 5
 """,
-    "sweep": "python -m experiments sweep cifar-mtl --method bayesagg --out results/sweep",
+    "sweep": """
+The values that the paper searched:
+python -m experiments sweep cifar-mtl --method bayesagg --out results/sweep
+
+Thirty trials that Optuna chooses:
+python -m experiments sweep digits --method bayesagg ls --lr 1e-4..1e-2 --search 30
+""",
     "compare": """
 The small study on two cores, in pieces of half an hour; repeat it until all is done:
 python -m experiments compare qm9-small --jobs 2 --minutes 30
@@ -80,6 +86,8 @@ _ABOUT: Final[Mapping[str, str]] = {
     was interrupted goes on, one that fails is recorded with its error while the others go on. The
     exit status is 0 when all are done, 1 when some failed, 3 when minutes are over.""",
     "sweep": """Train every combination of the values given, or of those that the paper searched.
+
+    With --search some of them, chosen by Optuna from what came out before.
 
     The report picks, for each method, the configuration that is best on validation. Runs are kept
     as by the command run, in the same store.""",
@@ -149,13 +157,14 @@ def _single(name: str) -> Any:
 def _many(name: str, kind: str) -> Any:
     """Many runs of a benchmark, or a sweep."""
     place = registry.place(name)
-    own = [*_presets(name, options.RUNS), *options.of_queue()]
+    sweep = kind == "sweep"
+    own = [*_presets(name, options.RUNS), *([options.SEARCH] if sweep else []), *options.of_queue()]
     fields = _apart(options.of_benchmark(place, several=True), own)
 
     def body(given: dict[str, Any]) -> None:
         from experiments.cli.many import run
 
-        run(name, given, [field.name for field in fields], searched=kind == "sweep")
+        run(name, given, [field.name for field in fields], sweep=sweep)
 
     about = f"{Source(place).about}\n\n{_ABOUT[kind]}"
     return _made(name, options.command([*own, *fields], body), about, _EXAMPLES[kind])

@@ -28,6 +28,7 @@ from experiments.runner import (
     Place,
     Queue,
     Request,
+    Study,
     Submitit,
     Watcher,
     choose,
@@ -41,7 +42,7 @@ from experiments.runner import (
     summary,
 )
 from experiments.runner.engines import MakeEngine
-from experiments.runner.values import pairs
+from experiments.runner.values import ends, pairs
 from experiments.settings import require, resolve_device
 from experiments.training import RESULTS
 
@@ -50,19 +51,22 @@ __all__ = ["compare", "demonstrate", "run"]
 STOPPED = 3
 """Exit status when runs are left: give the same command again."""
 
+_LEFT = {Ending.STOPPED, Ending.ELSEWHERE, Ending.INTERRUPTED}
 _CLUSTERS = {"slurm": "slurm", "submitit-local": "local"}
 
 
-def run(
-    benchmark: str, given: Mapping[str, Any], names: Collection[str], *, searched: bool
-) -> None:
+def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, sweep: bool) -> None:
     """Every combination of what was given; of a sweep, also of what the paper searched."""
     with friendly(given["debug"]) as console:
         out: Path = given["out"] or Path("results/store")
-        methods = choose(given["method"] or ("bayesagg" if searched else "all"))
+        methods = choose(given["method"] or ("bayesagg" if sweep else "all"))
         values = given_values(given, names)
-        axes: dict[str, Sequence[Any]] = {k: v for k, v in values.items() if len(v) > 1}
-        if searched:
+        trials = given.get("search")
+        require(trials is None or trials >= 1, "search", trials, "give at least 1 trial")
+        axes: dict[str, Sequence[Any]] = {
+            k: v for k, v in values.items() if len(v) > 1 or (trials and ends(v[0]) is not None)
+        }
+        if sweep:
             told = {name.rpartition(".")[2] for name in values}
             paper = grids(benchmark, methods)
             axes |= {k: v for k, v in paper.items() if k.rpartition(".")[2] not in told}
@@ -71,17 +75,53 @@ def run(
             methods,
             _seeds(given["seeds"]) or (0,),
             given["preset"] or presets.PAPER,
-            {name: several[0] for name, several in values.items() if len(several) == 1},
+            {name: several[0] for name, several in values.items() if name not in axes},
             axes,
         )
-        todo = plan(request, out.resolve(), given["record"], given["log"] or ())
-        outcomes = _conduct(todo, given, out, console, tried=given["engine"] == "local")
+        if trials is None:
+            todo = plan(request, out.resolve(), given["record"], given["log"] or ())
+            outcomes = _conduct(todo, given, out, console, tried=given["engine"] == "local")
+        else:
+            outcomes = _search(request, trials, given, out, console)
         if outcomes:
             console.print(f"{summary(outcomes)}; store: {out}", soft_wrap=True, highlight=False)
             console.print(
                 f"next: python -m experiments report {out}", soft_wrap=True, highlight=False
             )
         _leave(outcomes, console)
+
+
+def _search(
+    request: Request, total: int, given: Mapping[str, Any], out: Path, console: Console
+) -> Mapping[Job, Outcome]:
+    """So many trials of each method, as many side by side as there are jobs for their seeds."""
+
+    def tell(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    outcomes: dict[Job, Outcome] = {}
+    began, minutes = time.time(), given["minutes"]
+    side_by_side = max(1, given["jobs"] // len(request.seeds))
+    log = given["log"] or ()
+    studies = [Study(one, out.resolve(), given["record"], log) for one in request.alone()]
+    if given["plan"]:
+        for study in studies:
+            tell(study.plan(total))
+        return {}
+    for study in studies:
+        while trials := study.next(side_by_side, total):
+            for trial in trials:
+                tell(f"{study.method}, trial {trial.number + 1} of {total}: {trial}")
+            left = None if minutes is None else max(minutes - (time.time() - began) / 60, 1e-3)
+            todo = [job for trial in trials for job in trial.jobs]
+            found = _conduct(todo, {**given, "minutes": left}, out, console)
+            outcomes |= found
+            for trial in trials:
+                study.tell(trial, found)
+            if {ending for ending, _ in found.values()} & _LEFT:
+                return outcomes
+        tell(study.best())
+    return outcomes
 
 
 def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None:
@@ -221,7 +261,7 @@ def _leave(outcomes: Mapping[Job, Outcome], console: Console) -> None:
         raise typer.Exit(130)
     if Ending.FAILED in endings:
         raise typer.Exit(1)
-    left = endings.count(Ending.STOPPED) + endings.count(Ending.ELSEWHERE)
+    left = sum(ending in _LEFT for ending in endings)
     if left:
         console.print(f"{left} runs are left: give the same command again")
         raise typer.Exit(STOPPED)

@@ -11,7 +11,7 @@ import typer
 
 from experiments.cli.fields import Field, Source
 
-__all__ = ["COMPARE", "RUNS", "SINGLE", "command", "of_benchmark", "of_queue", "preset"]
+__all__ = ["COMPARE", "RUNS", "SEARCH", "SINGLE", "command", "of_benchmark", "of_queue", "preset"]
 
 WHAT: Final = "What to train"
 DATA: Final = "Data and network"
@@ -51,9 +51,11 @@ def _of_field(field: Field, panel: str, several: bool) -> inspect.Parameter:
             field.name, bool | None, flags, field.help, panel, show_default=field.default
         )
     settings: dict[str, Any] = {"metavar": "|".join(field.choices)} if field.choices else {}
+    if several and field.kind is not str:  # read later: it may be a range
+        settings["metavar"] = {int: "INTEGER", float: "FLOAT"}[field.kind]
     return _option(
         field.name,
-        list[field.kind] if several else field.kind,  # type: ignore[name-defined]
+        list[str] if several else field.kind,
         _FLAGS.get(field.name, (f"--{dashed}",)),
         field.help,
         panel,
@@ -280,6 +282,18 @@ RUNS: Final[Sequence[inspect.Parameter]] = (
     *_SCHEDULED,
 )
 """Of many runs."""
+
+SEARCH: Final = _option(
+    "search",
+    int,
+    ["--search"],
+    "In place of all combinations so many trials of each method, chosen by Optuna (extra optuna). "
+    "A number may then be a range, such as --lr 1e-4..1e-2. The same command goes on.",
+    WHAT,
+    metavar="TRIALS",
+    show_default="all combinations",
+)
+"""Of a sweep."""
 
 COMPARE: Final[Sequence[inspect.Parameter]] = (
     _option(

@@ -22,6 +22,7 @@ from experiments.runner.plan import (
     plan,
 )
 from experiments.runner.queues import Dask, Queue, Submitit
+from experiments.runner.search import Study
 from experiments.runner.store import Place, State, records
 from experiments.runner.worker import Ending, Outcome, work
 
@@ -40,6 +41,7 @@ __all__ = [
     "Queue",
     "Request",
     "State",
+    "Study",
     "Submitit",
     "Watcher",
     "choose",

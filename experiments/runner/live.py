@@ -16,6 +16,7 @@ from experiments.run import Run
 from experiments.runner.estimate import Cost
 from experiments.runner.plan import Job, configurations
 from experiments.runner.store import Place, State
+from experiments.runner.values import shown
 from experiments.runner.worker import Ending, Outcome
 
 __all__ = ["Watcher", "duration", "plan_table", "summary"]
@@ -51,7 +52,7 @@ def plan_table(jobs: Sequence[Job], cost: Cost | None) -> Table:
         told = [_from(first[method], own) for method, own in zip(methods, options, strict=True)]
         labels = [": ".join(filter(None, pair)) for pair in zip(labels, told, strict=True)]
     else:
-        words |= {name: [_shown(own.get(name, "")) for own in options] for name in varied}
+        words |= {name: [shown(own.get(name, "")) for own in options] for name in varied}
     rows = []
     for place, (group, label) in enumerate(zip(groups, labels, strict=True)):
         states = Counter(Place(job.folder).state() for job in group)
@@ -98,14 +99,8 @@ def _varied(methods: Sequence[str], options: Sequence[Mapping[str, Any]]) -> lis
 def _from(first: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """What differs from another configuration, as words."""
     return ", ".join(
-        f"{name} {_shown(value)}" for name, value in own.items() if first.get(name, value) != value
+        f"{name} {shown(value)}" for name, value in own.items() if first.get(name, value) != value
     )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def summary(outcomes: Mapping[Job, Outcome]) -> str:

@@ -114,20 +114,15 @@ class Request:
         seed: int,
         given: Mapping[str, Any],
     ) -> Run:
-        of_kind = _names(kind)
-        options: dict[str, Any] = {SPLIT: seed} if SPLIT in of_kind else {}
+        options: dict[str, Any] = {SPLIT: seed} if SPLIT in _names(kind) else {}
         settings: dict[str, Any] = {}
         own: dict[str, Any] = {}
+        parts = {kind: options, Settings: settings, methods.find(method).options_type: own}
         for name, value in {**preset.changes, **given}.items():
-            owner, dot, option = name.rpartition(".")
-            if dot and owner != method:
-                continue
-            if not dot and option in of_kind:
-                options[option] = values.read(kind, option, value)
-            elif option in _SETTINGS and not (dot and _takes(method, option)):
-                settings[option] = values.read(Settings, option, value)
-            elif dot or self._concerns(option, kind, method):
-                own[option] = values.read(methods.find(method).options_type, option, value)
+            owner = self.owner(name, method)
+            if owner is not None:
+                option = name.rpartition(".")[2]
+                parts[owner][option] = values.read(owner, option, value)
         benchmark = kind(**options)
         usual = {**kind.method_options.get(method, {}), **preset.methods.get(method, {})}
         chosen = methods.options(method, own, {method: usual})
@@ -139,6 +134,41 @@ class Request:
             chosen,
             dataclasses.replace(kind.default_settings, **{**settings, "seed": seed}),
         )
+
+    def owner(self, name: str, method: str) -> type[Any] | None:
+        """The class whose field an option is in a run of a method; None where it is another's."""
+        kind = registry.find(self.benchmark)
+        wanted, dot, option = name.rpartition(".")
+        if dot and wanted != method:
+            return None
+        if not dot and option in _names(kind):
+            return kind
+        if option in _SETTINGS and not (dot and _takes(method, option)):
+            return Settings
+        own = dot or self._concerns(option, kind, method)
+        return methods.find(method).options_type if own else None
+
+    def alone(self) -> list[Request]:
+        """A request for each method, with what concerns it.
+
+        Raises:
+            SettingsError: An option concerns none.
+        """
+        kind = registry.find(self.benchmark)
+        self._require_known(kind)
+
+        def own(given: Mapping[str, Any], method: str) -> dict[str, Any]:
+            return {k: v for k, v in given.items() if self._concerns(k, kind, method)}
+
+        return [
+            dataclasses.replace(
+                self,
+                methods=[name],
+                changes=own(self.changes, name.partition("@")[0]),
+                axes=own(self.axes, name.partition("@")[0]),
+            )
+            for name in self.methods
+        ]
 
     def _concerns(self, name: str, kind: type[Benchmark], method: str) -> bool:
         # Of one method alone anything may be an option that the method itself has to look at.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 from experiments.errors import SettingsError
 from experiments.reading import json_text
 
-__all__ = ["pairs", "read"]
+__all__ = ["ends", "pairs", "read", "shown", "whole"]
 
 
 def pairs(texts: Iterable[str]) -> dict[str, list[str]]:
@@ -53,7 +54,38 @@ def read(kind: type[Any], name: str, value: Any) -> Any:
     if str in choices:
         return value
     wanted = " or ".join(_NAMES.get(choice, str(choice)) for choice in choices)
+    if ends(value) is not None:
+        wanted += ", or search the range with sweep --search"
     raise SettingsError(f"{name} = {value!r} cannot be read: give {wanted}")
+
+
+def ends(value: Any) -> tuple[float, float] | None:
+    """Both ends of a range of numbers, ``"1e-4..1e-2"``; None for anything else."""
+    low, sign, high = value.partition("..") if isinstance(value, str) else ("", "", "")
+    try:
+        found = (float(low), float(high)) if sign else None
+    except ValueError:
+        return None
+    return found if found is not None and all(map(math.isfinite, found)) else None
+
+
+def whole(kind: type[Any], name: str) -> bool:
+    """Whether a field takes whole numbers and no others.
+
+    Raises:
+        SettingsError: It takes no numbers.
+    """
+    choices = _alternatives(typing.get_type_hints(kind).get(name, float))
+    if not {int, float} & {*choices}:
+        raise SettingsError(f"{name} is no number and has no range: give its values")
+    return float not in choices
+
+
+def shown(value: Any) -> str:
+    """For people."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {shown(part)}" for name, part in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _UNREAD: Any = object()
