@@ -1,20 +1,21 @@
 # Everything starts here: each target makes the virtual environment first if it is missing.
 #   make demo    train five methods on real molecules; tables, figures, report under results/
 #   make test    format, lint, types, then the whole test suite (one process per core)
+#   make docs    the documentation site, every notebook run, under docs/_build/ (docs-serve shows it)
 #   make bench   timings, as ratios from interleaved runs
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check bench wheel clean
+.PHONY: demo test check docs docs-serve bench wheel clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Python 3.10 or newer is needed (PYTHON=$(PYTHON)); name another with: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[experiments,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[experiments,dev,docs]"
 	@printf '#!/bin/sh\nBAYESAGG_PROGRAM=experiments exec "%s/python" -m experiments "$$@"\n' "$$(cd $(BIN) && pwd)" > $(BIN)/experiments
 	@chmod +x $(BIN)/experiments
 	@touch $@
@@ -30,6 +31,12 @@ check: $(STAMP)
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
+docs: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs docs/_build
+
+docs-serve: docs
+	$(BIN)/python -m http.server --directory docs/_build
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
@@ -37,4 +44,4 @@ wheel: $(STAMP)
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) docs/_build build dist .mypy_cache .pytest_cache .ruff_cache

@@ -35,7 +35,7 @@ class IntegratedNoise(Scheme):
     count as repetitions.
 
     A Gaussian prior, such as the base of a policy, is read in units of the noise: N(m_p, τ² S_p).
-    Together with it τ² has the mean `head.noise_scale`², a guess worth 2 · shape examples.
+    Together with it τ² has the mean `head.noise_scale` squared, a guess worth 2 · shape examples.
 
     Args:
         shape: a of the noise's prior, above 2, so that its variance is finite.

@@ -106,7 +106,7 @@ class BlockedGaussian(Gaussian):
 
     @property
     def variance(self) -> Tensor:
-        """Marginal variances S_pp, [tasks, P]: sums of squares over the columns of L⁻¹."""
+        """Marginal variances S_pp, [tasks, P], as sums of squares over the columns of L⁻¹."""
         size = self.upper.shape[-1]
         variance: Tensor = torch.linalg.vector_norm(self.lower_inverse, dim=-2).square()
         variance[:, :size] += torch.linalg.vector_norm(self.upper_inverse, dim=-2).square()

@@ -85,7 +85,7 @@ class Gaussian(GaussianFamily):
 
     @lasting_property
     def inverse_tril(self) -> Tensor:
-        """L⁻¹ for Λ = L Lᵀ, [tasks or 1, P, P]: S = L⁻ᵀ L⁻¹, and hᵀ S h = |L⁻¹ h|²."""
+        """L⁻¹ for Λ = L Lᵀ, [tasks or 1, P, P]; S = L⁻ᵀ L⁻¹, and hᵀ S h = |L⁻¹ h|²."""
         return linalg.inverse_tril(self.precision_tril)
 
     @lasting_property

@@ -42,16 +42,16 @@ class PredictiveDistribution(TakesTargets, TorchDistribution):
     @property
     @abstractmethod
     def epistemic_variance(self) -> Tensor:
-        """Var E[y | w], [B, tasks]: of the weights, which more data would shrink."""
+        """Var E[y | w], [B, tasks], of the weights, which more data would shrink."""
 
     @property
     @abstractmethod
     def aleatoric_variance(self) -> Tensor:
-        """E Var[y | w], [B, tasks]: of the observation itself."""
+        """E Var[y | w], [B, tasks], of the observation itself."""
 
     @property
     def variance(self) -> Tensor:
-        """Var y, [B, tasks]: the sum of its two parts."""
+        """Var y, [B, tasks], the sum of its two parts."""
         return self.epistemic_variance + self.aleatoric_variance
 
     @abstractmethod

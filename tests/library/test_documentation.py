@@ -77,13 +77,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_a_class_of_ones_own_has_little_to_give(base: type) -> None:
     given = base.__abstractmethods__
     assert 1 <= len(given) <= 3
-    page = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in given)
 
 
 def test_the_index_has_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md")
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md")
     assert [name for name in pages if f"]({name})" not in index] == []
 
 

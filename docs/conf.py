@@ -1,0 +1,55 @@
+"""The site: `make docs` builds it from these pages and from the library's docstrings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import bayesagg_pyro
+
+project = "bayesagg_pyro"
+author = copyright = "the bayesagg_pyro developers"
+version = release = bayesagg_pyro.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+root_doc = "index"
+exclude_patterns = ["_build", "jupyter_execute"]
+default_role = "code"
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_output_stderr = "remove"
+
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+html_theme = "furo"
+html_title = "bayesagg_pyro"
+
+
+def plain_text(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Docstrings are plain text: |Λ| is a determinant and [*shape] a shape, neither is markup."""
+    for index, line in enumerate(lines):
+        parts = re.split(r"(`[^`]*`)", line)
+        lines[index] = "".join(
+            part if part.startswith("`") else re.sub(r"[|*]|_(?=\W|$)", r"\\\g<0>", part)
+            for part in parts
+        )
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon's
