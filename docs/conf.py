@@ -39,17 +39,14 @@ html_theme = "furo"
 html_title = "bayesagg_pyro"
 
 
-def plain_text(
-    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
-) -> None:
+def plain_text(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text: |Λ| is a determinant and [*shape] a shape, neither is markup."""
     for index, line in enumerate(lines):
         parts = re.split(r"(`[^`]*`)", line)
-        lines[index] = "".join(
-            part if part.startswith("`") else re.sub(r"[|*]|_(?=\W|$)", r"\\\g<0>", part)
-            for part in parts
-        )
+        parts[::2] = [re.sub(r"[|*]|_(?=\W|$)", r"\\\g<0>", text) for text in parts[::2]]
+        lines[index] = "".join(parts)
 
 
 def setup(app: Any) -> None:
+    """Called by Sphinx."""
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon's
