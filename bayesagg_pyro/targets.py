@@ -73,8 +73,6 @@ class Targets(NamedTuple):
 
         What those come to may overflow, and 0 · ∞ is no number.
         """
-        if self.mask is None and self.weight is None:
-            return outputs
         factor = self.factor(outputs.dtype)
         return outputs if factor is None else torch.where(factor > 0, outputs, 0.0)
 

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import BayesAggError
 from bayesagg_pyro.posteriors import Posterior, where
 from bayesagg_pyro.targets import Targets
 
@@ -48,10 +46,8 @@ class Validity:
         """As `keep`, see `posteriors.where`."""
         return posterior
 
-    def require_finite(self, values: Sequence[Tensor], error: Callable[[], BayesAggError]) -> None:
-        """Raise what `error` makes if a value is not finite."""
-        if not all(linalg.all_finite(value.detach()) for value in values):
-            raise error()
+    def flag_unless_finite(self, values: Sequence[Tensor]) -> None:
+        """Mark the batch as bad if a value is not finite, where values cannot be looked at."""
 
     def require(self, condition: Callable[[], Tensor | None]) -> None:
         """Hold the batch to a condition that raises by itself where values can be looked at.
@@ -94,8 +90,8 @@ class Deferred(Validity):
         kept: Any = where(self.flag, posterior, otherwise)
         return kept  # type: ignore[no-any-return]
 
-    def require_finite(self, values: Sequence[Tensor], error: Callable[[], BayesAggError]) -> None:
-        """Clear the flag if a value is not finite."""
+    def flag_unless_finite(self, values: Sequence[Tensor]) -> None:
+        """Clear the flag if one is not."""
         for value in values:
             self.flag = self.flag & value.isfinite().all()
         self.note()

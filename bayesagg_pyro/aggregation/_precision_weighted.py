@@ -157,7 +157,7 @@ class PrecisionWeighted(Aggregation):
             self._single_labels.look([grad.observed])
         if self.covariance == "full":
             return self._aggregate_full(grad)
-        (weights,) = self._weights([grad], power, grad.tasks)
+        (weights,) = self._weights([grad], power, len(grad.mean))
         return _weighed(weights, grad)
 
     def aggregate_each(
@@ -205,22 +205,23 @@ class PrecisionWeighted(Aggregation):
         """
         if _off(power):
             return [grad.mean.new_full((grad.tasks, 1, 1), 1 / tasks) for grad in grads]
-        wide = self.resolution == "task" and len({grad.mean.shape[2] for grad in grads}) > 1
-        variance = torch.cat(
-            [
-                self._averaged(grad.variance, grad) * (grad.mean.shape[2] if wide else 1)
-                for grad in grads
-            ]
-        )
+        variances, widths, masked = [], [], False
+        for grad in grads:
+            variances.append(self._averaged(grad.variance, grad))
+            widths.append(grad.mean.shape[2])
+            masked = masked or grad.observed is not None
+        if self.resolution == "task" and min(widths) < max(widths):
+            variances = [each * width for each, width in zip(variances, widths, strict=True)]
+        variance = torch.cat(variances)
         seen = None
-        if any(grad.observed is not None for grad in grads):
+        if masked:
             seen = torch.cat([self._compared(grad.labelled()) for grad in grads])[..., None]
         if self.floor is not None:
             variance = raise_floor(variance, self.floor, seen)
         weights = _softmax(variance, power, seen, self.max_ratio)
         if len(variance) < tasks:
             weights = weights * (len(variance) / tasks)
-        return list(weights.split([grad.tasks for grad in grads]))
+        return list(weights.split(list(map(len, variances))))
 
     def _compared(self, observed: Tensor) -> Tensor:
         """Which tasks share one sum of weights: of each example, or of the batch, [tasks, B or 1].
@@ -328,5 +329,6 @@ def _off(power: Tensor | float) -> bool:
 
 
 def _weighed(weights: Tensor, grad: GradientDistribution) -> Aggregated:
-    weights = observed_weights(weights, grad)
+    if grad.observed is not None:
+        weights = observed_weights(weights, grad)
     return Aggregated(combine(weights, grad), weights, observed=grad.observed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from typing import TypeAlias
 
 import torch
@@ -64,17 +64,21 @@ class Batch:
     validity: Validity = CHECKED
     processes: int = 1
 
-    @cached_property
-    def _of(self) -> dict[str, Group]:
-        return {name: group for group in self.groups for name in group.targets}
+    def examples(self, name: str) -> tuple[Tensor, Targets]:
+        """What a head reads, [B, d], and its targets."""
+        for group in self.groups:
+            if name in group.targets:
+                return group.features, group.targets[name]
+        raise KeyError(name)
 
-    def features(self, name: str) -> Tensor:
-        """What a head reads, [B, d]."""
-        return self._of[name].features
-
-    def targets(self, name: str) -> Targets:
-        """Targets of a head."""
-        return self._of[name].targets[name]
+    def wide(self) -> Batch:
+        """The same with features in float32 at least, whose range moments need."""
+        groups = []
+        for group in self.groups:
+            dtype = torch.promote_types(group.features.dtype, torch.float32)
+            wide = group.features.to(dtype)
+            groups.append(group if wide is group.features else replace(group, features=wide))
+        return replace(self, groups=tuple(groups))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The same with other features."""
@@ -83,8 +87,6 @@ class Batch:
 
     def cleaned(self, heads: Mapping[str, Head]) -> Batch:
         """The batch, or harmless values where it is bad: 0 · NaN would still be NaN."""
-        if self.validity.now:
-            return self
         groups = tuple(group.cleaned(self.validity, heads) for group in self.groups)
         return replace(self, groups=groups)
 
@@ -101,10 +103,14 @@ class Batch:
 
     def reported(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Losses as users see them: NaN for tasks without a label, and for a bad batch."""
-        return {
-            name: self.validity.keep(_where_labelled(loss.detach(), self.targets(name)), math.nan)
-            for name, loss in losses.items()
-        }
+        found = {}
+        for name, loss in losses.items():
+            _, targets = self.examples(name)
+            loss = loss.detach()
+            if targets.mask is not None:
+                loss = torch.where(targets.counts() > 0, loss, math.nan)
+            found[name] = loss if self.validity.now else self.validity.keep(loss, math.nan)
+        return found
 
     def own(self, updates: Sequence[Tensor]) -> list[Tensor]:
         """This process's rows of the updates of all features, for a backbone that is averaged."""
@@ -185,13 +191,11 @@ def as_one(batch: Batch, heads: Mapping[str, Head]) -> tuple[Tensor, dict[str, T
     Raises:
         UnsupportedError: if features differ in width.
     """
-    check_widths({name: batch.features(name).shape[1] for name in heads})
+    check_widths(
+        {name: group.features.shape[1] for group in batch.groups for name in group.targets}
+    )
     one = joined(batch.groups, heads)
     return one.features, dict(one.targets)
-
-
-def _where_labelled(loss: Tensor, targets: Targets) -> Tensor:
-    return loss if targets.mask is None else torch.where(targets.counts() > 0, loss, math.nan)
 
 
 def drawn(
@@ -255,10 +259,7 @@ def show(
     with torch.no_grad():
         for batch in drawn(batches, parse):
             wanted = [
-                slot.tracker.show(
-                    batch.features(slot.name), batch.targets(slot.name), batch.validity
-                )
-                for slot in takers
+                slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers
             ]
             if not any(wanted):
                 break

@@ -146,6 +146,8 @@ class BayesAgg(Calls):
         check_settings(scale, warmup, warmup_epochs, working_memory)
         check_axis(feature_axis)
         self.heads = nn.ModuleDict(heads)
+        self._heads = dict(heads)
+        self._tasks = sum(head.tasks for head in heads.values())
         self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
         check_aggregation(self.aggregation, heads)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
@@ -216,16 +218,19 @@ class BayesAgg(Calls):
                 processes if the call is not that of the others, if another one refused its share
                 or is gone, or if nobody averages the backbone's gradients.
         """
-        scaler = active(scaler)
+        scaler = None if scaler is None else active(scaler)
         rows: list[Tensor] = []
 
         def given() -> Given:
-            several = targets is None and isinstance(features, list | tuple)
-            for pair in features if several else [(features, targets)]:
-                check_graph(check_pair(pair)[0])
+            if targets is not None or not isinstance(features, list | tuple):
+                check_graph(features)
+            else:
+                for pair in features:
+                    check_graph(check_pair(pair)[0])
             return features, targets
 
-        batch = self._next(_called("backward", collect), given, rows)
+        call = "backward" if collect else "backward(collect=False)"
+        batch = self._next(call, given, rows)
         assert batch is not None
         deliver = partial(into_backbone, rows, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
@@ -264,7 +269,7 @@ class BayesAgg(Calls):
             StateError: if a piece has other features in its second pass.
             SettingError: if there are no pieces.
         """
-        scaler = active(scaler)
+        scaler = None if scaler is None else active(scaler)
         passes, rows = Pieces(backbone), list[Tensor]()
 
         def given() -> Given:
@@ -276,9 +281,8 @@ class BayesAgg(Calls):
             passes.second(validity)
 
         with all_or_nothing([passes.undo]):
-            batch = self._next(
-                _called("backward_in_pieces", collect), given, rows, passes.parameters
-            )
+            call = "backward_in_pieces" if collect else "backward_in_pieces(collect=False)"
+            batch = self._next(call, given, rows, passes.parameters)
             assert batch is not None
             validity = batch.validity
             return self._take(batch, deliver, collect, scaler)
@@ -375,7 +379,7 @@ class BayesAgg(Calls):
             found = {}
             for name, posterior in posteriors.items():
                 slot = self._slots[name]
-                examples = [(batch.features(name), batch.targets(name)) for batch in shown]
+                examples = [batch.examples(name) for batch in shown]
                 value = calibration(slot.head, posterior, examples)
                 if value is not None:
                     found[name] = slot.calibration = value
@@ -487,7 +491,19 @@ class BayesAgg(Calls):
         # Heads and backward stay exact under autocast.
         device = batch.groups[0].features.device.type
         with torch.autocast(device, enabled=False), self._whole(step=True):
-            updates, info = self._step(batch, keep=keep, hold=collect, scaler=scaler)
+            if self.warmup:
+                updates, info = warmup_step(self._slots.values(), batch, keep=keep, scaler=scaler)
+            else:
+                updates, info = bayesian_step(
+                    self._slots.values(),
+                    self.aggregation,
+                    batch,
+                    scale=self._scale(),
+                    memory=None if keep else self.working_memory,
+                    keep=keep,
+                    hold=collect,
+                    scaler=scaler,
+                )
             self.info = info
             if collect:
                 if self.training:  # without what turned out to overflow
@@ -502,28 +518,8 @@ class BayesAgg(Calls):
             self.info = info if self.keep_gradients else info.light()
         return info.losses
 
-    def _step(
-        self, batch: Batch, *, keep: bool, hold: bool, scaler: GradScaler | None
-    ) -> tuple[list[Tensor], StepInfo]:
-        if self.warmup:
-            return warmup_step(self._slots.values(), batch, keep=keep, scaler=scaler)
-        self.priors()
-        return bayesian_step(
-            self._slots.values(),
-            self.aggregation,
-            batch,
-            scale=self._scale(sum(slot.head.tasks for slot in self._slots.values())),
-            memory=None if keep else self.working_memory,
-            keep=keep,
-            hold=hold,
-            scaler=scaler,
-        )
-
-    def _scale(self, tasks: int) -> float:
+    def _scale(self) -> float:
+        """Factor on the direction, so that weights sum to what `scale` says."""
         if self.scale == self.aggregation.scale:
             return 1.0
-        return float(tasks) if self.scale == "sum" else 1 / tasks
-
-
-def _called(call: str, collect: bool) -> str:
-    return call if collect else f"{call}(collect=False)"
+        return float(self._tasks) if self.scale == "sum" else 1 / self._tasks

@@ -19,6 +19,7 @@ from bayesagg_pyro.engine.step import finite_losses
 from bayesagg_pyro.engine.streams import streams
 from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.heads import Head
 
 __all__ = ["Calls", "Given"]
 
@@ -34,6 +35,7 @@ class Calls(Stateful):
     """
 
     feature_axis: int
+    _heads: dict[str, Head]
     _validation: Validation
     _processes: Processes
 
@@ -55,36 +57,54 @@ class Calls(Stateful):
         Returns:
             None when no process has any more.
         """
-        heads = {slot.name: slot.head for slot in self._slots.values()}
         rows: list[Tensor] = [] if attached is None else attached
-        several = self._processes.count > 1
+        if self._processes.count == 1:
+            batch = self._share(item, rows)
+        else:
+            batch = self._of_all(
+                call, partial(self._share, item, rows, several=True), rows, parameters
+            )
+        if batch is None or batch.validity.now:
+            return batch
+        for slot in self._slots.values():
+            batch.validity.require(partial(slot.tracker.holds, batch.examples(slot.name)[0]))
+        batch.validity.note()
+        return batch.cleaned(self._heads)
 
-        def parsed() -> Batch | None:
-            pair = item()
-            if pair is None:
-                return None
-            groups = read(*pair, heads, self.feature_axis, share=several)
-            found = self._validation.parse(heads, groups, empty=several)
-            rows.extend(_joined([source.features for source in group]) for group in groups)
-            return found
+    def _share(
+        self, item: Callable[[], Given | None], rows: list[Tensor], *, several: bool = False
+    ) -> Batch | None:
+        """What this process was given, read and checked; its rows on the graph go to `rows`."""
+        given = item()
+        if given is None:
+            return None
+        groups = read(*given, self._heads, self.feature_axis, share=several)
+        batch = self._validation.parse(self._heads, groups, empty=several)
+        for sources in groups:
+            first, *others = sources
+            own = first.features
+            rows.append(torch.cat([own, *(one.features for one in others)]) if others else own)
+        return batch
 
+    def _of_all(
+        self,
+        call: str,
+        share: Callable[[], Batch | None],
+        rows: list[Tensor],
+        parameters: Sequence[Tensor],
+    ) -> Batch | None:
+        """The batch of all processes."""
         mode = "training" if self.training else "evaluation"
         part = "warm-up" if self.warmup else "Bayesian"
         batch = self._processes.whole(
             (call, mode, part, f"validate={self._validation.mode}"),
-            parsed,
+            share,
             attached=lambda: [*rows, *parameters],
             nothing=lambda: self._validation.of_nothing(self._slots.values()),
             join=self._join,
             heads=self.heads,
         )
-        if batch is None:
-            return None
-        batch = batch.filled(heads) if several else batch
-        for slot in self._slots.values():
-            batch.validity.require(partial(slot.tracker.holds, batch.features(slot.name)))
-        batch.validity.note()
-        return batch.cleaned(heads)
+        return None if batch is None else batch.filled(self._heads)
 
     def _checked(self, call: str, item: Callable[[], Given | None]) -> Batch | None:
         """As `_next`, held to the checks that a step on it would make."""
@@ -108,8 +128,7 @@ class Calls(Stateful):
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
         for slot in self._slots.values():
-            name = slot.name
-            slot.tracker.collect(batch.features(name), batch.targets(name), batch.validity)
+            slot.tracker.collect(*batch.examples(slot.name), batch.validity)
         if not self.warmup:
             self._follow()
 
@@ -125,7 +144,8 @@ class Calls(Stateful):
 
     def _follow(self) -> None:
         for slot in self._slots.values():
-            slot.follow()
+            if not slot.learns:
+                slot.follow()
 
     @contextmanager
     def _all_at(self, call: str) -> Iterator[None]:
@@ -138,9 +158,4 @@ class Calls(Stateful):
     def _rows(
         self, features: Features, *, values: bool = False
     ) -> dict[str, tuple[Tensor, Layout]]:
-        heads = {slot.name: slot.head for slot in self._slots.values()}
-        return rows_of(features, heads, self.feature_axis, values=values)
-
-
-def _joined(rows: list[Tensor]) -> Tensor:
-    return rows[0] if len(rows) == 1 else torch.cat(rows)
+        return rows_of(features, self._heads, self.feature_axis, values=values)

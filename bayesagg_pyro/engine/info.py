@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -92,7 +92,7 @@ class Observer(Protocol):
 
 def describe(
     losses: dict[str, Tensor],
-    heads: Sequence[HeadStep],
+    heads: Mapping[str, HeadStep],
     weights: Weighing | None,
     scale: float,
 ) -> StepInfo:
@@ -100,7 +100,7 @@ def describe(
 
     Args:
         losses: to report, {name: [tasks]}.
-        heads: what came of each head.
+        heads: {name: what came of it}.
         weights: of the aggregation, if it has any.
         scale: see `StepInfo`.
     """
@@ -112,8 +112,8 @@ def describe(
         observed_tasks=None if weights is None else weights.observed_tasks,
         scale=scale,
     )
-    for one in heads:
-        name, posterior, prior = one.slot.name, one.posterior.info, one.prior.info
+    for name, one in heads.items():
+        posterior, prior = one.posterior.info, one.prior.info
         info.fresh[name] = one.age == 0
         if posterior is not None:
             info.jitter[name], info.condition[name] = posterior.jitter, posterior.condition

@@ -187,6 +187,8 @@ def read(
     else:
         if not share or targets != {}:
             check_names(targets, heads, all_of_them=False)
+        if isinstance(features, Tensor):  # that all heads read
+            return [[_source(features, targets or {}, heads, axis)]]
         whole: Any = features
         groups = [[source] for source in _sources(whole, targets or {}, heads, axis)]
     read_by = {name for group in groups for source in group for name in source.heads}
@@ -286,11 +288,9 @@ def _source(
     features: Tensor, targets: GivenTargets, heads: Mapping[str, Head], axis: int
 ) -> Source:
     """Features that all of these heads read."""
-    if not isinstance(features, Tensor) or features.ndim < 2:  # heads say what is wrong with it
+    if not isinstance(features, Tensor) or features.ndim <= 2:  # heads say what is wrong with it
         return Source(features, heads, targets)
     layout = Layout.of(features, axis)
-    if layout.plain:
-        return Source(features, heads, targets)
     found: dict[str, RawTargets] = {}
     for name, head in heads.items():
         layout.check(head, features)

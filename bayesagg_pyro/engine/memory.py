@@ -6,7 +6,7 @@ Dense posteriors are made and used for some tasks at a time and forgotten, so on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from bayesagg_pyro import gradients, linalg
 from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._effective import Weighing, WeightSums
+from bayesagg_pyro.engine.batch import Group
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head, OnePredictor
@@ -55,7 +56,7 @@ def infer(slot: Slot, features: Tensor, targets: Targets, memory: int | None) ->
 def aggregate(
     aggregation: Aggregation,
     heads: Mapping[str, HeadStep],
-    groups: Sequence[Iterable[str]],
+    groups: Sequence[Group],
     memory: int | None,
     *,
     keep: bool = False,
@@ -65,7 +66,7 @@ def aggregate(
     Args:
         aggregation: the method.
         heads: what has come of each head.
-        groups: names of the heads that read the same features.
+        groups: the heads that read the same features, each group apart.
         memory: bytes that moments may take; None for any number.
         keep: whether somebody will look at the distribution, which then has the variance of each
             example also where an average would do for the direction.
@@ -76,52 +77,72 @@ def aggregate(
         weights.
     """
     average = not (keep or aggregation.variance_per_example)
-    tasks = {name: one.slot.head.tasks for name, one in heads.items()}
-    apart = [[heads[name] for name in group] for group in groups]
-    sizes = [len(some[0].features) for some in apart]
-    at_once = [_examples_at_once(aggregation, some, memory) for some in apart]
-    whole = all(size <= most for size, most in zip(sizes, at_once, strict=True))
-    rounds = [list(enumerate(slice(0, size) for size in sizes))]
-    if not whole:
-        pieces = enumerate(map(slices, sizes, at_once))
-        rounds = [[(index, rows)] for index, cut in pieces for rows in cut]
-    directions: list[list[Tensor]] = [[] for _ in apart]
-    sums: list[list[WeightSums]] = [[] for _ in apart]
-    owners: list[Mapping[str, slice]] = [{} for _ in apart]
-    for parts in rounds:
-        grads = [
-            gradients.cat({one.slot.name: one.gradient(rows, average) for one in apart[index]})
-            for index, rows in parts
-        ]
-        if len(apart) == 1:
-            results = [aggregation.aggregate(grads[0])]
-        else:
-            results = aggregation.aggregate_each(grads, tasks)
-        for (index, rows), grad, result in zip(parts, grads, results, strict=True):
-            directions[index].append(result.direction)
-            owners[index] = grad.groups
-            if result.weights is not None:
-                count = rows.stop - rows.start
-                sums[index].append(WeightSums.of(result.weights, grad.observed, count))
-    weighing = None
-    if all(sums):
-        joined = [one[0] if len(one) == 1 else WeightSums.joined(one) for one in sums]
-        weighing = Weighing.of(list(zip(joined, owners, strict=True)), tasks)
-    if whole:
-        return grads, results, weighing
-    return [], [Aggregated(torch.cat(parts)) for parts in directions], weighing
+    if memory is not None and aggregation.per_example:
+        at_once = _examples_at_once(heads, groups, memory)
+        if any(most < len(group.features) for most, group in zip(at_once, groups, strict=True)):
+            return [], *_in_pieces(aggregation, heads, groups, at_once, average=average)
+    grads = []
+    for group in groups:
+        parts = {}
+        for name in group.targets:
+            parts[name] = heads[name].gradient(average=average)
+        grads.append(gradients.cat(parts))
+    if len(grads) == 1:
+        results = [aggregation.aggregate(grads[0])]
+    else:
+        results = aggregation.aggregate_each(grads, _tasks(heads))
+    sums = []
+    for grad, result in zip(grads, results, strict=True):
+        if result.weights is not None:
+            size = grad.mean.shape[1]
+            sums.append((WeightSums.of(result.weights, grad.observed, size), grad.groups))
+    return grads, results, Weighing.of(sums, heads) if len(sums) == len(grads) else None
+
+
+def _tasks(heads: Mapping[str, HeadStep]) -> dict[str, int]:
+    return {name: one.slot.head.tasks for name, one in heads.items()}
+
+
+def _in_pieces(
+    aggregation: Aggregation,
+    heads: Mapping[str, HeadStep],
+    groups: Sequence[Group],
+    at_once: Sequence[int],
+    *,
+    average: bool,
+) -> tuple[list[Aggregated], Weighing | None]:
+    """Directions and weights, so many examples of a group at a time."""
+    results: list[Aggregated] = []
+    sums: list[tuple[WeightSums, Mapping[str, slice]]] = []
+    for group, most in zip(groups, at_once, strict=True):
+        directions, parts = [], []
+        for rows in slices(len(group.features), most):
+            grad = gradients.cat({n: heads[n].gradient(rows, average) for n in group.targets})
+            if len(groups) == 1:
+                found = aggregation.aggregate(grad)
+            else:
+                (found,) = aggregation.aggregate_each([grad], _tasks(heads))
+            directions.append(found.direction)
+            if found.weights is not None:
+                size = rows.stop - rows.start
+                parts.append(WeightSums.of(found.weights, grad.observed, size))
+        results.append(Aggregated(torch.cat(directions)))
+        if parts:
+            sums.append((parts[0] if len(parts) == 1 else WeightSums.joined(parts), grad.groups))
+    return results, Weighing.of(sums, heads) if len(sums) == len(groups) else None
 
 
 def _examples_at_once(
-    aggregation: Aggregation, heads: Sequence[HeadStep], memory: int | None
-) -> int:
-    """All, where the method mixes examples."""
-    features = heads[0].features
-    if memory is None or not aggregation.per_example:
-        return len(features)
-    tasks = sum(one.slot.head.tasks for one in heads)
-    each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
-    return max(1, min(len(features), memory // each))
+    heads: Mapping[str, HeadStep], groups: Sequence[Group], memory: int
+) -> list[int]:
+    """For each group."""
+    found = []
+    for group in groups:
+        some = [heads[name] for name in group.targets]
+        tasks, features = sum(one.slot.head.tasks for one in some), some[0].features
+        each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
+        found.append(max(1, min(len(features), memory // each)))
+    return found
 
 
 def _tasks_at_once(head: Head, scheme: Scheme, memory: int | None) -> int | None:
@@ -130,8 +151,7 @@ def _tasks_at_once(head: Head, scheme: Scheme, memory: int | None) -> int | None
     forgotten = scheme.refresh == "step"  # a posterior that is held must be there as a whole
     if memory is None or not (dense and forgotten and isinstance(head, OnePredictor)):
         return None
-    item = torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8
-    each = _MATRICES * item * head.weight_size**2
+    each = _MATRICES * 8 * head.weight_size**2
     return None if head.tasks * each <= memory or not divisible(head) else max(1, memory // each)
 
 
@@ -176,9 +196,9 @@ class _InParts(HeadStep):
 
     moments: GradientDistribution
 
-    def gradient(self, rows: slice, average: bool = False) -> GradientDistribution:
+    def gradient(self, rows: slice | None = None, average: bool = False) -> GradientDistribution:
         """Some examples of the moments."""
-        return self.moments.examples(rows)
+        return self.moments if rows is None else self.moments.examples(rows)
 
     def hold(self, validity: Validity) -> None:
         """There is nothing to hold."""

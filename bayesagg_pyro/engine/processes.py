@@ -164,8 +164,6 @@ class Processes:
                 or another process is gone.
             ShapeError: if there is no example in any share.
         """
-        if self.count == 1:
-            return share()
         mine, refused = None, None
         try:
             mine = share()

@@ -149,6 +149,8 @@ def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -
     """
     if not isinstance(given, Mapping):
         raise DtypeError(f"{{name: value}} is needed, one per head, not {type(given).__name__}")
+    if given and given.keys() == set(heads):
+        return
     missing = [name for name in heads if name not in set(given)]
     unknown = [name for name in given if name not in set(heads)]
     if not all_of_them and not unknown:
@@ -206,14 +208,12 @@ def check_grad_mode() -> None:
         raise StateError("backward() needs gradients: call it outside torch.no_grad()")
 
 
-def active(scaler: GradScaler | None) -> GradScaler | None:
+def active(scaler: GradScaler) -> GradScaler | None:
     """A gradient scaler, None for one that is not enabled.
 
     Raises:
         DtypeError: for what is no scaler.
     """
-    if scaler is None:
-        return None
     if not isinstance(scaler, GradScaler):
         raise DtypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
     return scaler if scaler.is_enabled() else None

@@ -46,6 +46,8 @@ class Slot:
         due: whether there is a new prior since the last step.
         calibration: [tasks], how wide predictions are, fitted to data that training has not seen;
             None after each update of the prior.
+        learns: whether the head's weights learn by gradient after the warm-up, and predict. Those
+            of Gaussian heads follow the posterior mean, unless the scheme expands around them.
         weight_then: the weights that the full-data posterior was made for, where the head's may be
             others: in a copy, or after others were loaded without a posterior; else None.
     """
@@ -62,6 +64,7 @@ class Slot:
         self.name = name
         self.head = head
         self.scheme = scheme
+        self.learns = scheme.needs_point or not isinstance(head, Gaussian)
         self.generator = generator
         self._estimators = estimators
         self.policy = policy
@@ -156,31 +159,7 @@ class Slot:
             self.head, features, targets, prior, start=start, generator=generator
         ), 0
 
-    def hold(self, step: HeadStep, validity: Validity) -> None:
-        """Hold the posterior of a step; after a bad batch the one before, if later steps use it."""
-        posterior = step.posterior
-        lasting = self.scheme.warm_starts or self.scheme.refresh not in ("step", "epoch")
-        if lasting and step.age == 0:
-            before = step.prior if self.posterior is None else self.posterior
-            posterior = validity.keep_posterior(posterior, before)
-        self.posterior, self.age, self.due = posterior, step.age, False
-
     # -- weights ---------------------------------------------------------------------------------
-
-    @property
-    def learns(self) -> bool:
-        """Whether the head's weights learn by gradient after the warm-up, and predict.
-
-        Gaussian heads predict with the posterior mean instead, unless their scheme expands around
-        the point.
-        """
-        return self.scheme.needs_point or not isinstance(self.head, Gaussian)
-
-    @property
-    def descends(self) -> bool:
-        """Whether a Bayesian step changes the head by the gradient of its loss; not if frozen."""
-        wanted = self.learns or self.head.has_own_parameters
-        return wanted and any(weight.requires_grad for weight in self.head.parameters())
 
     def point(self, *, warmup: bool) -> Tensor | None:
         """Weights that predict; None stands for the head's own parameter."""
@@ -193,7 +172,8 @@ class Slot:
 
     def losses(self, features: Tensor, targets: Targets, *, warmup: bool) -> Tensor:
         """Mean loss of each task at those weights, [tasks]; 0 for a task without examples."""
-        each = self.head.losses(features, targets, self.point(warmup=warmup))
+        weight = None if warmup or self.learns else self.point(warmup=False)
+        each = self.head.losses(features, targets, weight)
         return targets.mean(each, none=0.0).to(reported_dtype(features))
 
     @torch.no_grad()
@@ -324,20 +304,19 @@ class Slot:
             )
         return found.to(self.head.weight.device, linalg.head_dtype(self.head.weight.device))
 
-    def undo(self, *, step: bool) -> Iterator[Undo]:
+    def undo(self, *, step: bool) -> list[Undo]:
         """What puts everything here back to what it is now.
 
         Args:
             step: whether the head's buffers stay as they are in what is to come.
         """
+        found = [of_gradients(self.head.parameters()), of_attributes(self)]
+        if self._tracker is not None:
+            found.append(of_attributes(self._tracker))
         written: list[Tensor] = [] if self.learns else [self.head.weight]
         if not step:
             written += self.head.buffers()
-        yield of_values(written)
-        yield of_gradients(w for w in self.head.parameters() if w.requires_grad)
-        if self._tracker is not None:
-            yield of_attributes(self._tracker)
-        yield of_attributes(self)
+        return [*found, of_values(written)] if written else found
 
 
 @dataclass(frozen=True)
@@ -360,30 +339,35 @@ class HeadStep:
     posterior: Posterior
     age: int
 
-    def gradient(self, rows: slice, average: bool = False) -> GradientDistribution:
+    def gradient(self, rows: slice | None = None, average: bool = False) -> GradientDistribution:
         """The gradient's distribution for some of the examples, [tasks, B, d].
 
         Args:
-            rows: which examples.
+            rows: which examples; None for all.
             average: whether the variance of the average example will do.
         """
-        features, targets, slot = self.features[rows], self.targets, self.slot
+        slot, mask = self.slot, self.targets.mask
         grad = gradients.distribution(
             slot.head,
             self.posterior,
-            features,
-            targets if len(features) == len(self.features) else targets.examples(rows),
+            self.features if rows is None else self.features[rows],
+            self.targets if rows is None else self.targets.examples(rows),
             estimator=slot.estimator,
             generator=slot.generator,
             average=average,
         )
-        if targets.mask is None:
+        if mask is None:
             return grad
-        return replace(grad, batch_loss_scale=loss_scale(targets.mask.mT, grad.mean.dtype))
+        return replace(grad, batch_loss_scale=loss_scale(mask.mT, grad.mean.dtype))
 
     def hold(self, validity: Validity) -> None:
-        """Keep the posterior for later steps."""
-        self.slot.hold(self, validity)
+        """Keep the posterior for later steps; after a bad batch the one before, if they use it."""
+        slot, posterior = self.slot, self.posterior
+        lasting = slot.scheme.warm_starts or slot.scheme.refresh not in ("step", "epoch")
+        if lasting and self.age == 0:
+            before = self.prior if slot.posterior is None else slot.posterior
+            posterior = validity.keep_posterior(posterior, before)
+        slot.posterior, slot.age, slot.due = posterior, self.age, False
 
 
 def _follows(weight: Tensor, mean: Tensor) -> Tensor:

@@ -125,10 +125,14 @@ class Stateful(nn.Module):
         """
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return nullcontext()
-        undo = [of for slot in self._slots.values() for of in slot.undo(step=step)]
-        return all_or_nothing([*undo, *self._moved_by_steps(), of_attributes(self)])
+        undo = [of_attributes(self), *self._moved_by_steps()]
+        for slot in self._slots.values():
+            undo += slot.undo(step=step)
+        return all_or_nothing(undo)
 
     def _moved_by_steps(self) -> list[Undo]:
         """What puts back what every step moves on, whether its batch counts or not."""
-        drawn_from = [self.generator, *(slot.generator for slot in self._slots.values())]
+        drawn_from = [self.generator]
+        for slot in self._slots.values():
+            drawn_from.append(slot.generator)
         return [of_generators(drawn_from), of_aggregation(self.aggregation)]

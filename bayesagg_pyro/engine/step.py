@@ -6,8 +6,7 @@ backbone's features, [B, d] for each group, with what it reports.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +14,16 @@ import torch
 from torch import Tensor
 from torch.amp import GradScaler
 
-from bayesagg_pyro import gradients
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._aggregation import as_joint
 from bayesagg_pyro.engine.batch import Batch, as_one
 from bayesagg_pyro.engine.info import Stages, StepInfo, describe
 from bayesagg_pyro.engine.memory import aggregate, infer
-from bayesagg_pyro.engine.slot import HeadStep, Slot, reported_dtype
+from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import blaming_weights, require_finite
 from bayesagg_pyro.errors import StateError
-from bayesagg_pyro.gradients import GradientDistribution
+from bayesagg_pyro.gradients import GradientDistribution, block_diag
+from bayesagg_pyro.validity import Validity
 
 __all__ = ["bayesian_step", "finite_losses", "into_backbone", "warmup_step"]
 
@@ -52,42 +51,34 @@ def bayesian_step(
         hold: whether later steps may use the posteriors.
         scaler: of all gradients.
     """
-    inner = batch.mapped(lambda h: h.to(reported_dtype(h)))  # moments need float32's range at least
+    inner = batch.wide()
     with torch.no_grad(), blaming_weights(slots):
-        heads = {
-            slot.name: infer(slot, inner.features(slot.name), inner.targets(slot.name), memory)
-            for slot in slots
-        }
-        readers = [group.targets for group in batch.groups]
-        grads, results, weights = aggregate(aggregation, heads, readers, memory, keep=keep)
-        updates = [
-            result.direction * (scale / len(group.features))
-            for group, result in zip(batch.groups, results, strict=True)
-        ]
-        if not scaler:
-            updates = [
-                update.to(group.features.dtype)
-                for update, group in zip(updates, batch.groups, strict=True)
-            ]
+        heads = {}
+        for slot in slots:
+            heads[slot.name] = infer(slot, *inner.examples(slot.name), memory)
+        grads, results, weights = aggregate(aggregation, heads, batch.groups, memory, keep=keep)
+        updates = []
+        for group, result in zip(batch.groups, results, strict=True):
+            update = result.direction * (scale / len(group.features))
+            updates.append(update if scaler else update.to(group.features.dtype))
     require_finite(batch, slots, "the update", updates, lambda: _not_finite(heads, grads))
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
-        _descend([slot for slot in slots if slot.descends], batch, losses, scaler)
-    info = describe(batch.reported(losses), list(heads.values()), weights, scale)
+        _descend(slots, batch, losses, scaler)
+    info = describe(batch.reported(losses), heads, weights, scale)
     if keep:
         info = replace(info, **_kept(inner, heads, grads, results))
     if hold:
         for one in heads.values():
             one.hold(batch.validity)
-    updates = [batch.validity.keep(update, 0.0) for update in updates]
-    return _delivered(updates, batch, scaler), info
+    return _to_backbone(updates, batch, scaler), info
 
 
 def warmup_step(
     slots: Collection[Slot], batch: Batch, *, keep: bool, scaler: GradScaler | None = None
 ) -> tuple[list[Tensor], StepInfo]:
     """Gradient of the summed losses, for backbone and heads; arguments as for `bayesian_step`."""
-    inner = batch.mapped(lambda h: h.to(reported_dtype(h))) if scaler else batch
+    inner = batch.wide() if scaler else batch
     inner = inner.mapped(lambda h: h.detach().requires_grad_())
     losses = finite_losses(slots, inner, warmup=True)
     leaves = [group.features for group in inner.groups]
@@ -96,15 +87,14 @@ def warmup_step(
     info = StepInfo(bayesian=False, losses=batch.reported(losses), stages=stages)
     pairs = zip(leaves, found, strict=True)
     updates = [torch.zeros_like(h) if update is None else update for h, update in pairs]
-    return _delivered(updates, batch, scaler), info
+    return _to_backbone(updates, batch, scaler), info
 
 
 def finite_losses(slots: Collection[Slot], batch: Batch, *, warmup: bool) -> dict[str, Tensor]:
     """Mean losses at the weights that predict, {name: [tasks]}; what overflows is refused."""
-    losses = {
-        slot.name: slot.losses(batch.features(slot.name), batch.targets(slot.name), warmup=warmup)
-        for slot in slots
-    }
+    losses = {}
+    for slot in slots:
+        losses[slot.name] = slot.losses(*batch.examples(slot.name), warmup=warmup)
 
     def suspects() -> list[str]:
         return [name for name, loss in losses.items() if not loss.isfinite().all()]
@@ -126,11 +116,13 @@ def into_backbone(
     Raises:
         StateError: if the features' graph has been used up by an earlier call.
     """
+    attached, wanted = [], []
+    for h, update in zip(features, updates, strict=True):
+        if h.requires_grad:
+            attached.append(h)
+            wanted.append(update)
     try:
-        pairs = [(h, u) for h, u in zip(features, updates, strict=True) if h.requires_grad]
-        torch.autograd.backward(
-            [h for h, _ in pairs], [u for _, u in pairs], retain_graph=retain_graph
-        )
+        torch.autograd.backward(attached, wanted, retain_graph=retain_graph)
     except RuntimeError as error:
         if "second time" not in str(error):
             raise
@@ -149,55 +141,69 @@ def _descend(
 ) -> list[Tensor | None]:
     """Add the gradient of the summed losses to the heads' `.grad`, scaled; give that of `inputs`.
 
-    A finite loss may have a gradient that is not. For a bad batch all are 0.
+    A finite loss may have a gradient that is not.
     """
-    weights = (w for slot in slots for w in slot.head.parameters() if w.requires_grad)
-    learned = list(dict.fromkeys(weights))  # each once, though heads may share it
+    learned: dict[Tensor, None] = {}  # each once, though heads may share it
+    taught = []
+    for slot in slots:
+        if inputs or slot.learns or slot.head.has_own_parameters:
+            taught.append(losses[slot.name])
+            for weight in slot.head.parameters():
+                if weight.requires_grad:
+                    learned[weight] = None
     wanted = [*inputs, *learned]
     if not wanted:
         return []
-    total = torch.cat([losses[slot.name] for slot in slots]).sum()
-    with _unhooked(wanted):
-        found = torch.autograd.grad(total, wanted, allow_unused=True)
+    there = _gradients(torch.cat(taught).sum(), wanted)
 
     def suspects() -> list[str]:
-        pairs = zip(wanted, found, strict=True)
-        bad = {id(w) for w, g in pairs if g is not None and not g.isfinite().all()}
+        bad = {id(w) for w, gradient in there.items() if not gradient.isfinite().all()}
         return [slot.name for slot in slots if bad & {id(w) for w in slot.head.parameters()}]
 
-    there = [gradient for gradient in found if gradient is not None]
-    require_finite(batch, slots, "the loss's gradient", there, suspects)
-    kept: list[Tensor | None] = [None if g is None else batch.validity.keep(g, 0.0) for g in found]
-    own = kept[len(inputs) :]
-    each = zip(learned, own, strict=True)
-    pairs = [(w, _scaled(g, scaler)) for w, g in each if g is not None]
-    if pairs:  # as autograd does, with all hooks on the weights
-        torch.autograd.backward([w for w, _ in pairs], [g for _, g in pairs])
-    return kept[: len(inputs)]
+    require_finite(batch, slots, "the loss's gradient", list(there.values()), suspects)
+    weights, gradients = [], []
+    for weight in learned:
+        if weight in there:
+            weights.append(weight)
+            gradients.append(_delivered(there[weight], batch.validity, scaler))
+    if weights:  # as autograd does, with all hooks on the weights
+        torch.autograd.backward(weights, gradients)
+    return [there.get(tensor) for tensor in inputs]
 
 
-def _delivered(updates: Iterable[Tensor], batch: Batch, scaler: GradScaler | None) -> list[Tensor]:
-    """Updates as the backbone takes them, scaled before they are rounded to the features' dtype."""
-    pairs = zip(updates, batch.groups, strict=True)
-    return [_scaled(update, scaler).to(group.features.dtype) for update, group in pairs]
-
-
-def _scaled(gradient: Tensor, scaler: GradScaler | None) -> Tensor:
-    """A finite gradient, times the scale; if it overflows by that, the scaler will notice."""
-    return gradient if scaler is None else scaler.scale(gradient)
-
-
-@contextmanager
-def _unhooked(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Hooks of users run once, when the gradient is accumulated, and not when it is looked at."""
-    kept = [(tensor, tensor._backward_hooks) for tensor in tensors if tensor._backward_hooks]
-    for tensor, _ in kept:
-        tensor._backward_hooks = None
+def _gradients(total: Tensor, wanted: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Of the total, where there are any; users' hooks run when one is accumulated, and not here."""
+    hooked = {}
+    for tensor in wanted:
+        if tensor._backward_hooks:
+            hooked[tensor], tensor._backward_hooks = tensor._backward_hooks, None
     try:
-        yield
+        found = torch.autograd.grad(total, wanted, allow_unused=True)
     finally:
-        for tensor, hooks in kept:
+        for tensor, hooks in hooked.items():
             tensor._backward_hooks = hooks
+    there = {}
+    for tensor, gradient in zip(wanted, found, strict=True):
+        if gradient is not None:
+            there[tensor] = gradient
+    return there
+
+
+def _to_backbone(
+    updates: Iterable[Tensor], batch: Batch, scaler: GradScaler | None
+) -> list[Tensor]:
+    """Updates as the backbone takes them, scaled before they are rounded to the features' dtype."""
+    found = []
+    for update, group in zip(updates, batch.groups, strict=True):
+        found.append(_delivered(update, batch.validity, scaler).to(group.features.dtype))
+    return found
+
+
+def _delivered(gradient: Tensor, validity: Validity, scaler: GradScaler | None) -> Tensor:
+    """A gradient, 0 of a bad batch; if it overflows by the scale, the scaler will notice."""
+    if not validity.now:
+        gradient = validity.keep(gradient, 0.0)
+    return gradient if scaler is None else scaler.scale(gradient)
 
 
 def _kept(
@@ -209,7 +215,7 @@ def _kept(
     """What passed between the stages, with the rows of all groups one after the other."""
     grad, result = grads[0], results[0]
     if len(grads) > 1:
-        grad = gradients.block_diag(grads, {n: one.slot.head.tasks for n, one in heads.items()})
+        grad = block_diag(grads, {n: one.slot.head.tasks for n, one in heads.items()})
         result = as_joint(results, grads, grad)
     features, targets = as_one(batch, {name: one.slot.head for name, one in heads.items()})
     priors = {name: one.prior for name, one in heads.items()}

@@ -52,7 +52,10 @@ def all_or_nothing(undo: Iterable[Undo]) -> Iterator[None]:
 
 def of_attributes(owner: Any) -> Undo:
     """All attributes of an object: statistics and priors written in place as copies."""
-    before = {k: copy(v) if isinstance(v, Statistics) else v for k, v in vars(owner).items()}
+    before = dict(vars(owner))
+    for name, value in before.items():
+        if isinstance(value, Statistics):
+            before[name] = copy(value)
     written: list[tuple[GaussianFamily, GaussianFamily]] = []
     if before.get("in_place", False):
         base = before.get("_base")  # never written to
@@ -70,13 +73,17 @@ def of_attributes(owner: Any) -> Undo:
 
 def of_gradients(weights: Iterable[Tensor]) -> Undo:
     """The `.grad` of tensors, which autograd adds to in place."""
-    before = [(weight, weight.grad) for weight in weights]
-    values = of_values(gradient for _, gradient in before if gradient is not None)
+    before: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+    for weight in weights:
+        gradient = weight.grad
+        before.append((weight, gradient, None if gradient is None else gradient.detach().clone()))
 
     def undo() -> None:
-        for weight, gradient in before:
+        for weight, gradient, value in before:
             weight.grad = gradient
-        values()
+            if gradient is not None and value is not None:
+                with torch.no_grad():
+                    gradient.copy_(value)
 
     return undo
 
@@ -95,12 +102,16 @@ def of_values(tensors: Iterable[Tensor]) -> Undo:
 
 def of_generators(generators: Iterable[torch.Generator | None]) -> Undo:
     """The states of random generators; None is torch's global one of the CPU."""
-    distinct = {id(g): torch.default_generator if g is None else g for g in generators}
-    before = [(generator, generator.get_state()) for generator in distinct.values()]
+    before: dict[torch.Generator | None, Tensor] = {}
+    for generator in generators:
+        if generator not in before:
+            drawn_from = torch.default_generator if generator is None else generator
+            before[generator] = drawn_from.get_state()
 
     def undo() -> None:
-        for generator, state in before:
-            generator.set_state(state)
+        for generator, state in before.items():
+            drawn_from = torch.default_generator if generator is None else generator
+            drawn_from.set_state(state)
 
     return undo
 

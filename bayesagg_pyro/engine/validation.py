@@ -6,7 +6,7 @@ turns the update of a bad batch into zeros, and raises when the engine synchroni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -65,8 +65,13 @@ class Validation:
         now = not self.defers(given[0][0].features)
         groups = []
         for sources in given:
-            own = {n: head for n, head in heads.items() if any(n in one.heads for one in sources)}
-            groups.append(joined([_group(source, now, empty) for source in sources], own))
+            first, *others = sources
+            group = _group(first, now, empty)
+            if others:
+                read_by = {name for one in sources for name in one.heads}
+                parts = [group, *(_group(one, now, empty) for one in others)]
+                group = joined(parts, {n: heads[n] for n in heads if n in read_by})
+            groups.append(group)
         if now:
             return Batch(tuple(groups))
         good = torch.ones((), dtype=torch.bool, device=groups[0].features.device)
@@ -123,18 +128,26 @@ def _group(source: Source, now: bool, empty: bool) -> Group:
             else head.unlabelled(len(features))
         )
     features = features.detach()
-    masks = [one.mask for one in parsed.values() if one.mask is not None]
-    labelled = None  # rows where a head has a label; others, such as padding, may be NaN
-    if len(masks) == len(parsed):
-        labelled = torch.stack([mask.any(1) for mask in masks]).any(0)
-        if not now or not linalg.all_finite(features):
-            features = torch.where(labelled[:, None], features, 0.0)
-    if now:
+    finite = now and linalg.all_finite(features)
+    labelled = _labelled(parsed.values())
+    if labelled is not None and not finite:
+        features = torch.where(labelled[:, None], features, 0.0)
+    if now and not finite:
         next(iter(source.heads.values())).check_features(features, empty=empty)
-        if labelled is not None and source.folded and 0 < int(labelled.sum()) < len(labelled):
-            left = {name: _of_rows(targets, labelled) for name, targets in parsed.items()}
-            return Group(features[labelled], left, kept=labelled)
+    if now and source.folded and labelled is not None and 0 < int(labelled.sum()) < len(labelled):
+        left = {name: _of_rows(targets, labelled) for name, targets in parsed.items()}
+        return Group(features[labelled], left, kept=labelled)
     return Group(features, parsed)
+
+
+def _labelled(targets: Iterable[Targets]) -> Tensor | None:
+    """Rows where a head has a label, [B] bool; None for all. Others, of padding, may be NaN."""
+    labelled = None
+    for one in targets:
+        if one.mask is None:
+            return None
+        labelled = one.mask.any(1) if labelled is None else labelled | one.mask.any(1)
+    return labelled
 
 
 def _of_rows(targets: Targets, rows: Tensor) -> Targets:
@@ -173,7 +186,10 @@ def require_finite(
             "finite; standardise the targets, or look for a backbone that diverges"
         )
 
-    batch.validity.require_finite(values, error)
+    if not batch.validity.now:
+        batch.validity.flag_unless_finite(values)
+    elif not all(map(linalg.all_finite, values)):
+        raise error()
 
 
 @contextmanager

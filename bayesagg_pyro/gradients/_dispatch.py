@@ -20,6 +20,8 @@ from bayesagg_pyro.targets import Parsed, RawTargets
 
 __all__ = ["default_estimator", "distribution"]
 
+_QUADRATURE = Quadrature()
+
 
 def distribution(
     head: Head,
@@ -76,8 +78,7 @@ def default_estimator(head: Head, posterior: Posterior) -> Estimator:
         return AtPoint()
     if isinstance(posterior, GaussianFamily):
         if head.is_still(OnePredictor, "outputs", "design", "pointwise"):
-            return Quadrature()
+            return _QUADRATURE
         if head.is_still(Categorical) and head.embedding is None:
-            assert isinstance(head, Categorical)
-            return Quadrature() if head.classes == 2 else Conditional()
+            return _QUADRATURE if head.outputs_per_task == 2 else Conditional()
     return MonteCarlo()

@@ -51,11 +51,12 @@ def predictor_terms(
     design = head.design_matrix(features)
     linear = head.embedding is None
     cross, variance = posterior.project(design, dtype if linear else None)
-    mean = design @ posterior.mean.mT
+    weight = posterior.mean
+    mean = design @ weight.mT
     if head.embedding is None:
         d = head.in_features
         return PredictorTerms(
-            posterior.mean[:, None, :d],
+            weight[:, None, :d],
             posterior.variance[: cross.shape[0], None, :d],
             cross[..., :d],
             mean,
@@ -65,7 +66,7 @@ def predictor_terms(
     jacobian = head.embedding.jacobian(features.detach().to(design.dtype))  # [B, k, d]
     k = head.embedding.out_features
     return PredictorTerms(
-        pull_back(jacobian, posterior.mean[:, None, :k]),
+        pull_back(jacobian, weight[:, None, :k]),
         _pulled_variance(jacobian, posterior, design.shape[-1]),
         pull_back(jacobian, cross[..., :k]),
         mean,

@@ -74,9 +74,10 @@ class Quadrature(Estimator):
                 f"head {head.site!r}: Quadrature needs a Gaussian posterior, not {kind.__name__}; "
                 "use gradients.MonteCarlo()"
             )
-        one = head.is_still(OnePredictor, "outputs", "design", "pointwise")
+        if head.is_still(OnePredictor, "outputs", "design", "pointwise"):
+            return
         softmax = head.is_still(Categorical) and head.embedding is None
-        if not one and not (softmax and getattr(head, "classes", 0) == 2):
+        if not softmax or head.outputs_per_task != 2:
             raise DtypeError(
                 f"head {head.site!r}: Quadrature is for heads with one linear predictor and for "
                 f"Categorical ones of two classes, not for {type(head).__name__}; use "

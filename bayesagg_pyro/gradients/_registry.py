@@ -19,7 +19,7 @@ __all__ = ["Formula", "might_be_registered", "register", "registered"]
 Formula: TypeAlias = Callable[[Any, Any, Tensor, Targets], GradientDistribution]
 _F = TypeVar("_F", bound=Formula)
 
-_formulas: dict[tuple[type, type], Formula] = {}
+_formulas: dict[tuple[type[Head], type[Posterior]], Formula] = {}
 #: Formulas that also hold for heads with an embedding.
 _embedded: set[Formula] = set()
 
@@ -59,7 +59,10 @@ def register(
 def registered(head: Head, posterior: Posterior) -> Formula | None:
     """The formula in force for these two, or None."""
     h, p = type(head), type(posterior)
-    matches = [(rh, rp) for rh, rp in _of_head(head) if issubclass(p, rp)]
+    matches = []
+    for (rh, rp), formula in _formulas.items():
+        if issubclass(h, rh) and issubclass(p, rp) and _holds(formula, head, rh):
+            matches.append((rh, rp))
     if not matches:
         return None
     by_head = min(matches, key=lambda m: (h.__mro__.index(m[0]), p.__mro__.index(m[1])))
@@ -77,13 +80,13 @@ def registered(head: Head, posterior: Posterior) -> Formula | None:
 
 def might_be_registered(head: Head, kind: type[Posterior]) -> bool:
     """Whether there is a formula for some posterior of that kind."""
-    return any(issubclass(kind, p) or issubclass(p, kind) for _, p in _of_head(head))
-
-
-def _of_head(head: Head) -> list[tuple[type, type]]:
-    """Pairs of types whose formulas hold for this head."""
-    return [
-        (h, p)
+    return any(
+        issubclass(kind, p) or issubclass(p, kind)
         for (h, p), formula in _formulas.items()
-        if head.is_still(h) and (head.embedding is None or formula in _embedded)
-    ]
+        if _holds(formula, head, h)
+    )
+
+
+def _holds(formula: Formula, head: Head, base: type[Head]) -> bool:
+    """Whether a formula for heads of that class holds for this one."""
+    return head.is_still(base) and (head.embedding is None or formula in _embedded)

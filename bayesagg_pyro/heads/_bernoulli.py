@@ -86,7 +86,11 @@ class Bernoulli(OnePredictor):
         sign = 1 - 2 * targets.to(outputs.dtype)
         wrong = torch.sigmoid(sign * outputs)  # probability of the other label
         slope, curvature = sign * wrong, wrong * torch.sigmoid(-sign * outputs)
-        return self.weighed(slope, targets), self.weighed(curvature, targets)
+        weight = self.target_weight(targets)
+        if weight is None:
+            return slope, curvature
+        weight = weight.to(slope.dtype)
+        return slope * weight, curvature * weight
 
     @property
     def support_description(self) -> str:

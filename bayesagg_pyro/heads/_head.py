@@ -178,14 +178,18 @@ class Head(LinearOutputs, ABC):
             targets: [B, tasks].
             weight: [..., blocks, P].
         """
-        outputs = self.counted(self(features, weight), targets)
+        outputs = self(features, weight)
+        if targets.mask is not None or targets.weight is not None:
+            outputs = self.counted(outputs, targets)
         return self.loss(outputs, like(targets.values, outputs))
 
     def negative_log_probs(
         self, features: Tensor, targets: Targets, weight: Tensor | None = None
     ) -> Tensor:
         """−log p of each example, [..., B, tasks]; arguments as for `losses`."""
-        outputs = self.counted(self(features, weight), targets)
+        outputs = self(features, weight)
+        if targets.mask is not None or targets.weight is not None:
+            outputs = self.counted(outputs, targets)
         return self.negative_log_prob(outputs, like(targets.values, outputs))
 
     def counted(self, outputs: Tensor, targets: Targets) -> Tensor:

@@ -172,8 +172,9 @@ class LinearOutputs(Contract):
             features: [B, d].
             attached: whether it can be differentiated in the features, where these can.
         """
-        features = features if attached else features.detach()
-        with following(features):
+        if not attached:
+            features = features.detach()
+        with torch.set_grad_enabled(features.requires_grad and torch.is_grad_enabled()):
             return self.design(features.to(linalg.head_dtype(features.device)))
 
     def check_weights(self, distribution: Any, what: str) -> None:

@@ -125,7 +125,7 @@ class Gram:
         Raises:
             NumericalError: if it cannot be factored.
         """
-        tasks, size = prior.mean.shape
+        tasks, size = self.weight.shape[1], self.design.shape[1]
         device = self.design.device.type
         if device == "cpu" and size >= _BLOCKED and isinstance(prior, Gaussian):
             upper, lower = prior.rows

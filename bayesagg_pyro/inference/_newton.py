@@ -66,11 +66,12 @@ def newton_step(head: Head, prior: GaussianFamily, point: Tensor, at: Expansion)
     posterior: GaussianFamily = at.curvature.posterior(prior, f"head {head.site!r}")
     if at.dropped is not None:
         posterior = with_info(posterior, dropped_curvature=dropped_share(at.dropped))
-    pull = prior.precision_times(point - prior.mean)
+    offset = point - prior.mean
+    pull = prior.precision_times(offset)
     gradient = at.gradient + pull
     step = -posterior.solve(gradient)
     decrement = -(gradient * step).sum(-1)
-    potential = at.value + 0.5 * (pull * (point - prior.mean)).sum(-1)
+    potential = at.value + 0.5 * (pull * offset).sum(-1)
     return NewtonStep(posterior, step, decrement.clamp(min=0).sqrt(), pull, potential)
 
 

@@ -172,7 +172,7 @@ class Gaussian(GaussianFamily):
         """Mean, precision, its factor and the jitter in it."""
         return {
             "mean": self._mean,
-            "precision_matrix": self.precision_matrix,
+            "precision_matrix": self._precision_matrix,
             "precision_tril": self.precision_tril,
             "jitter": self.info.jitter,
         }

@@ -115,8 +115,9 @@ class Posterior(TorchDistribution):
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """The same distribution with its tensors elsewhere or in another precision."""
-        own = self.tensors()
-        moved = {name: tensor.to(device=device, dtype=dtype) for name, tensor in own.items()}
+        own, moved = self.tensors(), {}
+        for name, tensor in own.items():
+            moved[name] = tensor.to(device=device, dtype=dtype)
         if all(map(is_, moved.values(), own.values())):
             return self
         return self._rebuilt(moved, self._info and self._info.to(device, dtype))

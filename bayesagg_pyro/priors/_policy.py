@@ -87,7 +87,10 @@ class Policy(ABC):
             StateError: if there is none yet.
         """
         if self.prior is None:
-            raise StateError("there is no prior yet: call update_prior() first")
+            raise StateError(
+                f"there is no prior yet for {self.head.site!r}: run an epoch of backward() in "
+                "train mode and call update_prior() first, or make it of batches with refit()"
+            )
         return self.prior
 
     def restart(self) -> None:

@@ -137,18 +137,18 @@ def features(batch: Batch) -> Tensor:
 def test_the_whole_batch_is_all_shares_in_order(threads: Threads, rng: torch.Generator) -> None:
     parts = shares(rng)
     found = threads.run(lambda i: whole(lambda: parts[i]))
-    values = torch.cat([part.targets("r").values.double() for part in parts])
+    values = torch.cat([part.examples("r")[1].values.double() for part in parts])
     mask = torch.ones(sum(SIZES), 2, dtype=torch.bool)
-    mask[2:6] = parts[1].targets("r").mask
+    mask[2:6] = parts[1].examples("r")[1].mask
     weight = torch.ones(sum(SIZES), 1, dtype=torch.float64)
-    weight[6:] = parts[2].targets("c").weight
+    weight[6:] = parts[2].examples("c")[1].weight
     for rank, batch in enumerate(found):
         assert isinstance(batch, Batch), batch
         assert torch.equal(features(batch), torch.cat([features(part) for part in parts]))
         assert torch.equal(features(batch)[batch.groups[0].rows], features(parts[rank]))
         assert batch.processes == 3
         assert batch.validity is CHECKED
-        regression, labels = batch.targets("r"), batch.targets("c")
+        regression, labels = batch.examples("r")[1], batch.examples("c")[1]
         assert torch.equal(regression.values, values)
         assert regression.mask is not None
         assert regression.mask.dtype == torch.bool
@@ -240,8 +240,8 @@ def test_a_share_may_be_empty_or_used_up(threads: Threads, rng: torch.Generator)
     for batch in found:
         assert isinstance(batch, Batch), batch
         assert torch.equal(features(batch), group.features)
-        assert batch.targets("r").mask is None
-        assert torch.equal(batch.targets("c").values, first.targets("c").values)
+        assert batch.examples("r")[1].mask is None
+        assert torch.equal(batch.examples("c")[1].values, first.examples("c")[1].values)
     assert [batch.groups[0].rows for batch in found] == [slice(0, 2), slice(2, 2), slice(2, 2)]
     assert threads.run(lambda i: whole(lambda: None)) == [None] * 3
     parts = [parts[1]] * 3
