@@ -11,8 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.engine.layout import Pair
-from bayesagg_pyro.engine.settings import check_pair
+from bayesagg_pyro.engine.reading import Pair, check_pair
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients._cat import check_widths

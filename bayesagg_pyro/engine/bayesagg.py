@@ -16,19 +16,24 @@ from bayesagg_pyro.engine.batch import Batch, Batches, drawn, show
 from bayesagg_pyro.engine.calls import Calls, Given
 from bayesagg_pyro.engine.default_schemes import affordable, default_scheme
 from bayesagg_pyro.engine.info import Observer, StepInfo
-from bayesagg_pyro.engine.layout import Features, GivenTargets, Pair, check_axis
+from bayesagg_pyro.engine.layout import check_axis
 from bayesagg_pyro.engine.pieces import Pieces
 from bayesagg_pyro.engine.predictions import InLayout
 from bayesagg_pyro.engine.processes import Processes
+from bayesagg_pyro.engine.reading import (
+    Features,
+    GivenTargets,
+    Pair,
+    check_grad_mode,
+    check_graph,
+    check_pair,
+)
 from bayesagg_pyro.engine.settings import (
     Settled,
     active,
     check_aggregation,
     check_estimators,
-    check_grad_mode,
-    check_graph,
     check_heads,
-    check_pair,
     check_settings,
     known,
     named_heads,
@@ -37,7 +42,7 @@ from bayesagg_pyro.engine.settings import (
 from bayesagg_pyro.engine.slot import Slot, reported_dtype
 from bayesagg_pyro.engine.step import bayesian_step, into_backbone, warmup_step
 from bayesagg_pyro.engine.streams import streams
-from bayesagg_pyro.engine.transaction import all_or_nothing
+from bayesagg_pyro.engine.transaction import all_or_nothing, as_a_whole, of_steps
 from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import Estimator
@@ -295,7 +300,7 @@ class BayesAgg(Calls):
         with plain():
             batch = self._checked("collect", lambda: (features, targets))
             assert batch is not None
-            with self._whole(step=True):
+            with as_a_whole(self, step=True):
                 self._collect(batch)
 
     @uncompiled
@@ -487,10 +492,10 @@ class BayesAgg(Calls):
         """
         observer = self.observer if self.training and collect else None
         keep = self.keep_gradients or (observer is not None and observer.wants())
-        moved = [] if collect else self._moved_by_steps()
+        moved = [] if collect else of_steps(self)
         # Heads and backward stay exact under autocast.
         device = batch.groups[0].features.device.type
-        with torch.autocast(device, enabled=False), self._whole(step=True):
+        with torch.autocast(device, enabled=False), as_a_whole(self, step=True):
             if self.warmup:
                 updates, info = warmup_step(self._slots.values(), batch, keep=keep, scaler=scaler)
             else:

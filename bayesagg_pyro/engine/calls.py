@@ -12,11 +12,13 @@ from torch import Tensor
 
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch
-from bayesagg_pyro.engine.layout import Features, GivenTargets, Layout, Pair, read, rows_of
+from bayesagg_pyro.engine.layout import Layout
 from bayesagg_pyro.engine.processes import Processes
+from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, read, rows_of
 from bayesagg_pyro.engine.stateful import Stateful
 from bayesagg_pyro.engine.step import finite_losses
 from bayesagg_pyro.engine.streams import streams
+from bayesagg_pyro.engine.transaction import as_a_whole
 from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
@@ -149,10 +151,10 @@ class Calls(Stateful):
 
     @contextmanager
     def _all_at(self, call: str) -> Iterator[None]:
-        """As `_whole`, once all processes are there, whose heads are made the first one's."""
+        """As `as_a_whole`, once all processes are there, whose heads are made the first one's."""
         self._next(call, lambda: None)
         self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
-        with self._whole():
+        with as_a_whole(self):
             yield
 
     def _rows(

@@ -9,13 +9,11 @@ from typing import Protocol
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregated
-from bayesagg_pyro.aggregation._effective import Weighing
-from bayesagg_pyro.engine.slot import HeadStep
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Observer", "Stages", "StepInfo", "describe"]
+__all__ = ["Observer", "Stages", "StepInfo"]
 
 
 @dataclass(frozen=True)
@@ -88,35 +86,3 @@ class Observer(Protocol):
 
     def passed(self, info: StepInfo) -> None:
         """Told after every training step; `info.stages` is there if it was wanted."""
-
-
-def describe(
-    losses: dict[str, Tensor],
-    heads: Mapping[str, HeadStep],
-    weights: Weighing | None,
-    scale: float,
-) -> StepInfo:
-    """What a Bayesian step did.
-
-    Args:
-        losses: to report, {name: [tasks]}.
-        heads: {name: what came of it}.
-        weights: of the aggregation, if it has any.
-        scale: see `StepInfo`.
-    """
-    info = StepInfo(
-        bayesian=True,
-        losses=losses,
-        weights=None if weights is None else weights.weights,
-        effective_tasks=None if weights is None else weights.effective_tasks,
-        observed_tasks=None if weights is None else weights.observed_tasks,
-        scale=scale,
-    )
-    for name, one in heads.items():
-        posterior, prior = one.posterior.info, one.prior.info
-        info.fresh[name] = one.age == 0
-        if posterior is not None:
-            info.jitter[name], info.condition[name] = posterior.jitter, posterior.condition
-        if prior is not None and prior.left_out is not None:
-            info.left_out[name] = prior.left_out
-    return info

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro.engine.layout import Features, GivenTargets, Pair
-from bayesagg_pyro.engine.settings import check_graph, check_pair
+from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, check_graph, check_pair
 from bayesagg_pyro.engine.transaction import Undo, of_generators, of_values
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.validity import Validity

@@ -8,30 +8,35 @@ where torch puts them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._state import (
     check_generator,
     count,
+    finite,
     named,
     number,
     part,
     read_generator,
+    saved,
     set_generator,
 )
-from bayesagg_pyro.engine.settings import check_names
+from bayesagg_pyro.engine.reading import check_names
 from bayesagg_pyro.engine.slot import Slot
-from bayesagg_pyro.engine.transaction import Undo, of_aggregation, of_values
+from bayesagg_pyro.engine.transaction import of_aggregation
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, ShapeError, StateError
+from bayesagg_pyro.posteriors import Posterior
 
 if TYPE_CHECKING:
     from bayesagg_pyro.engine.stateful import Stateful
 
-__all__ = ["FORMAT", "checked", "commit", "of_tensors", "state"]
+__all__ = ["FORMAT", "checked", "commit", "state"]
 
 #: Raised with every change that older code could not read.
 FORMAT = 2
@@ -71,7 +76,7 @@ def state(engine: Stateful) -> dict[str, Tensor]:
     for name, slot in engine._slots.items():
         if slot.placed:
             found |= named(f"priors.{name}", slot.tracker.state_dict())
-            found |= named(f"held.{name}", slot.state_dict())
+            found |= named(f"held.{name}", _held(slot))
             found |= named(f"streams.{name}", read_generator(slot.generator))
     # Whether entries were lost on the way shows in no other place: a part may be empty.
     return {**found, "entries": number(len(found))}
@@ -139,32 +144,51 @@ def commit(engine: Any, keys: Any) -> None:
     engine._validation.forget()
 
 
-def of_tensors(module: nn.Module) -> Undo:
-    """Tensors and attributes of a module and its parts, also where others are assigned."""
-    before = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in module.modules()]
-    tensors = [*module.parameters(), *module.buffers()]
-    values = of_values(tensor for tensor in tensors if not tensor.is_meta)
-
-    def undo() -> None:
-        for one, attributes, parameters, buffers in before:
-            vars(one).clear()
-            vars(one).update(attributes)
-            one._parameters.clear()
-            one._parameters.update(parameters)
-            one._buffers.clear()
-            one._buffers.update(buffers)
-        values()
-
-    return undo
-
-
 def _made(engine: Stateful, own: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Slot]:
     """New slots with their state, of heads whose weights have a place."""
-    made = {name: engine._slots[name].fresh() for name in names if engine._slots[name].placed}
+    made = {name: copy(engine._slots[name]) for name in names if engine._slots[name].placed}
     for name, slot in made.items():
+        slot.restart()
         slot.tracker.load_state_dict(part(own, f"priors.{name}"))
-        slot.load_state_dict(part(own, f"held.{name}"))
+        _take_held(slot, part(own, f"held.{name}"))
     return made
+
+
+def _held(slot: Slot) -> dict[str, Tensor]:
+    """The posterior held, its age, and the calibration."""
+    state = {"due": number(slot.due)}
+    if slot.posterior is not None:
+        state["age"] = number(slot.age)
+        state |= named("posterior", slot.posterior.state_dict())
+    if slot.calibration is not None:
+        state["calibration"] = saved(slot.calibration)
+    return state
+
+
+def _take_held(slot: Slot, state: Mapping[str, Tensor]) -> None:
+    """Take over what `_held` saved.
+
+    Raises:
+        ShapeError: if the posterior is over the weights of another head.
+        BayesAggError: if it is no sound state.
+    """
+    head, posterior, age = slot.head, None, 0
+    device, held = head.weight.device, part(state, "posterior")
+    if held:
+        posterior = Posterior.from_state_dict(held, device)
+        head.check_weights(posterior, "saved posterior")
+        age = count(state, "age")
+    calibration = None
+    if "calibration" in state:
+        (found,) = finite(f"head {slot.name!r}", state, ["calibration"])
+        if found.shape != (head.tasks,) or not (found > 0).all():
+            raise StateError(
+                f"head {slot.name!r}: a saved calibration must be {head.tasks} positive numbers, "
+                f"not {found.tolist()}"
+            )
+        calibration = found.to(device, linalg.head_dtype(device))
+    slot.posterior, slot.age, slot.due = posterior, age, bool(count(state, "due", most=1))
+    slot.calibration = calibration
 
 
 def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:

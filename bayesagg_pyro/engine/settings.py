@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.amp import GradScaler
 
 from bayesagg_pyro.aggregation import Aggregation
+from bayesagg_pyro.engine.reading import check_names
 from bayesagg_pyro.errors import (
     DtypeError,
     SettingError,
@@ -27,11 +27,7 @@ __all__ = [
     "active",
     "check_aggregation",
     "check_estimators",
-    "check_grad_mode",
-    "check_graph",
     "check_heads",
-    "check_names",
-    "check_pair",
     "check_settings",
     "known",
     "named_heads",
@@ -133,79 +129,6 @@ def known(what: str, found: Mapping[str, Posterior | None]) -> dict[str, Posteri
             "and call update_prior() first, or make it of batches with refit()"
         )
     return {name: it for name, it in found.items() if it is not None}
-
-
-def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -> None:
-    """Refuse names that do not match the heads.
-
-    Args:
-        given: {name: value}.
-        heads: their names.
-        all_of_them: whether every head needs a value; else one is enough.
-
-    Raises:
-        TaskError: listing missing and unknown names.
-        DtypeError: if it is no mapping.
-    """
-    if not isinstance(given, Mapping):
-        raise DtypeError(f"{{name: value}} is needed, one per head, not {type(given).__name__}")
-    if given and given.keys() == set(heads):
-        return
-    missing = [name for name in heads if name not in set(given)]
-    unknown = [name for name in given if name not in set(heads)]
-    if not all_of_them and not unknown:
-        if not given:
-            raise TaskError(
-                f"no head of {list(heads)} has targets in this batch: leave the batch out"
-            )
-        return
-    if missing or unknown:
-        raise TaskError(
-            f"names do not match the heads {list(heads)}: missing {missing}, unknown {unknown}"
-        )
-
-
-def check_graph(features: Tensor | Mapping[str, Tensor]) -> None:
-    """Refuse features through which no gradient can flow.
-
-    Raises:
-        DtypeError, StateError: with the remedy.
-    """
-    if isinstance(features, Mapping):
-        for tensor in features.values():
-            check_graph(tensor)
-        return
-    if not isinstance(features, Tensor):
-        raise DtypeError(f"features must be a tensor, not {type(features).__name__}")
-    check_grad_mode()
-    if not features.requires_grad:
-        raise StateError(
-            "the features need no gradient: pass the backbone's output itself, not detached and "
-            "not from torch.no_grad(), and leave the backbone's parameters trainable"
-        )
-
-
-def check_pair(pair: Any) -> tuple[Any, Any]:
-    """Features and targets of one batch.
-
-    Raises:
-        DtypeError: if it is no pair.
-    """
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DtypeError(
-            f"batches must give pairs (features, {{name: targets}}), not {type(pair).__name__}"
-        )
-    return pair[0], pair[1]
-
-
-def check_grad_mode() -> None:
-    """Refuse a backward pass where torch takes no gradients.
-
-    Raises:
-        StateError: with the remedy.
-    """
-    if not torch.is_grad_enabled():
-        raise StateError("backward() needs gradients: call it outside torch.no_grad()")
 
 
 def active(scaler: GradScaler) -> GradScaler | None:

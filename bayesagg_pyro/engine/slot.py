@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import gradients, linalg, predictive
-from bayesagg_pyro._state import count, finite, named, number, part, saved
-from bayesagg_pyro.engine.transaction import Undo, of_attributes, of_gradients, of_values
 from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
 from bayesagg_pyro.heads import Gaussian, Head
@@ -69,29 +67,18 @@ class Slot:
         self._estimators = estimators
         self.policy = policy
         self._tracker: Policy | None = None
-        self.weight_then: Tensor | None = None
         self.restart()
 
     def restart(self) -> None:
         """Forget everything seen; begin with the policy's prior, once the weights have a place."""
         self.posterior: Posterior | None = None
         self.calibration: Tensor | None = None
+        self.weight_then: Tensor | None = None
         self.age = 0
         self.due = True
         if not self.head.weight.is_meta:
             self._tracker = self.policy.start(self.head, self.scheme)
             self._tracker.generator = self.generator
-
-    def fresh(self) -> Slot:
-        """A slot for the same head that has seen no data."""
-        return Slot(
-            self.name,
-            self.head,
-            self.scheme,
-            self._estimators,
-            self.policy,
-            self.generator,
-        )
 
     @property
     def placed(self) -> bool:
@@ -264,59 +251,6 @@ class Slot:
 
     def _unchanged(self, then: Tensor) -> bool:
         return torch.equal(then, self.head.point().detach().to(then))
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The posterior held and its age."""
-        state = {"due": number(self.due)}
-        if self.posterior is not None:
-            state["age"] = number(self.age)
-            state |= named("posterior", self.posterior.state_dict())
-        if self.calibration is not None:
-            state["calibration"] = saved(self.calibration)
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` saved.
-
-        Raises:
-            ShapeError: if the posterior is over the weights of another head.
-            BayesAggError: if it is no sound state.
-        """
-        posterior, age, held = None, 0, part(state, "posterior")
-        if held:
-            posterior = Posterior.from_state_dict(held, self.head.weight.device)
-            self.head.check_weights(posterior, "saved posterior")
-            age = count(state, "age")
-        calibration = self._saved_calibration(state)
-        self.posterior, self.age, self.due = posterior, age, bool(count(state, "due", most=1))
-        self.calibration = calibration
-
-    def _saved_calibration(self, state: Mapping[str, Tensor]) -> Tensor | None:
-        if "calibration" not in state:
-            return None
-        (found,) = finite(f"head {self.name!r}", state, ["calibration"])
-        if found.shape != (self.head.tasks,) or not (found > 0).all():
-            raise StateError(
-                f"head {self.name!r}: a saved calibration must be {self.head.tasks} positive "
-                f"numbers, not {found.tolist()}"
-            )
-        return found.to(self.head.weight.device, linalg.head_dtype(self.head.weight.device))
-
-    def undo(self, *, step: bool) -> list[Undo]:
-        """What puts everything here back to what it is now.
-
-        Args:
-            step: whether the head's buffers stay as they are in what is to come.
-        """
-        found = [of_gradients(self.head.parameters()), of_attributes(self)]
-        if self._tracker is not None:
-            found.append(of_attributes(self._tracker))
-        written: list[Tensor] = [] if self.learns else [self.head.weight]
-        if not step:
-            written += self.head.buffers()
-        return [*found, of_values(written)] if written else found
 
 
 @dataclass(frozen=True)

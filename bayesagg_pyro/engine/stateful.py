@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +14,7 @@ from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.info import StepInfo
 from bayesagg_pyro.engine.slot import Slot
-from bayesagg_pyro.engine.transaction import (
-    Undo,
-    all_or_nothing,
-    of_aggregation,
-    of_attributes,
-    of_generators,
-)
+from bayesagg_pyro.engine.transaction import all_or_nothing, as_a_whole, of_tensors
 from bayesagg_pyro.errors import BayesAggError, StateError
 
 if TYPE_CHECKING:
@@ -75,7 +69,7 @@ class Stateful(nn.Module):
             ShapeError, StateError, NonFiniteError, NumericalError: for what does not fit, was made
                 by an earlier version, or is no sound state, naming the entry.
         """
-        with plain(), all_or_nothing([saving.of_tensors(self.heads)]), self._whole():
+        with plain(), all_or_nothing([of_tensors(self.heads)]), as_a_whole(self):
             self._strict = strict  # torch does not hand it on
             try:
                 found = super().load_state_dict(state_dict, strict=strict, assign=assign)
@@ -116,23 +110,3 @@ class Stateful(nn.Module):
                 stack.enter_context(slot.moving(bayesian=not self.warmup))
             super()._apply(fn, recurse)
         return self
-
-    def _whole(self, *, step: bool = False) -> AbstractContextManager[None]:
-        """A context that a call goes through as a whole or not at all.
-
-        Args:
-            step: whether the heads' weights do not change in it, but for `_follow`.
-        """
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return nullcontext()
-        undo = [of_attributes(self), *self._moved_by_steps()]
-        for slot in self._slots.values():
-            undo += slot.undo(step=step)
-        return all_or_nothing(undo)
-
-    def _moved_by_steps(self) -> list[Undo]:
-        """What puts back what every step moves on, whether its batch counts or not."""
-        drawn_from = [self.generator]
-        for slot in self._slots.values():
-            drawn_from.append(slot.generator)
-        return [of_generators(drawn_from), of_aggregation(self.aggregation)]

@@ -16,8 +16,9 @@ from torch.amp import GradScaler
 
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._aggregation import as_joint
+from bayesagg_pyro.aggregation._effective import Weighing
 from bayesagg_pyro.engine.batch import Batch, as_one
-from bayesagg_pyro.engine.info import Stages, StepInfo, describe
+from bayesagg_pyro.engine.info import Stages, StepInfo
 from bayesagg_pyro.engine.memory import aggregate, infer
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import blaming_weights, require_finite
@@ -65,7 +66,7 @@ def bayesian_step(
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
         _descend(slots, batch, losses, scaler)
-    info = describe(batch.reported(losses), heads, weights, scale)
+    info = _described(batch.reported(losses), heads, weights, scale)
     if keep:
         info = replace(info, **_kept(inner, heads, grads, results))
     if hold:
@@ -204,6 +205,38 @@ def _delivered(gradient: Tensor, validity: Validity, scaler: GradScaler | None) 
     if not validity.now:
         gradient = validity.keep(gradient, 0.0)
     return gradient if scaler is None else scaler.scale(gradient)
+
+
+def _described(
+    losses: dict[str, Tensor],
+    heads: Mapping[str, HeadStep],
+    weights: Weighing | None,
+    scale: float,
+) -> StepInfo:
+    """What a Bayesian step did.
+
+    Args:
+        losses: to report, {name: [tasks]}.
+        heads: {name: what came of it}.
+        weights: of the aggregation, if it has any.
+        scale: see `StepInfo`.
+    """
+    info = StepInfo(
+        bayesian=True,
+        losses=losses,
+        weights=None if weights is None else weights.weights,
+        effective_tasks=None if weights is None else weights.effective_tasks,
+        observed_tasks=None if weights is None else weights.observed_tasks,
+        scale=scale,
+    )
+    for name, one in heads.items():
+        posterior, prior = one.posterior.info, one.prior.info
+        info.fresh[name] = one.age == 0
+        if posterior is not None:
+            info.jitter[name], info.condition[name] = posterior.jitter, posterior.condition
+        if prior is not None and prior.left_out is not None:
+            info.left_out[name] = prior.left_out
+    return info
 
 
 def _kept(

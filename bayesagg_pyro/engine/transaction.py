@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.inference import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily
 
+if TYPE_CHECKING:
+    from bayesagg_pyro.engine.slot import Slot
+    from bayesagg_pyro.engine.stateful import Stateful
+
 __all__ = [
     "Undo",
     "all_or_nothing",
+    "as_a_whole",
     "of_aggregation",
     "of_attributes",
     "of_generators",
     "of_gradients",
+    "of_steps",
+    "of_tensors",
     "of_values",
 ]
 
@@ -48,6 +55,45 @@ def all_or_nothing(undo: Iterable[Undo]) -> Iterator[None]:
                 "features and targets"
             ) from error
         raise
+
+
+def as_a_whole(engine: Stateful, *, step: bool = False) -> AbstractContextManager[None]:
+    """A block that an engine goes through as a whole or not at all.
+
+    Args:
+        engine: the engine.
+        step: whether the heads' weights do not change in it, except those that follow a mean.
+    """
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return nullcontext()
+    undo = [of_attributes(engine), *of_steps(engine)]
+    for slot in engine._slots.values():
+        undo += _of_slot(slot, step=step)
+    return all_or_nothing(undo)
+
+
+def of_steps(engine: Stateful) -> list[Undo]:
+    """What every step moves on, whether its batch counts or not."""
+    drawn_from = [engine.generator]
+    for slot in engine._slots.values():
+        drawn_from.append(slot.generator)
+    return [of_generators(drawn_from), of_aggregation(engine.aggregation)]
+
+
+def _of_slot(slot: Slot, *, step: bool) -> list[Undo]:
+    """What belongs to a head.
+
+    Args:
+        slot: of the head.
+        step: whether the head's buffers stay as they are in what is to come.
+    """
+    found = [of_gradients(slot.head.parameters()), of_attributes(slot)]
+    if slot.placed:
+        found.append(of_attributes(slot.tracker))
+    written: list[Tensor] = [] if slot.learns else [slot.head.weight]
+    if not step:
+        written += slot.head.buffers()
+    return [*found, of_values(written)] if written else found
 
 
 def of_attributes(owner: Any) -> Undo:
@@ -96,6 +142,25 @@ def of_values(tensors: Iterable[Tensor]) -> Undo:
         with torch.no_grad():
             for tensor, value in before:
                 tensor.copy_(value)
+
+    return undo
+
+
+def of_tensors(module: nn.Module) -> Undo:
+    """Tensors and attributes of a module and its parts, also where others are assigned."""
+    before = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in module.modules()]
+    tensors = [*module.parameters(), *module.buffers()]
+    values = of_values(tensor for tensor in tensors if not tensor.is_meta)
+
+    def undo() -> None:
+        for one, attributes, parameters, buffers in before:
+            vars(one).clear()
+            vars(one).update(attributes)
+            one._parameters.clear()
+            one._parameters.update(parameters)
+            one._buffers.clear()
+            one._buffers.update(buffers)
+        values()
 
     return undo
 

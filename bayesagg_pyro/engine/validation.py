@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.engine.batch import Batch, Group, joined
-from bayesagg_pyro.engine.layout import Source
+from bayesagg_pyro.engine.reading import Source
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, NumericalError, SettingError
 from bayesagg_pyro.heads import Head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._error import Moments, repeated
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._samples import gradient_sampler
+from bayesagg_pyro.gradients._samples import drawn_gradients
 from bayesagg_pyro.gradients._weighted import weighted
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
@@ -53,7 +54,7 @@ def averaged(
         clean(mean),
         part.variance[:, :1].expand(mean.shape),  # of the right dtype and shape, for weights
         observed,
-        sampler=gradient_sampler(head, posterior, features, targets),
+        sampler=partial(drawn_gradients, head, posterior, features, targets),
     )
     if targets.weight is not None and some.weight is not None:
         whole, part = weighted(whole, targets.weight), weighted(part, some.weight)

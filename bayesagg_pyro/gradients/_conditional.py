@@ -31,10 +31,9 @@ from torch import Tensor
 from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._logit_laws import Law, independent, law_of, many
 from bayesagg_pyro.gradients._points import Points
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import CACHE, fitting, slices
-from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._predictor import predictor_terms
 from bayesagg_pyro.gradients._registry import register
 from bayesagg_pyro.heads import Gaussian

@@ -14,8 +14,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._finish import finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._predictor import predictor_terms
 from bayesagg_pyro.gradients._registry import register
 from bayesagg_pyro.heads import Gaussian

@@ -13,10 +13,9 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import REPEATS, Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments, squares
 from bayesagg_pyro.heads import Head

@@ -6,9 +6,8 @@ import torch
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._samples import sampled_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Point, Posterior

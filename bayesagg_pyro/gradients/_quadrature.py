@@ -21,10 +21,9 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._finish import finish
 from bayesagg_pyro.gradients._predictor import predictor_terms
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.heads._input import like

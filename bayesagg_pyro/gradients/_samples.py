@@ -15,7 +15,7 @@ from bayesagg_pyro.targets import Targets
 
 __all__ = [
     "CentredSums",
-    "gradient_sampler",
+    "drawn_gradients",
     "outer_products",
     "sampled_gradients",
     "sampled_moments",
@@ -97,16 +97,17 @@ def _by_autograd(
     return gradients
 
 
-def gradient_sampler(
-    head: Head, posterior: Posterior, features: Tensor, targets: Targets
-) -> Callable[[int, torch.Generator | None], Tensor]:
-    """A function (count, generator) -> [count, tasks, B, d] in the features' dtype."""
-
-    def draw(count: int, generator: torch.Generator | None) -> Tensor:
-        weight = posterior.sample((count,), generator=generator)
-        return sampled_gradients(head, weight, features, targets).to(features.dtype)
-
-    return draw
+def drawn_gradients(
+    head: Head,
+    posterior: Posterior,
+    features: Tensor,
+    targets: Targets,
+    count: int,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Gradients at weights that are drawn, [count, tasks, B, d] in the features' dtype."""
+    weight = posterior.sample((count,), generator=generator)
+    return sampled_gradients(head, weight, features, targets).to(features.dtype)
 
 
 def sampled_moments(
