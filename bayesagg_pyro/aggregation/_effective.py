@@ -71,10 +71,6 @@ class WeightSums:
             sum(part.batch for part in parts),
         )
 
-    def mean(self) -> Tensor:
-        """Mean weight over observed examples and dimensions, [tasks]; 0 where none is observed."""
-        return self.typical().mean(1)
-
     def effective(self, others: Tensor | None = None) -> Tensor:
         """Effective number of tasks, [B or 1, d or 1]; see `effective_tasks`.
 
@@ -100,7 +96,7 @@ class WeightSums:
         return self.observed.any(1).sum()
 
     def typical(self) -> Tensor:
-        """Mean over the observed examples, [tasks, d or 1]."""
+        """Mean weights over the observed examples, [tasks, d or 1]; 0 where there are none."""
         if self.observed is None:
             return self.by_task / self.batch
         return self.by_task / self.observed.sum(1).clamp(min=1)[:, None]
@@ -131,8 +127,10 @@ class Weighing(NamedTuple):
         """
         if len(parts) == 1:
             ((only, _),) = parts
-            return cls(only.mean(), only.effective().nanmean(), only.observed_tasks())
-        mean = {n: sums.mean()[rows] for sums, groups in parts for n, rows in groups.items()}
+            return cls(only.typical().mean(1), only.effective().nanmean(), only.observed_tasks())
+        mean = {
+            n: sums.typical().mean(1)[rows] for sums, groups in parts for n, rows in groups.items()
+        }
         numbers = []
         for one, _ in parts:
             typical = [other.typical() for other, _ in parts if other is not one]

@@ -131,8 +131,8 @@ class Calls(Stateful):
     def _collect(self, batch: Batch) -> None:
         for slot in self._slots.values():
             slot.tracker.collect(*batch.examples(slot.name), batch.validity)
-        if not self.warmup:
-            self._follow()
+            if not self.warmup and not slot.learns:
+                slot.follow()
 
     def _renew(self) -> None:
         empty = [slot.name for slot in self._slots.values() if not slot.tracker.collected]

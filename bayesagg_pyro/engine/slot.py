@@ -121,30 +121,27 @@ class Slot:
             StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
         """
         prior = self.tracker.prior_for(features, targets)
-        posterior, age = self._refreshed(features, targets, prior)
+        held, refresh, age = self.posterior, self.scheme.refresh, 0
+        if refresh == "epoch":
+            posterior = self._of_last_epoch()
+            age = 0 if held is None or self.due else self.age + 1
+        elif held is not None and self.age + 1 < (1 if refresh == "step" else int(refresh)):
+            posterior, age = held, self.age + 1
+        else:
+            posterior = self.scheme.infer(
+                self.head, features, targets, prior, start=held, generator=self.generator
+            )
         return HeadStep(self, features, targets, prior, posterior, age)
 
-    def _refreshed(
-        self, features: Tensor, targets: Targets, prior: Posterior
-    ) -> tuple[Posterior, int]:
-        """The posterior that the scheme's `refresh` asks for, and its age."""
-        refresh = self.scheme.refresh
-        if refresh == "epoch":
-            full = self.tracker.posterior
-            if full is None:
-                raise StateError(
-                    f"head {self.head.site!r}: {self.scheme!r} takes the posterior of the last "
-                    "epoch's data, and there is none yet; run the first epoch's batches through "
-                    "backward() or collect() and call update_prior()"
-                )
-            return full, 0 if self.posterior is None or self.due else self.age + 1
-        every = 1 if refresh == "step" else int(refresh)
-        if self.posterior is not None and self.age + 1 < every:
-            return self.posterior, self.age + 1
-        start, generator = self.posterior, self.generator
-        return self.scheme.infer(
-            self.head, features, targets, prior, start=start, generator=generator
-        ), 0
+    def _of_last_epoch(self) -> Posterior:
+        posterior = self.tracker.posterior
+        if posterior is None:
+            raise StateError(
+                f"head {self.head.site!r}: {self.scheme!r} takes the posterior of the last epoch's "
+                "data, and there is none yet; run the first epoch's batches through backward() or "
+                "collect() and call update_prior()"
+            )
+        return posterior
 
     # -- weights ---------------------------------------------------------------------------------
 

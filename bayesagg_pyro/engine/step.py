@@ -21,8 +21,8 @@ from bayesagg_pyro.engine.batch import Batch, as_one
 from bayesagg_pyro.engine.info import Stages, StepInfo
 from bayesagg_pyro.engine.memory import aggregate, infer
 from bayesagg_pyro.engine.slot import HeadStep, Slot
-from bayesagg_pyro.engine.validation import blaming_weights, require_finite
-from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.engine.validation import refuse_weights, require_finite
+from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
 from bayesagg_pyro.validity import Validity
 
@@ -53,15 +53,19 @@ def bayesian_step(
         scaler: of all gradients.
     """
     inner = batch.wide()
-    with torch.no_grad(), blaming_weights(slots):
-        heads = {}
-        for slot in slots:
-            heads[slot.name] = infer(slot, *inner.examples(slot.name), memory)
-        grads, results, weights = aggregate(aggregation, heads, batch.groups, memory, keep=keep)
-        updates = []
-        for group, result in zip(batch.groups, results, strict=True):
-            update = result.direction * (scale / len(group.features))
-            updates.append(update if scaler else update.to(group.features.dtype))
+    heads = {}
+    try:
+        with torch.no_grad():
+            for slot in slots:
+                heads[slot.name] = infer(slot, *inner.examples(slot.name), memory)
+            grads, results, weights = aggregate(aggregation, heads, batch.groups, memory, keep=keep)
+    except NumericalError:
+        refuse_weights(slots)
+        raise
+    updates = []
+    for group, result in zip(batch.groups, results, strict=True):
+        update = result.direction * (scale / len(group.features))
+        updates.append(update if scaler else update.to(group.features.dtype))
     require_finite(batch, slots, "the update", updates, lambda: _not_finite(heads, grads))
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
@@ -169,7 +173,7 @@ def _descend(
             gradients.append(_delivered(there[weight], batch.validity, scaler))
     if weights:  # as autograd does, with all hooks on the weights
         torch.autograd.backward(weights, gradients)
-    return [there.get(tensor) for tensor in inputs]
+    return list(map(there.get, inputs))
 
 
 def _gradients(total: Tensor, wanted: Sequence[Tensor]) -> dict[Tensor, Tensor]:

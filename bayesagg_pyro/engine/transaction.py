@@ -88,8 +88,8 @@ def _of_slot(slot: Slot, *, step: bool) -> list[Undo]:
         step: whether the head's buffers stay as they are in what is to come.
     """
     found = [of_gradients(slot.head.parameters()), of_attributes(slot)]
-    if slot.placed:
-        found.append(of_attributes(slot.tracker))
+    if slot._tracker is not None:
+        found.append(of_attributes(slot._tracker))
     written: list[Tensor] = [] if slot.learns else [slot.head.weight]
     if not step:
         written += slot.head.buffers()

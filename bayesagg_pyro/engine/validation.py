@@ -6,8 +6,7 @@ turns the update of a bad batch into zeros, and raises when the engine synchroni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -17,12 +16,12 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.engine.batch import Batch, Group, joined
 from bayesagg_pyro.engine.reading import Source
 from bayesagg_pyro.engine.slot import Slot
-from bayesagg_pyro.errors import BayesAggError, NonFiniteError, NumericalError, SettingError
+from bayesagg_pyro.errors import BayesAggError, NonFiniteError, SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Deferred, Validity
 
-__all__ = ["Validation", "blaming_weights", "require_finite"]
+__all__ = ["Validation", "refuse_weights", "require_finite"]
 
 
 class Validation:
@@ -179,7 +178,7 @@ def require_finite(
     """
 
     def error() -> BayesAggError:
-        _refuse_weights(slots)
+        refuse_weights(slots)
         heads = "".join(f" of head {name!r}" for name in suspects()[:1])
         return NonFiniteError(
             f"{what}{heads} overflows {values[0].dtype}, although features and targets are "
@@ -192,21 +191,12 @@ def require_finite(
         raise error()
 
 
-@contextmanager
-def blaming_weights(slots: Collection[Slot]) -> Iterator[None]:
-    """A block whose numerical errors name a head's own weights, if these are the cause.
+def refuse_weights(slots: Collection[Slot]) -> None:
+    """Refuse heads' own weights if these are the cause of what has gone wrong.
 
     Raises:
         NonFiniteError: naming the head and the parameter.
     """
-    try:
-        yield
-    except NumericalError:
-        _refuse_weights(slots)
-        raise
-
-
-def _refuse_weights(slots: Collection[Slot]) -> None:
     for slot in slots:
         for which, weight in slot.head.named_parameters():
             if not linalg.all_finite(weight.detach()):

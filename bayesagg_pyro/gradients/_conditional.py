@@ -36,6 +36,7 @@ from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._logit_laws import Law, independent, law_of, many
 from bayesagg_pyro.gradients._points import Points
+from bayesagg_pyro.gradients._predictor import is_softmax
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments
 from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
@@ -103,13 +104,8 @@ class Conditional(Estimator):
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
         """Refuse heads that are no softmax of linear outputs, and non-Gaussian posteriors."""
-        softmax = head.is_still(Categorical) and head.embedding is None
-        if not softmax or not issubclass(kind, GaussianFamily):
-            raise DtypeError(
-                f"head {head.site!r}: Conditional is for Categorical heads (without embedding) "
-                f"with Gaussian posteriors, not {type(head).__name__} with {kind.__name__}; use "
-                "gradients.MonteCarlo()"
-            )
+        if not is_softmax(head) or not issubclass(kind, GaussianFamily):
+            raise _refused(head, kind)
 
     def estimate(
         self,
@@ -162,9 +158,8 @@ class Conditional(Estimator):
         return rows.mean(self.samples, self.generator or generator)
 
     def _rows(self, head: Head, posterior: Posterior, features: Tensor, targets: Targets) -> _Rows:
-        self.check(head, type(posterior))
-        assert isinstance(head, Categorical)
-        assert isinstance(posterior, GaussianFamily)
+        if not is_softmax(head) or not isinstance(posterior, GaussianFamily):
+            raise _refused(head, type(posterior))
         design = head.design_matrix(features)
         posterior = posterior.to(design.device, design.dtype)
         dtype = torch.promote_types(features.dtype, torch.float32)
@@ -273,3 +268,11 @@ class _Rows:
         if weight is not None:
             delta *= weight.mT[..., None, None].to(delta.dtype)
         return delta
+
+
+def _refused(head: Head, kind: type[Posterior]) -> DtypeError:
+    return DtypeError(
+        f"head {head.site!r}: Conditional is for Categorical heads (without embedding) with "
+        f"Gaussian posteriors, not {type(head).__name__} with {kind.__name__}; use "
+        "gradients.MonteCarlo()"
+    )

@@ -11,10 +11,11 @@ from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._point import AtPoint
+from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import registered
 from bayesagg_pyro.gradients._weighted import weighted
-from bayesagg_pyro.heads import Categorical, Head, OnePredictor
+from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
 
@@ -77,8 +78,8 @@ def default_estimator(head: Head, posterior: Posterior) -> Estimator:
     if isinstance(posterior, Point):
         return AtPoint()
     if isinstance(posterior, GaussianFamily):
-        if head.is_still(OnePredictor, "outputs", "design", "pointwise"):
+        if has_one_predictor(head):
             return _QUADRATURE
-        if head.is_still(Categorical) and head.embedding is None:
-            return _QUADRATURE if head.outputs_per_task == 2 else Conditional()
+        if is_softmax(head):
+            return _QUADRATURE if head.classes == 2 else Conditional()
     return MonteCarlo()

@@ -22,10 +22,7 @@ class AtPoint(Estimator):
     def check(self, head: Head, kind: type[Posterior]) -> None:
         """Refuse posteriors other than a `Point`."""
         if not issubclass(kind, Point):
-            raise DtypeError(
-                f"head {head.site!r}: AtPoint is for posteriors.Point, not {kind.__name__}; use "
-                "gradients.MonteCarlo()"
-            )
+            raise _refused(head, kind)
 
     def estimate(
         self,
@@ -40,8 +37,8 @@ class AtPoint(Estimator):
         Raises:
             DtypeError: if the posterior is not a point.
         """
-        self.check(head, type(posterior))
-        assert isinstance(posterior, Point)
+        if not isinstance(posterior, Point):
+            raise _refused(head, type(posterior))
         at = posterior.to(features.device, linalg.head_dtype(features.device))
         (mean,) = sampled_gradients(head, at.sample((1,)), features, targets)
         zero = torch.zeros_like(mean)
@@ -58,3 +55,10 @@ class AtPoint(Estimator):
 
     def __repr__(self) -> str:
         return "AtPoint()"
+
+
+def _refused(head: Head, kind: type[Posterior]) -> DtypeError:
+    return DtypeError(
+        f"head {head.site!r}: AtPoint is for posteriors.Point, not {kind.__name__}; use "
+        "gradients.MonteCarlo()"
+    )

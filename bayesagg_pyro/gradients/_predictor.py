@@ -11,16 +11,26 @@ and every moment formula for g = f(u) du/dh holds with these in place of m, S an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro._pieces import BLOCK, fitting
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily
 
-__all__ = ["PredictorTerms", "predictor_terms", "pull_back"]
+__all__ = ["PredictorTerms", "has_one_predictor", "is_softmax", "predictor_terms", "pull_back"]
+
+
+def has_one_predictor(head: Head) -> TypeGuard[OnePredictor]:
+    """Whether loss and likelihood of a task are functions of one linear predictor."""
+    return head.is_still(OnePredictor, "outputs", "design", "pointwise")
+
+
+def is_softmax(head: Head) -> TypeGuard[Categorical]:
+    """Whether it is a softmax of outputs that are linear in the features."""
+    return head.is_still(Categorical) and head.embedding is None
 
 
 class PredictorTerms(NamedTuple):

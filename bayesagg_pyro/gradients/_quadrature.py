@@ -24,7 +24,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._predictor import predictor_terms
+from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax, predictor_terms
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
@@ -69,19 +69,9 @@ class Quadrature(Estimator):
     def check(self, head: Head, kind: type[Posterior]) -> None:
         """Refuse heads of several outputs per task, and posteriors other than Gaussian."""
         if not issubclass(kind, GaussianFamily):
-            raise DtypeError(
-                f"head {head.site!r}: Quadrature needs a Gaussian posterior, not {kind.__name__}; "
-                "use gradients.MonteCarlo()"
-            )
-        if head.is_still(OnePredictor, "outputs", "design", "pointwise"):
-            return
-        softmax = head.is_still(Categorical) and head.embedding is None
-        if not softmax or head.outputs_per_task != 2:
-            raise DtypeError(
-                f"head {head.site!r}: Quadrature is for heads with one linear predictor and for "
-                f"Categorical ones of two classes, not for {type(head).__name__}; use "
-                "gradients.Conditional or MonteCarlo"
-            )
+            raise _not_gaussian(head, kind)
+        if not has_one_predictor(head) and not (is_softmax(head) and head.classes == 2):
+            raise _more_predictors(head)
 
     def estimate(
         self,
@@ -96,14 +86,15 @@ class Quadrature(Estimator):
         Raises:
             DtypeError: if the head has more than one predictor or the posterior is not Gaussian.
         """
-        self.check(head, type(posterior))
-        assert isinstance(posterior, GaussianFamily)
+        if not isinstance(posterior, GaussianFamily):
+            raise _not_gaussian(head, type(posterior))
         posterior = posterior.to(features.device, linalg.head_dtype(features.device))
-        if isinstance(head, OnePredictor):
+        if has_one_predictor(head):
             predictor = _one_predictor(head, posterior, features, targets)
-        else:
-            assert isinstance(head, Categorical)
+        elif is_softmax(head) and head.classes == 2:
             predictor = _two_classes(head, posterior, head.design_matrix(features), targets)
+        else:
+            raise _more_predictors(head)
         moments = partial(_moments, head, posterior, predictor, features, targets)
         nodes = self.nodes or Transition(*predictor.transition).nodes
         if self.tolerance is None:
@@ -112,6 +103,21 @@ class Quadrature(Estimator):
 
     def __repr__(self) -> str:
         return f"Quadrature(nodes={self.nodes}, tolerance={self.tolerance})"
+
+
+def _not_gaussian(head: Head, kind: type[Posterior]) -> DtypeError:
+    return DtypeError(
+        f"head {head.site!r}: Quadrature needs a Gaussian posterior, not {kind.__name__}; use "
+        "gradients.MonteCarlo()"
+    )
+
+
+def _more_predictors(head: Head) -> DtypeError:
+    return DtypeError(
+        f"head {head.site!r}: Quadrature is for heads with one linear predictor and for "
+        f"Categorical ones of two classes, not for {type(head).__name__}; use "
+        "gradients.Conditional or MonteCarlo"
+    )
 
 
 class _Predictor(NamedTuple):

@@ -106,7 +106,9 @@ def parse_targets(
     Raises:
         ShapeError, DtypeError: with the remedy.
     """
-    values, mask, weight = _split(owner, targets)
+    values, mask, weight = targets, None, None
+    if not isinstance(targets, Tensor):
+        values, mask, weight = _split(owner, targets)
     values = _columns(owner, values, batch, tasks, "targets")
     check_kind(owner, values, kind)
     counts = kind == "count" and not values.is_floating_point()

@@ -200,9 +200,9 @@ class DataPolicy(Policy):
 
     def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
         """The prior in force, without this batch if the policy leaves batches out."""
+        if not self.leave_batch_out and self.prior is not None:
+            return self.prior
         prior = super().prior_for(features, targets)
-        if not self.leave_batch_out:
-            return prior
         weight = self._batch_weight() / self.temperature
         if weight == 0:
             return prior
