@@ -117,9 +117,7 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return value
     ((kind, inner),) = value.items()
     if kind == "dtype":
-        found = getattr(torch, inner)
-        assert isinstance(found, torch.dtype)
-        return found
+        return getattr(torch, inner)
     if kind == "device":
         return torch.device(inner)
     if kind == "tensor":

@@ -43,7 +43,7 @@ class Group:
     kept: Tensor | None = None
 
     def cleaned(self, validity: Validity, heads: Mapping[str, Head]) -> Group:
-        """With harmless values where the batch is bad."""
+        """The group, with harmless values in place of those of a bad batch."""
         keep = validity.keep_targets
         targets = {name: keep(own, heads[name].filler) for name, own in self.targets.items()}
         return replace(self, features=validity.keep(self.features, 0.0), targets=targets)
@@ -51,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch with parsed targets.
+    """One batch as a step takes it: groups of examples with checked targets.
 
     Attributes:
         groups: the examples, apart where heads read different features.
@@ -71,7 +71,7 @@ class Batch:
         raise KeyError(name)
 
     def wide(self) -> Batch:
-        """The same with features in float32 at least, whose range moments need."""
+        """The batch with features in float32 at least, whose range moments need."""
         groups = []
         for group in self.groups:
             dtype = torch.promote_types(group.features.dtype, torch.float32)
@@ -80,7 +80,7 @@ class Batch:
         return replace(self, groups=tuple(groups))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same with other features."""
+        """The batch with features that a function has changed."""
         groups = (replace(group, features=change(group.features)) for group in self.groups)
         return replace(self, groups=tuple(groups))
 
@@ -90,7 +90,7 @@ class Batch:
         return replace(self, groups=groups)
 
     def filled(self, heads: Mapping[str, Head]) -> Batch:
-        """With an example without a label in every group that no process has examples of."""
+        """The batch, with an unlabelled example in each group that no process has examples of."""
         groups = []
         for group in self.groups:
             if not len(group.features):

@@ -30,7 +30,7 @@ Given: TypeAlias = tuple[Features | Sequence[Pair], GivenTargets | None]
 
 
 class Calls(Stateful):
-    """Heads that take batches, alone or together with other processes.
+    """Base of the engine: how it takes in batches, alone or together with other processes.
 
     Attributes:
         feature_axis: which axis of the features is theirs.

@@ -29,7 +29,7 @@ class Layout:
 
     @classmethod
     def of(cls, features: Tensor, axis: int) -> Layout:
-        """That of features with this axis, which may count from the end; [B, d] has the second.
+        """The layout of features on this axis, which may count from the end; [B, d] has the second.
 
         Raises:
             ShapeError: if there is no such axis, or no other.
@@ -127,7 +127,7 @@ class Layout:
 
 
 def check_axis(axis: Any) -> None:
-    """Refuse an axis of the features that is none.
+    """Refuse what cannot be the axis of features.
 
     Raises:
         SettingError: for what is no integer, and for 0, the axis of the batch.

@@ -135,7 +135,7 @@ def _in_pieces(
 def _examples_at_once(
     heads: Mapping[str, HeadStep], groups: Sequence[Group], memory: int
 ) -> list[int]:
-    """For each group."""
+    """How many examples of each group fit into the memory at once."""
     found = []
     for group in groups:
         some = [heads[name] for name in group.targets]
@@ -146,7 +146,7 @@ def _examples_at_once(
 
 
 def _tasks_at_once(head: Head, scheme: Scheme, memory: int | None) -> int | None:
-    """None for all, as for heads without a dense block for each task: of these no part is large."""
+    """How many tasks to infer at once; None for all, as for heads without a dense block each."""
     dense = isinstance(scheme, SecondOrder) and scheme.structure == "full"
     forgotten = scheme.refresh == "step"  # a posterior that is held must be there as a whole
     if memory is None or not (dense and forgotten and isinstance(head, OnePredictor)):
@@ -157,7 +157,7 @@ def _tasks_at_once(head: Head, scheme: Scheme, memory: int | None) -> int | None
 
 @dataclass(frozen=True)
 class _Parts:
-    """The step of a head, some tasks at a time; whoever goes through again has all made again."""
+    """A head's posterior and gradients, some tasks at a time; made anew at each passage."""
 
     slot: Slot
     features: Tensor
@@ -192,7 +192,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class _InParts(HeadStep):
-    """What is kept of a head that was worked on in parts: `posterior` holds its marginals."""
+    """A head that was worked on some tasks at a time: `posterior` holds its marginals alone."""
 
     moments: GradientDistribution
 

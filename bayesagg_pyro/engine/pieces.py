@@ -31,7 +31,7 @@ _SMALL = 2**16
 
 @dataclass(frozen=True)
 class _Passed:
-    """What a first pass leaves for the second.
+    """What the first pass over a piece leaves for the second.
 
     Attributes:
         inputs: of the backbone.

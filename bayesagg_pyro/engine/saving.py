@@ -83,7 +83,7 @@ def state(engine: Stateful) -> dict[str, Tensor]:
 
 
 def checked(engine: Stateful, state_dict: Mapping[str, Any], prefix: str, strict: bool) -> Loading:
-    """What is to be taken over; the engine has not changed.
+    """Check a saved state and give what is to be taken over; changes nothing.
 
     Raises:
         BayesAggError: naming what is wrong with the state.

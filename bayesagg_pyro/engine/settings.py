@@ -113,7 +113,7 @@ def check_aggregation(aggregation: Aggregation, heads: Mapping[str, Head]) -> No
 
 
 def known(what: str, found: Mapping[str, Posterior | None]) -> dict[str, Posterior]:
-    """The distributions of all heads.
+    """Each head's distribution; an error where a head has none yet.
 
     Args:
         what: "prior" or "posterior", for the message.

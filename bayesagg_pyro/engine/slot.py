@@ -87,7 +87,7 @@ class Slot:
 
     @property
     def tracker(self) -> Policy:
-        """The prior over time.
+        """The policy that follows this head's prior over training.
 
         Raises:
             StateError: while the weights have no place.
@@ -105,7 +105,7 @@ class Slot:
         return self._estimators[self.name]
 
     def draw_from(self, generator: torch.Generator | None) -> None:
-        """Another stream of randomness."""
+        """Draw from another generator from now on."""
         self.generator = self.tracker.generator = generator
 
     # -- a step ----------------------------------------------------------------------------------

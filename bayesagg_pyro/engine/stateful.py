@@ -24,7 +24,7 @@ __all__ = ["Stateful"]
 
 
 class Stateful(nn.Module):
-    """Heads with all that belongs to them, which change as a whole or not at all.
+    """Base of the engine: heads and all that belongs to them, saved, loaded and moved as a whole.
 
     Attributes:
         heads: {name: head}.

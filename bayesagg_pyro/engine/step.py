@@ -177,7 +177,7 @@ def _descend(
 
 
 def _gradients(total: Tensor, wanted: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Of the total, where there are any; users' hooks run when one is accumulated, and not here."""
+    """Gradients of the total; users' hooks run when these are accumulated, and not here."""
     hooked = {}
     for tensor in wanted:
         if tensor._backward_hooks:
@@ -217,7 +217,7 @@ def _described(
     weights: Weighing | None,
     scale: float,
 ) -> StepInfo:
-    """What a Bayesian step did.
+    """What a Bayesian step tells of itself.
 
     Args:
         losses: to report, {name: [tasks]}.

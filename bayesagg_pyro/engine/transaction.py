@@ -73,7 +73,7 @@ def as_a_whole(engine: Stateful, *, step: bool = False) -> AbstractContextManage
 
 
 def of_steps(engine: Stateful) -> list[Undo]:
-    """What every step moves on, whether its batch counts or not."""
+    """Puts back what every step moves on, whether its batch counts or not."""
     drawn_from = [engine.generator]
     for slot in engine._slots.values():
         drawn_from.append(slot.generator)
@@ -81,7 +81,7 @@ def of_steps(engine: Stateful) -> list[Undo]:
 
 
 def _of_slot(slot: Slot, *, step: bool) -> list[Undo]:
-    """What belongs to a head.
+    """Puts back what belongs to a head.
 
     Args:
         slot: of the head.
@@ -97,7 +97,7 @@ def _of_slot(slot: Slot, *, step: bool) -> list[Undo]:
 
 
 def of_attributes(owner: Any) -> Undo:
-    """All attributes of an object: statistics and priors written in place as copies."""
+    """Puts back an object's attributes; of statistics and priors written in place, copies."""
     before = dict(vars(owner))
     for name, value in before.items():
         if isinstance(value, Statistics):
@@ -118,7 +118,7 @@ def of_attributes(owner: Any) -> Undo:
 
 
 def of_gradients(weights: Iterable[Tensor]) -> Undo:
-    """The `.grad` of tensors, which autograd adds to in place."""
+    """Puts back the `.grad` of tensors, which autograd adds to in place."""
     before: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
     for weight in weights:
         gradient = weight.grad
@@ -135,7 +135,7 @@ def of_gradients(weights: Iterable[Tensor]) -> Undo:
 
 
 def of_values(tensors: Iterable[Tensor]) -> Undo:
-    """The values of parameters and buffers."""
+    """Puts back the values of parameters and buffers."""
     before = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def undo() -> None:
@@ -147,7 +147,7 @@ def of_values(tensors: Iterable[Tensor]) -> Undo:
 
 
 def of_tensors(module: nn.Module) -> Undo:
-    """Tensors and attributes of a module and its parts, also where others are assigned."""
+    """Puts back tensors and attributes of a module and its parts, even where replaced."""
     before = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in module.modules()]
     tensors = [*module.parameters(), *module.buffers()]
     values = of_values(tensor for tensor in tensors if not tensor.is_meta)
@@ -166,7 +166,7 @@ def of_tensors(module: nn.Module) -> Undo:
 
 
 def of_generators(generators: Iterable[torch.Generator | None]) -> Undo:
-    """The states of random generators; None is torch's global one of the CPU."""
+    """Puts back the states of random generators; None is torch's global one of the CPU."""
     before: dict[torch.Generator | None, Tensor] = {}
     for generator in generators:
         if generator not in before:
@@ -182,7 +182,7 @@ def of_generators(generators: Iterable[torch.Generator | None]) -> Undo:
 
 
 def of_aggregation(aggregation: Aggregation) -> Undo:
-    """What an aggregation remembers."""
+    """Puts back what an aggregation remembers."""
     before = aggregation.state_dict()
     return lambda: aggregation.load_state_dict(before)
 

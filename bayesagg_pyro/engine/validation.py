@@ -96,7 +96,7 @@ class Validation:
         self._bad.logical_or_(~good)
 
     def raise_deferred(self) -> None:
-        """Raise what was found since the last call.
+        """Raise if a batch since the last call was bad.
 
         Raises:
             NonFiniteError: if features, targets or an update were bad.
@@ -110,7 +110,7 @@ class Validation:
             )
 
     def forget(self) -> None:
-        """Drop what was found."""
+        """Forget the bad batches found so far."""
         if self._bad is not None:
             self._bad.zero_()
 

@@ -47,6 +47,8 @@ class GaussianProcess(Gaussian):
         MissingPackageError: for the default kernel without GPyTorch.
     """
 
+    embedding: InducingPoints  # type: ignore[assignment]
+
     def __init__(
         self,
         in_features: int,
@@ -73,7 +75,6 @@ class GaussianProcess(Gaussian):
     @property
     def inducing(self) -> InducingPoints:
         """The inducing points and their kernel."""
-        assert isinstance(self.embedding, InducingPoints)
         return self.embedding
 
     def place(self, features: Tensor, *, generator: torch.Generator | None = None) -> None:

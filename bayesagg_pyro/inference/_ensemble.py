@@ -115,8 +115,7 @@ class Ensemble(Iterative):
         """What is added to targets, and weights of examples: [members, N, tasks] or None."""
         shape = (self.members, *joint.targets.values.shape)
         dtype, device = joint.features.dtype, joint.features.device
-        if kind == "noise":
-            assert isinstance(joint.head, Gaussian)
+        if kind == "noise" and isinstance(joint.head, Gaussian):
             scale = joint.head.noise_scale.to(device, dtype)
             weight = joint.targets.weight
             if weight is not None:  # an example of weight ω has noise of variance τ² / ω

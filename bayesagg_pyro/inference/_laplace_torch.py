@@ -150,7 +150,7 @@ class LaplaceTorch(Scheme):
                 subset_of_weights="last_layer",
                 hessian_structure=self.structure,
                 **_prior_arguments(precision[order], prior.mean[task, order], self.structure),
-                **({"sigma_noise": _noise(head, task)} if regression else {}),
+                **({"sigma_noise": _noise(head, task)} if isinstance(head, Gaussian) else {}),
             )
             batch = (features, values[:, None].to(features.dtype) if regression else values)
             theirs.fit(_Loader(batch))
@@ -222,8 +222,7 @@ def _their_order(head: Head) -> Tensor:
     return torch.cat([rows[:, :-1].flatten(), rows[:, -1]]) if head.bias else order
 
 
-def _noise(head: Head, task: int) -> float:
-    assert isinstance(head, Gaussian)
+def _noise(head: Gaussian, task: int) -> float:
     scale = head.noise_scale
     return float(scale if scale.ndim == 0 else scale[task])
 

@@ -77,7 +77,7 @@ class Fresh(DataPolicy):
         self._shown = 0
 
     def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
-        """Training batches are not needed."""
+        """Leave out a training batch: the prior is made of fresh ones."""
 
     def restart(self) -> None:
         self._statistics = self._cleared(self._statistics)

@@ -83,7 +83,7 @@ class PreviousBatch(DataPolicy):
         return self._last
 
     def holds(self, features: Tensor) -> Tensor | None:
-        """Nothing is kept of a batch but its posterior."""
+        """None: whatever is finite will do, of which a posterior alone is kept."""
         return None
 
     def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
@@ -112,8 +112,7 @@ class PreviousBatch(DataPolicy):
         """posterior^(1−φ) · base^φ: precisions mix, means by precision."""
         keep, lose = 1 - self.forgetting, self.forgetting
         base = self._base.to(found.mean.device, found.mean.dtype)
-        if isinstance(found, KroneckerGaussian):
-            assert isinstance(base, DiagonalGaussian)  # else the scheme has refused it
+        if isinstance(found, KroneckerGaussian) and isinstance(base, DiagonalGaussian):
             isotropic = base.precision[:, 0]
             mixed: GaussianFamily = KroneckerGaussian(
                 found.mean,
@@ -147,7 +146,7 @@ class PreviousBatch(DataPolicy):
         return self.prior
 
     def accept(self, prior: Posterior) -> None:
-        """Nothing changes."""
+        """Change nothing: batches have renewed the prior already."""
 
     def to(self, device: torch.device) -> None:
         self._base = self._base.to(device=device)
