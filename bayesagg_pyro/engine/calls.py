@@ -123,7 +123,7 @@ class Calls(Stateful):
         own = streams(torch.Generator(device).manual_seed(int(number)), list(self._slots))
         for name, slot in self._slots.items():
             if slot.generator is None:
-                slot.draw_from(own[name])
+                slot.generator = slot.tracker.generator = own[name]
         state = {k: v for k, v in saving.state(self).items() if k != "generator"}
         self._processes.check_same(state, device)
 

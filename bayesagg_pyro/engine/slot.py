@@ -66,11 +66,11 @@ class Slot:
         self.generator = generator
         self._estimators = estimators
         self.policy = policy
-        self._tracker: Policy | None = None
         self.restart()
 
     def restart(self) -> None:
         """Forget everything seen; begin with the policy's prior, once the weights have a place."""
+        self._tracker: Policy | None = None
         self.posterior: Posterior | None = None
         self.calibration: Tensor | None = None
         self.weight_then: Tensor | None = None
@@ -103,10 +103,6 @@ class Slot:
     def estimator(self) -> Estimator | None:
         """Estimator of the gradient's moments; None chooses by types."""
         return self._estimators[self.name]
-
-    def draw_from(self, generator: torch.Generator | None) -> None:
-        """Draw from another generator from now on."""
-        self.generator = self.tracker.generator = generator
 
     # -- a step ----------------------------------------------------------------------------------
 
@@ -156,7 +152,7 @@ class Slot:
 
     def losses(self, features: Tensor, targets: Targets, *, warmup: bool) -> Tensor:
         """Mean loss of each task at those weights, [tasks]; 0 for a task without examples."""
-        weight = None if warmup or self.learns else self.point(warmup=False)
+        weight = None if self.learns else self.point(warmup=warmup)
         each = self.head.losses(features, targets, weight)
         return targets.mean(each, none=0.0).to(reported_dtype(features))
 
