@@ -228,7 +228,7 @@ def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -
         )
 
 
-def check_graph(features: Tensor | Mapping[str, Tensor]) -> None:
+def check_graph(features: Any) -> None:
     """Refuse features through which no gradient can flow.
 
     Raises:

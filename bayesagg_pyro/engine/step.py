@@ -167,10 +167,10 @@ def _descend(
 
     require_finite(batch, slots, "the loss's gradient", list(there.values()), suspects)
     weights, gradients = [], []
-    for weight in learned:
-        if weight in there:
-            weights.append(weight)
-            gradients.append(_delivered(there[weight], batch.validity, scaler))
+    for leaf in learned:
+        if leaf in there:
+            weights.append(leaf)
+            gradients.append(_delivered(there[leaf], batch.validity, scaler))
     if weights:  # as autograd does, with all hooks on the weights
         torch.autograd.backward(weights, gradients)
     return list(map(there.get, inputs))

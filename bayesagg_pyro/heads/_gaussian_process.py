@@ -47,7 +47,7 @@ class GaussianProcess(Gaussian):
         MissingPackageError: for the default kernel without GPyTorch.
     """
 
-    embedding: InducingPoints  # type: ignore[assignment]
+    embedding: InducingPoints
 
     def __init__(
         self,
