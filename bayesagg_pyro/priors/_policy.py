@@ -88,7 +88,7 @@ class Policy(ABC):
         """
         if self.prior is None:
             raise StateError(
-                f"there is no prior yet for {self.head.site!r}: run an epoch of backward() in "
+                f"there is no prior yet for {[self.head.site]}: run an epoch of backward() in "
                 "train mode and call update_prior() first, or make it of batches with refit()"
             )
         return self.prior
