@@ -15,7 +15,6 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import diagnostics, heads, inference
 from bayesagg_pyro.aggregation import PrecisionWeighted
 from bayesagg_pyro.diagnostics import Check
-from bayesagg_pyro.diagnostics._report import page as _page
 from bayesagg_pyro.errors import SettingError, StateError
 
 pytest.importorskip("matplotlib")
@@ -95,13 +94,7 @@ def test_one_page_with_everything(tmp_path: Path) -> None:
     assert "flag" in text
 
 
-@pytest.fixture
-def _unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made but not turned into pictures, which takes most of a report's time."""
-    monkeypatch.setattr(_page, "png", lambda figure: b"")
-
-
-@pytest.mark.usefixtures("_unrendered")
+@pytest.mark.usefixtures("undrawn")
 def test_dead_units_head_the_page(tmp_path: Path) -> None:
     world = World(kill_units=True).train()
     checks = diagnostics.report(
@@ -115,7 +108,7 @@ def test_dead_units_head_the_page(tmp_path: Path) -> None:
     assert "which flatters" in text
 
 
-@pytest.mark.usefixtures("_unrendered")
+@pytest.mark.usefixtures("undrawn")
 def test_missing_labels_and_samples(tmp_path: Path) -> None:
     world = World()
     world.mtl = ba.BayesAgg(

@@ -127,6 +127,7 @@ def test_sampled_shapes_and_moments_have_no_zeros() -> None:
     assert drawn < 1.5  # no spike of unobserved entries at 0
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("rule", [None, aggregation.PrecisionWeighted.paper()], ids=str)
 def test_a_report_of_such_a_batch(tmp_path: Path, rule: aggregation.Aggregation | None) -> None:
     world = World(rule)
@@ -139,6 +140,7 @@ def test_a_report_of_such_a_batch(tmp_path: Path, rule: aggregation.Aggregation 
     assert " of 3 with a target" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_without_any_label_of_a_head(tmp_path: Path) -> None:
     world = World()
     world.holes["flag"][:] = torch.nan

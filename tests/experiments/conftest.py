@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.figure_fixtures import undrawn
+
+__all__ = ["undrawn"]
+
 TABLES = Path(__file__).resolve().parent.parent / "fixtures" / "qm9"
 
 

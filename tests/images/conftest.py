@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.figure_fixtures import undrawn
+
+__all__ = ["cache", "undrawn"]
+
 pytest.importorskip("torchvision")
 
 

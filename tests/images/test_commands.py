@@ -32,6 +32,7 @@ def test_help(command: str) -> None:
         assert word in text
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("method", ["ls", "bayesagg"])
 def test_digits_in_one_command(method: str, tmp_path: Path) -> None:
     size = ["--epochs", "2", "--width", "8", "--batch-size", "256", "--device", "cpu"]

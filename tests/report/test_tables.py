@@ -113,6 +113,7 @@ def test_a_repeated_seed_is_named(tmp_path: Path) -> None:
     assert any("LS: the store holds seed 0 more than once" in note for note in table.notes)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_data_are_not_mixed(tmp_path: Path) -> None:
     """What is in a folder tells data apart, and not where it lies."""
 
@@ -306,6 +307,7 @@ def test_forms_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("form", "name"), [("md", "own.md"), ("latex", "own.tex")])
+@pytest.mark.usefixtures("undrawn")
 def test_figures_lie_beside_a_file_of_tables(form: str, name: str, tmp_path: Path) -> None:
     folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0))])
     out = tmp_path / "out" / name
@@ -316,6 +318,7 @@ def test_figures_lie_beside_a_file_of_tables(form: str, name: str, tmp_path: Pat
     assert (tmp_path / "out" / "figures" / "flow.png").is_file()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_unreadable_results_are_named_once(tmp_path: Path) -> None:
     folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0)), record("ls", 1, qm9(3.0))])
     (folder / "1" / "results.json").write_text("{")

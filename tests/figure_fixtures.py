@@ -1,0 +1,24 @@
+"""A fixture for tests of which figures come out and where; how they look is tested elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["undrawn"]
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made and their files written, but nothing is laid out: a second for each."""
+    from matplotlib.figure import Figure
+
+    def save(self: Figure, file: Any, **settings: Any) -> None:
+        if hasattr(file, "write"):
+            file.write(b"a figure")
+        else:
+            Path(file).write_bytes(b"a figure")
+
+    monkeypatch.setattr(Figure, "savefig", save)
