@@ -87,7 +87,7 @@ def test_memory_is_constant_over_evaluations() -> None:
 
     evaluate(method, data, data.validation, 2)
     before = tensors()
-    for _ in range(50):
+    for _ in range(10):
         evaluate(method, data, data.validation, 2)
     assert tensors() <= before
 

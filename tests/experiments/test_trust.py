@@ -9,8 +9,7 @@ import os
 import pickle
 import re
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from typer.testing import CliRunner
 from experiments import cache, checkpoints, methods, reading, results
 from experiments.cifar.benchmark import Cifar
 from experiments.cli import app
-from experiments.errors import CheckpointError, DamagedDataError, DataError
-from experiments.images.decode import Form, decode
+from experiments.errors import CheckpointError, DamagedDataError, DataError, OutputError
+from experiments.images.decode import Form, _reserve, decode
 from experiments.qm9 import pyg_source, qm9pack_source
 from experiments.run import Run
 from experiments.runner.plan import Job
@@ -333,39 +332,27 @@ def test_checkpoints_of_other_content(number: int, finished: Path, tmp_path: Pat
     assert (tmp_path / CHECKPOINT).read_bytes() == left
 
 
-FULL = """
-import resource, sys
-from pathlib import Path
-import numpy as np, torch
-from experiments import cache, checkpoints
-from experiments.errors import DataError, OutputError
-from experiments.images import decode
-
-folder = Path(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-for write in (
-    lambda: checkpoints.save(folder / "a.pt", {"x": [torch.ones(3000) for _ in range(40)]}),
-    lambda: cache.write(folder / "b.npz", {"x": np.random.default_rng(0).random(9000)}, {}),
-    lambda: decode._reserve(folder / "c", 30_000),
-):
-    try:
-        write()
-    except (OutputError, DataError) as error:
-        print(type(error).__name__, "File too large" in str(error))
-    except OSError as error:
-        print("OSError", error.strerror == "File too large")
-"""
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """A limit on the size of what this process writes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.usefixtures("small_files")
 def test_a_full_disk(tmp_path: Path) -> None:
     """A limit on the size of files stands in for it; torch's writer hides the reason of either."""
     for name in ("a.pt", "b.npz"):
         (tmp_path / name).write_bytes(b"old")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FULL, str(tmp_path)],
-        capture_output=True, text=True, check=False, cwd=ROOT,
-    )  # fmt: skip
-    assert done.stdout.split("\n")[:3] == ["OutputError True", "DataError True", "OSError True"]
+    with pytest.raises(OutputError, match="File too large"):
+        checkpoints.save(tmp_path / "a.pt", {"x": [torch.ones(3000) for _ in range(40)]})
+    with pytest.raises(DataError, match="File too large"):
+        cache.write(tmp_path / "b.npz", {"x": np.random.default_rng(0).random(9000)}, {})
+    with pytest.raises(OSError, match="File too large"):
+        _reserve(tmp_path / "c", 30_000)
     assert {p.name for p in tmp_path.iterdir()} == {"a.pt", "b.npz", "c"}
     assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.npz").read_bytes() == b"old"
 

@@ -109,19 +109,29 @@ print(list(aggregation.PrecisionWeighted()(grad).shape))
     assert sorted(re.split(r"[<>=!~ ;]", r)[0] for r in base) == ["pyro-ppl", "torch"]
 
 
-def test_importing_the_library_imports_nothing_heavy(tmp_path: Path) -> None:
-    """Nothing optional beyond what torch and Pyro import by themselves."""
+def test_imports_bring_nothing_heavy_and_no_warnings(tmp_path: Path) -> None:
+    """Nothing optional beyond what torch and Pyro import by themselves; graphs' package late."""
     code = """
-import json, sys, torch, pyro
+import importlib.util, json, sys, torch, pyro
+def new():
+    return sorted({name.split(".")[0] for name in set(sys.modules) - before})
 before = set(sys.modules)
 import bayesagg_pyro
-print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before})))
+library = new()
+import models
+networks = new()
+if importlib.util.find_spec("torch_geometric"):
+    models.MessagePassingPyG(width=2, edge_width=2)
+    assert "torch_geometric" in new()
+print(json.dumps([library, networks]))
 """
-    result = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    result = run(sys.executable, "-W", "error", "-c", code, cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert result.returncode == 0, result.stderr
-    imported = set(json.loads(result.stdout))
-    assert "bayesagg_pyro" in imported
-    assert not imported & set(OPTIONAL)
+    library, networks = (set(names) for names in json.loads(result.stdout))
+    assert "bayesagg_pyro" in library
+    assert not library & set(OPTIONAL)
+    assert "models" in networks
+    assert "torch_geometric" not in networks
 
 
 def test_every_public_name_exists() -> None:

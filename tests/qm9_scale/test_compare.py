@@ -20,9 +20,10 @@ from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import BayesAggOptions
 from experiments.report.render import markdown
 from experiments.report.table import Cell
-from experiments.runner import Ending, Local, Place, compared, execute, work, worker
+from experiments.runner import Ending, Place, compared, execute, work, worker
 from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.toy import Toy
+from tests.runner.jobs import Here
 
 TOY = "tests.experiments.toy:Toy"
 
@@ -73,7 +74,7 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
     jobs = compared(comparison(), tmp_path, seeds=[0])
     Trainer(jobs[0].run, jobs[0].folder).train()
     before = (jobs[0].folder / RESULTS).stat().st_mtime_ns
-    outcomes = execute(jobs, lambda n: Local(n, 1), 2)
+    outcomes = execute(jobs, Here, 2)
     assert [found.ending for found in outcomes.values()] == [Ending.SKIPPED, Ending.DONE]
     assert (jobs[0].folder / RESULTS).stat().st_mtime_ns == before
 

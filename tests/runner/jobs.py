@@ -1,4 +1,7 @@
-"""Jobs whose processes fail in different ways; importable, so that workers can unpickle them."""
+"""Jobs whose processes fail in different ways, and an engine without processes.
+
+Importable, so that workers can unpickle the jobs.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,7 +21,7 @@ from experiments.benchmark import Batch, Data, Split
 from experiments.errors import DataError
 from experiments.methods import MethodOptions
 from experiments.run import Run
-from experiments.runner import Job
+from experiments.runner import Job, Outcome, work
 from experiments.settings import Settings
 from tests.experiments.toy import Toy
 
@@ -73,3 +77,25 @@ class _Troubled:
 def job(folder: Path, fate: str = "", epochs: int = 2) -> Job:
     settings = Settings(epochs=epochs, batch_size=BATCH, device="cpu", threads=1)
     return Job(Run(Trouble(fate=fate), "ls", MethodOptions(), settings), folder)
+
+
+class Here:
+    """The engine `Local` in this process, one job after the other: no imports in others."""
+
+    room: int | None = None
+    isolated = False
+
+    def __init__(self, jobs: int = 1, threads: int | None = None) -> None:
+        self.threads = threads or 1
+
+    def submit(self, jobs: Sequence[Job], deadline: float | None) -> list[Future[Outcome]]:
+        found: list[Future[Outcome]] = [Future() for _ in jobs]
+        for one, ended in zip(jobs, found, strict=True):
+            ended.set_result(work(one, self.threads, deadline))
+        return found
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    def close(self, *, stop: bool) -> None:
+        """Nothing runs any more."""

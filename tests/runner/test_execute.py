@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from experiments.runner import (
     Request,
     State,
     choose,
+    engines,
     execute,
     plan,
 )
@@ -32,8 +34,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_the_others_go_on(tmp_path: Path) -> None:
+def test_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failing and a dying job before a good one, two at a time."""
+    # Five processes that do not import everything anew.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["experiments.runner", "tests.runner.jobs"])
+    monkeypatch.setattr(engines.multiprocessing, "get_context", lambda method: context)
     fates = ["kill", "error", ""]
     jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(fates)]
     seen: list[int] = []
@@ -61,14 +67,14 @@ CHANGES = {
 }
 COMMAND = [
     *("run", "digits", "--methods", METHODS, "--seeds", str(SEED), "--epochs", "4"),
-    *("--jobs", "2", "--threads", "1", "--device", "cpu", "--no-estimate"),
+    *("--threads", "1", "--device", "cpu", "--no-estimate"),
     *(part for name, value in CHANGES.items() for part in ("--set", f"{name}={value}")),
 ]
 
 
-def start(out: Path) -> subprocess.Popen[str]:
+def start(out: Path, jobs: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "experiments", *COMMAND, "--out", str(out)],
+        [sys.executable, "-m", "experiments", *COMMAND, "--jobs", str(jobs), "--out", str(out)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -93,7 +99,7 @@ def test_killed_and_continued(tmp_path: Path) -> None:
     )
     jobs = plan(request, tmp_path / "killed")
     deadline = time.monotonic() + 240
-    with start(tmp_path / "killed") as first:
+    with start(tmp_path / "killed", jobs=2) as first:
         while sum(Place(one.folder).checkpoint.exists() for one in jobs) < len(jobs) // 2 + 1:
             assert first.poll() is None, first.communicate()[0]
             assert time.monotonic() < deadline
@@ -109,7 +115,7 @@ def test_killed_and_continued(tmp_path: Path) -> None:
     }
     assert len(done) < len(jobs), "nothing was left to do: kill earlier"
 
-    with start(tmp_path / "killed") as second:
+    with start(tmp_path / "killed", jobs=1) as second:
         output, _ = second.communicate(timeout=240)
     assert second.returncode == 0, output
     for folder, written in done.items():

@@ -78,7 +78,7 @@ def test_a_job_that_cannot_get_on_says_so(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_that_die_go_on_as_long_as_they_get_on(tmp_path: Path) -> None:
     """All at once: in a queue a process takes no other along."""
-    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["dies", "kill", "error"])]
+    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["dies", "kill"])]
     began: list[list[Job]] = []
 
     class Counted(Submitit):
@@ -86,12 +86,11 @@ def test_processes_that_die_go_on_as_long_as_they_get_on(tmp_path: Path) -> None
             began.append(list(jobs))
             return super().submit(jobs, deadline)
 
-    outcomes = execute(jobs, lambda n: Counted(tmp_path / "queue", n, "local"), 3)
-    assert [outcomes[one].ending for one in jobs] == [Ending.DONE, Ending.FAILED, Ending.FAILED]
+    outcomes = execute(jobs, lambda n: Counted(tmp_path / "queue", n, "local"), 2)
+    assert [outcomes[one].ending for one in jobs] == [Ending.DONE, Ending.FAILED]
     assert "died twice" in outcomes[jobs[1]].message
     assert Place(jobs[0].folder).state() is State.DONE
-    assert Place(jobs[2].folder).failure()["type"] == "DataError"
-    assert [set(batch) for batch in began] == [set(jobs), set(jobs[:2])]
+    assert [set(batch) for batch in began] == [set(jobs)] * 2
 
 
 class Handle:
