@@ -1,4 +1,4 @@
-"""Quadrature against a trapezoid of 200,001 points on |z| ≤ 40."""
+"""Quadrature against a trapezoid of 20,001 points on |z| ≤ 40."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
-"""The reference for one linear predictor: a trapezoid of 200,001 points on |z| ≤ 40."""
+"""The reference for one linear predictor: a trapezoid of 20,001 points on |z| ≤ 40.
+
+For standard deviations up to 30 the integrand is smooth on a scale of eight points and more, on
+which the rule is exact to rounding.
+"""
 
 from __future__ import annotations
 
 import torch
 from dense import F64
 
-Z = torch.linspace(-40, 40, 200_001, dtype=F64)
+Z = torch.linspace(-40, 40, 20_001, dtype=F64)
 MASS = (-0.5 * Z.square()).exp()
 MASS = MASS / MASS.sum()
 

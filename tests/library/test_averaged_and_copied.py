@@ -54,9 +54,11 @@ def train(net: Net, averages: list[AveragedModel], epochs: int = 8) -> None:
         net.mtl.update_prior()
 
 
-@pytest.mark.parametrize("use_buffers", [False, True])
-@pytest.mark.parametrize("prior", [None, priors.Running(300), priors.PreviousBatch()])
-def test_averages_predict_and_want_a_refit_for_more(use_buffers: bool, prior: Any) -> None:
+@pytest.mark.parametrize(
+    ("prior", "use_buffers"),
+    [(None, False), (None, True), (priors.Running(300), True), (priors.PreviousBatch(), True)],
+)
+def test_averages_predict_and_want_a_refit_for_more(prior: Any, use_buffers: bool) -> None:
     net = Net(prior=prior)
     ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=use_buffers)
     swa = AveragedModel(net, use_buffers=use_buffers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -58,11 +59,16 @@ def modules(root: Path) -> dict[str, ast.Module]:
 def imports(trees: dict[str, ast.Module]) -> Iterator[Import]:
     """All imports of the package, wherever they stand."""
     for name, tree in trees.items():
-        yield from _within(name, tree, trees, typing=False, local=False)
+        yield from _of(name, tree, frozenset(trees))
+
+
+@functools.cache
+def _of(name: str, tree: ast.Module, names: frozenset[str]) -> list[Import]:
+    return list(_within(name, tree, names, typing=False, local=False))
 
 
 def _within(
-    name: str, node: ast.AST, trees: dict[str, ast.Module], *, typing: bool, local: bool
+    name: str, node: ast.AST, trees: frozenset[str], *, typing: bool, local: bool
 ) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
@@ -74,9 +80,7 @@ def _within(
         yield from _within(name, child, trees, typing=typing or checking, local=local or function)
 
 
-def _names(
-    name: str, statement: ast.Import | ast.ImportFrom, trees: dict[str, ast.Module]
-) -> list[str]:
+def _names(name: str, statement: ast.Import | ast.ImportFrom, trees: frozenset[str]) -> list[str]:
     if isinstance(statement, ast.ImportFrom):
         assert statement.level == 0, f"{name}: imports are absolute"
         whole = [f"{statement.module}.{alias.name}" for alias in statement.names]

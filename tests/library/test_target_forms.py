@@ -213,18 +213,19 @@ def test_counts_kept_of_narrow_and_wide_integers_do_not_wrap() -> None:
     assert torch.equal(*means)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["Gaussian", "Bernoulli", "Poisson", "Categorical"])
-def test_every_dtype_trains_to_the_same_or_is_refused(name, dtype, rng) -> None:
+def test_every_dtype_trains_to_the_same_or_is_refused(name, rng) -> None:
     """Warm-up, prior and Bayesian step, for targets that the dtype holds exactly, flat or not."""
     h, _, _, _ = parts(rng)
     y = torch.randint(0, 2, (B, 1), generator=rng)
-    refused = {
-        "Gaussian": not dtype.is_floating_point,
-        "Bernoulli": False,
-        "Poisson": dtype == torch.bool,
-        "Categorical": dtype.is_floating_point or dtype == torch.bool,
-    }[name]
+
+    def refused(dtype: torch.dtype) -> bool:
+        return {
+            "Gaussian": not dtype.is_floating_point,
+            "Bernoulli": False,
+            "Poisson": dtype == torch.bool,
+            "Categorical": dtype.is_floating_point or dtype == torch.bool,
+        }[name]
 
     def results(targets: Tensor) -> list[Tensor]:
         torch.manual_seed(0)
@@ -238,11 +239,16 @@ def test_every_dtype_trains_to_the_same_or_is_refused(name, dtype, rng) -> None:
         density = log_predictive_density(head, mtl.posteriors()["a"], h, targets)
         return [*losses, leaf.grad, density, mtl.predictive(h)["a"].log_prob(targets)]
 
-    if refused:
+    plain = results(y if name == "Categorical" else y.double())
+    taken = [dtype for dtype in DTYPES if not refused(dtype)]
+    for dtype in DTYPES:
+        if dtype in taken:
+            # Flat or not is the same to all.
+            given = y.to(dtype)[:, 0] if taken.index(dtype) % 2 else y.to(dtype)
+            for found, expected in zip(results(given), plain, strict=True):
+                torch.testing.assert_close(
+                    found, expected, rtol=1e-12, atol=1e-12, msg=lambda m, d=dtype: f"{d}: {m}"
+                )
+            continue
         with pytest.raises(errors.DtypeError, match="'a'"):
             results(y.to(dtype))
-        return
-    plain = results(y if name == "Categorical" else y.double())
-    for given in (y.to(dtype), y.to(dtype)[:, 0]):
-        for found, expected in zip(results(given), plain, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -127,7 +127,7 @@ def test_mgda(name: str) -> None:
     close(combined.direction.numpy(), weights @ rows.numpy(), 1e-3)
     close(combined.weights.numpy(), weights, 1e-2)
     # In the network, gradients of the features or of all shared parameters decide.
-    train(method, epochs=10)
+    train(method, epochs=2)
     weights = shortest(task_gradients(method, shared=name == "mgda")[1])
     close(step(method), weighted(method, weights), 1e-2)
 

@@ -50,7 +50,7 @@ def test_temperature_is_the_one_of_the_highest_density(rng, kind) -> None:
         head = heads.Categorical(4, 2, tasks=2).double()
     mean = 2 * torch.randn(2, head.weight_size, generator=rng, dtype=F64)
     posterior = posterior_of(head, 3 * mean, 1e-12)  # three times as sure as the targets are
-    features = torch.randn(800, 4, generator=rng, dtype=F64)
+    features = torch.randn(300, 4, generator=rng, dtype=F64)
     law = head.likelihood(head(features, mean))
     targets = law.sample()
     found = predictive.calibration(head, posterior, parsed(head, features, targets))

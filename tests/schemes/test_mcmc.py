@@ -7,21 +7,22 @@ import torch
 from problems import F64, Linear, by_grid, normal, seed
 
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
+from bayesagg_pyro.inference import _mcmc
 from bayesagg_pyro.posteriors._chains import effective_size
 
 
 @pytest.mark.slow
 def test_nuts_recovers_the_analytic_posterior(rng) -> None:
     p = Linear(rng, d=2, tasks=1)
-    found = inference.NUTS(520, warmup=40, chains=2, generator=seed()).infer(*p.arguments)
+    found = inference.NUTS(260, warmup=40, chains=2, generator=seed()).infer(*p.arguments)
     mean, covariance = p.far(found)
-    assert found.info.ess.min() >= 1000
+    assert found.info.ess.min() >= 500
     assert mean < 0.1
     assert covariance < 0.1
     assert found.info.r_hat.max() < 1.01
     assert found.info.divergences.sum() == 0
-    assert found.by_chain.shape == (2, 520, 1, 3)
-    assert torch.equal(found.by_chain[1, 0], found.samples[520])
+    assert found.by_chain.shape == (2, 260, 1, 3)
+    assert torch.equal(found.by_chain[1, 0], found.samples[260])
 
 
 @pytest.mark.slow
@@ -107,7 +108,8 @@ def test_an_empirical_prior_stands_for_the_gaussian_of_its_moments(rng) -> None:
     assert torch.equal(one.samples, other.samples)
 
 
-def test_a_trajectory_ends_however_small_its_steps(rng) -> None:
+def test_a_trajectory_ends_however_small_its_steps(rng, monkeypatch) -> None:
+    monkeypatch.setattr(_mcmc, "_MOST_STEPS", 32)
     p = Linear(rng, d=1, tasks=1)
     endless = inference.HMC(4, warmup=1, chains=1, trajectory=1e9, generator=seed())
     assert endless.infer(*p.arguments).samples.isfinite().all()
