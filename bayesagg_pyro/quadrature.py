@@ -13,7 +13,7 @@ exceeds about 3.)
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,6 +55,16 @@ class Transition(NamedTuple):
     nodes: int = 28
     gap: Tensor | None = None
     finest: float = 1e-4
+
+    def examples(self, rows: slice) -> Transition:
+        """For some of the examples, of an integrand over [B, tasks]."""
+        parts = (self.centre, self.width, self.tail, self.gap)
+        own: list[Any] = [
+            part[rows] if isinstance(part, Tensor) and part.ndim > 1 and len(part) > 1 else part
+            for part in parts
+        ]
+        centre, width, tail, gap = own
+        return self._replace(centre=centre, width=width, tail=tail, gap=gap)
 
     def doubted(self, std: Tensor) -> Transition:
         """For a rule that judges another: a narrower bend, and more weight on the tails, [...]."""

@@ -94,7 +94,7 @@ class Aggregation(ABC):
         Raises:
             UnsupportedError: for features of different widths, unless the class is `flat`.
         """
-        wide = max(grad.mean.shape[2] for grad in grads)
+        wide = max(grad.shape[2] for grad in grads)
         joint = block_diag([widened(g, wide) for g in grads] if self.flat else grads, heads)
         return _apart(self.aggregate(joint), joint, grads)
 
@@ -135,14 +135,6 @@ class Aggregation(ABC):
         """The weights α, expanded to [tasks, B, d]; None for a method without weights."""
         weights = self.aggregate(grad).weights
         return None if weights is None else weights.expand_as(grad.mean)
-
-
-def combine(weights: Tensor, grad: GradientDistribution) -> Tensor:
-    """Σ_t α_t μ_t with each task's loss averaged over its own observed examples, [B, d]."""
-    scale = grad.loss_scale()
-    if scale is not None:
-        weights = weights * scale
-    return (weights * grad.mean).sum(0)
 
 
 def _apart(
@@ -191,3 +183,11 @@ def observed_weights(weights: Tensor, grad: GradientDistribution) -> Tensor:
     if grad.observed is None:
         return weights
     return torch.where(grad.observed[..., None], weights, 0.0)
+
+
+def weighed(weights: Tensor, grad: GradientDistribution) -> Aggregated:
+    """The direction of these weights, broadcastable to [tasks, B, d]."""
+    direction, observed = grad.combined(weights), grad.observed
+    if observed is not None:
+        weights = observed_weights(weights, grad)
+    return Aggregated(direction, weights, observed=observed)

@@ -8,8 +8,7 @@ from typing import Literal
 from bayesagg_pyro.aggregation._aggregation import (
     Aggregated,
     Aggregation,
-    combine,
-    observed_weights,
+    weighed,
 )
 from bayesagg_pyro.gradients import GradientDistribution
 
@@ -41,9 +40,8 @@ class Mean(Aggregation):
 
     def _uniform(self, grad: GradientDistribution, tasks: int) -> Aggregated:
         share = 1 / tasks if self.scale == "mean" else 1.0
-        weights = grad.mean.new_full((grad.tasks, 1, 1), share)
-        weights = observed_weights(weights, grad)
-        return Aggregated(combine(weights, grad), weights, observed=grad.observed)
+        weights = grad.like.new_full((grad.tasks, 1, 1), share)
+        return weighed(weights, grad)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

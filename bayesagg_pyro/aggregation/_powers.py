@@ -32,7 +32,7 @@ def powers(power: Power, grad: GradientDistribution) -> Tensor | float:
 def of_values(values: list[float], grad: GradientDistribution) -> Tensor | float:
     if len(set(values)) == 1:
         return float(values[0])
-    return grad.mean.new_tensor(values).reshape(-1, 1, 1)
+    return grad.like.new_tensor(values).reshape(-1, 1, 1)
 
 
 def per_task(power: Power, groups: Mapping[str, int], tasks: int) -> list[float]:

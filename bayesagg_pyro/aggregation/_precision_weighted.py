@@ -17,14 +17,15 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.aggregation._aggregation import (
     Aggregated,
     Aggregation,
-    combine,
     observed_weights,
+    weighed,
 )
 from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
 from bayesagg_pyro.aggregation._powers import Power, named, of_values, per_task, powers
 from bayesagg_pyro.aggregation._single_labels import SingleLabels
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients import GradientDistribution
+from bayesagg_pyro.gradients._distribution import averaged
 
 __all__ = ["PrecisionWeighted"]
 
@@ -157,8 +158,8 @@ class PrecisionWeighted(Aggregation):
             self._single_labels.look([grad.observed])
         if self.covariance == "full":
             return self._aggregate_full(grad)
-        (weights,) = self._weights([grad], power, len(grad.mean))
-        return _weighed(weights, grad)
+        (weights,) = self._weights([grad], power, grad.tasks)
+        return weighed(weights, grad)
 
     def aggregate_each(
         self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
@@ -181,7 +182,7 @@ class PrecisionWeighted(Aggregation):
             some = [grads[i] for i in together]
             power = of_values([p for g in some for name in g.groups for p in powers[name]], some[0])
             found |= zip(together, self._weights(some, power, tasks), strict=True)
-        return [_weighed(found[i], grad) for i, grad in enumerate(grads)]
+        return [weighed(found[i], grad) for i, grad in enumerate(grads)]
 
     def _together(self, grads: Sequence[GradientDistribution]) -> list[list[int]]:
         """Which tensors' tasks share one sum of weights."""
@@ -189,7 +190,7 @@ class PrecisionWeighted(Aggregation):
             return [[i] for i in range(len(grads))]
         alike: dict[int, list[int]] = {}
         for i, grad in enumerate(grads):
-            width = 0 if self.resolution == "task" else grad.mean.shape[2]
+            width = 0 if self.resolution == "task" else grad.shape[2]
             alike.setdefault(width, []).append(i)
         return list(alike.values())
 
@@ -204,11 +205,11 @@ class PrecisionWeighted(Aggregation):
             tasks: how many there are in all, of which these have their share.
         """
         if _off(power):
-            return [grad.mean.new_full((grad.tasks, 1, 1), 1 / tasks) for grad in grads]
+            return [grad.like.new_full((grad.tasks, 1, 1), 1 / tasks) for grad in grads]
         variances, widths, masked = [], [], False
         for grad in grads:
-            variances.append(self._averaged(grad.variance, grad))
-            widths.append(grad.mean.shape[2])
+            variances.append(self._variance(grad))
+            widths.append(grad.shape[2])
             masked = masked or grad.observed is not None
         if self.resolution == "task" and min(widths) < max(widths):
             variances = [each * width for each, width in zip(variances, widths, strict=True)]
@@ -231,24 +232,19 @@ class PrecisionWeighted(Aggregation):
         """
         return observed if self.resolution == "example" else observed.any(1, keepdim=True)
 
-    def _averaged(self, variance: Tensor, grad: GradientDistribution) -> Tensor:
-        """Average [tasks, B, ...] over observed examples, and over dimensions for "task"."""
+    def _variance(self, grad: GradientDistribution) -> Tensor:
+        """At the grain that weights have, [tasks, B or 1, d or 1]."""
         if self.resolution == "example":
-            return variance
-        if grad.observed is None:
-            variance = variance.mean(1, keepdim=True)
-        else:
-            trailing = [1] * (variance.ndim - 2)
-            seen = grad.observed.reshape(*grad.observed.shape, *trailing)
-            total = torch.where(seen, variance, 0.0).sum(1, keepdim=True)
-            variance = total / seen.sum(1, keepdim=True).clamp(min=1)
-        if self.resolution == "task":
-            variance = variance.mean(2, keepdim=True)
-        return variance
+            return grad.variance
+        variance = grad.averaged()
+        return variance.mean(2, keepdim=True) if self.resolution == "task" else variance
 
     def _aggregate_full(self, grad: GradientDistribution) -> Aggregated:
         device, dtype = grad.mean.device, grad.mean.dtype
-        covariance = self._averaged(grad.covariance_matrix, grad).to(linalg.head_dtype(device))
+        covariance = grad.covariance_matrix
+        if self.resolution == "dimension":
+            covariance = averaged(covariance, grad.observed)
+        covariance = covariance.to(linalg.head_dtype(device))
         eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=device)
         if grad.observed is None:
             observed = covariance.new_ones(covariance.shape[:2])[..., None, None]
@@ -326,9 +322,3 @@ def _softmax(
 def _off(power: Tensor | float) -> bool:
     """Whether weights are uniform, and no variance is looked at."""
     return not isinstance(power, Tensor) and power == 0
-
-
-def _weighed(weights: Tensor, grad: GradientDistribution) -> Aggregated:
-    if grad.observed is not None:
-        weights = observed_weights(weights, grad)
-    return Aggregated(combine(weights, grad), weights, observed=grad.observed)

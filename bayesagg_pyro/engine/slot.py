@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -285,7 +285,7 @@ class HeadStep:
         )
         if mask is None:
             return grad
-        return replace(grad, batch_loss_scale=loss_scale(mask.mT, grad.mean.dtype))
+        return grad.changed(batch_loss_scale=loss_scale(mask.mT, grad.like.dtype))
 
     def hold(self, validity: Validity) -> None:
         """Keep the posterior for later steps; after a bad batch the one before, if they use it."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError, UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
+from bayesagg_pyro.gradients._lazy import Joined, Lazy
 
 __all__ = ["block_diag", "cat"]
 
@@ -31,19 +32,36 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
     groups: dict[str, slice] = {}
     start = 0
     for name, part in parts.items():
-        if part.mean.shape[1:] != first.mean.shape[1:]:
+        if part.shape[1:] != first.shape[1:]:
             raise ShapeError(
-                f"gradients of {name!r} have shape {list(part.mean.shape)}; "
-                f"[tasks, {first.mean.shape[1]}, {first.mean.shape[2]}] is needed"
+                f"gradients of {name!r} have shape {list(part.shape)}; "
+                f"[tasks, {first.shape[1]}, {first.shape[2]}] is needed"
             )
-        groups[name] = slice(start, start + len(part.mean))
-        start += len(part.mean)
+        groups[name] = slice(start, start + part.shape[0])
+        start += part.shape[0]
     grads = list(parts.values())
     if len(grads) == 1:
-        return replace(first, groups=groups)
-    observed = None
-    if any(g.observed is not None for g in grads):
-        observed = torch.cat([g.labelled() for g in grads])
+        return first.changed(groups=groups)
+    if not any(isinstance(part, Lazy) for part in grads):
+        return _cat(grads, groups)
+    return Joined.of(
+        lambda: _cat(grads, groups),
+        parts=parts,
+        observed=_observed(grads),
+        groups=groups,
+        batch_loss_scale=_scales(grads),
+        _like=first.like,
+        _shape=torch.Size([start, *first.shape[1:]]),
+    )
+
+
+def _observed(grads: Sequence[GradientDistribution]) -> Tensor | None:
+    if all(g.observed is None for g in grads):
+        return None
+    return torch.cat([g.labelled() for g in grads])
+
+
+def _cat(grads: list[GradientDistribution], groups: Mapping[str, slice]) -> GradientDistribution:
 
     def covariance() -> Tensor:
         return torch.cat([g.covariance_matrix for g in grads])
@@ -57,7 +75,7 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
     return GradientDistribution(
         torch.cat([g.mean for g in grads]),
         torch.cat([g.variance for g in grads]),
-        observed,
+        _observed(grads),
         groups,
         covariance if all(g.covariance is not None for g in grads) else None,
         sampler if all(g.sampler is not None for g in grads) else None,
@@ -106,7 +124,7 @@ def _scales(grads: list[GradientDistribution]) -> Tensor | None:
         return None
     scales = [(g.loss_scale(), g) for g in grads]
     return torch.cat(
-        [g.mean.new_ones(g.tasks, 1, 1) if scale is None else scale for scale, g in scales]
+        [g.like.new_ones(g.tasks, 1, 1) if scale is None else scale for scale, g in scales]
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import CACHE
 from bayesagg_pyro.gradients._averaged import averaged
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._distribution import GradientDistribution
@@ -63,12 +64,21 @@ def distribution(
     estimator = estimator or default_estimator(head, posterior)
     # Moments stay exact under autocast.
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-        if average and estimator.average_rows is not None:
-            grad = averaged(estimator, head, posterior, features, observed, generator)
-            if grad is not None:
-                return grad
+        if average:
+            found = None
+            if estimator.average_rows is not None:
+                found = averaged(estimator, head, posterior, features, observed, generator)
+            elif observed.weight is None and _large(head, features):
+                found = estimator.factored(head, posterior, features, observed)
+            if found is not None:
+                return found
         grad = estimator.estimate(head, posterior, features, observed, generator)
     return grad if observed.weight is None else weighted(grad, observed.weight)
+
+
+def _large(head: Head, features: Tensor) -> bool:
+    """Whether moments of every task, example and feature are worth avoiding."""
+    return head.tasks * features.numel() > CACHE
 
 
 def default_estimator(head: Head, posterior: Posterior) -> Estimator:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,13 +77,42 @@ class GradientDistribution:
     @property
     def tasks(self) -> int:
         """Number of tasks."""
-        return self.mean.shape[0]
+        return self.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the moments: tasks, B, d."""
+        return self.mean.shape
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the moments' dtype and device, of whatever shape."""
+        return self.mean
 
     def labelled(self) -> Tensor:
         """`observed`, or True for all, [tasks, B]."""
         if self.observed is not None:
             return self.observed
-        return self.mean.new_ones(self.mean.shape[:2], dtype=torch.bool)
+        return self.like.new_ones(self.shape[:2], dtype=torch.bool)
+
+    def changed(self, **fields: Any) -> GradientDistribution:
+        """The same with other fields, as `dataclasses.replace`; what is not made yet stays so."""
+        return replace(self, **fields)
+
+    def combined(self, weights: Tensor) -> Tensor:
+        """Σ_t α_t E[g_t] with each task's loss averaged over its own observed examples, [B, d].
+
+        Args:
+            weights: α, broadcastable to [tasks, B, d].
+        """
+        scale = self.loss_scale()
+        if scale is not None:
+            weights = weights * scale
+        return (weights * self.mean).sum(0)
+
+    def averaged(self) -> Tensor:
+        """Var[g] averaged over each task's observed examples, [tasks, 1, d]; 0 without any."""
+        return averaged(self.variance, self.observed)
 
     def examples(self, rows: slice) -> GradientDistribution:
         """Moments of some of the examples, which weigh what they do in the whole batch."""
@@ -151,7 +180,21 @@ class GradientDistribution:
         """
         if self.batch_loss_scale is not None or self.observed is None:
             return self.batch_loss_scale
-        return loss_scale(self.observed, self.mean.dtype)
+        return loss_scale(self.observed, self.like.dtype)
+
+
+def averaged(moment: Tensor, observed: Tensor | None) -> Tensor:
+    """Over the observed examples of each task, [tasks, B, ...] to [tasks, 1, ...]."""
+    if observed is None:
+        return moment.mean(1, keepdim=True)
+    seen = observed.reshape(*observed.shape, *[1] * (moment.ndim - 2))
+    total = torch.where(seen, moment, 0.0).sum(1, keepdim=True)
+    return total / seen.sum(1, keepdim=True).clamp(min=1)
+
+
+def floored(variance: Tensor, dtype: torch.dtype) -> Tensor:
+    """Written to: what varies at all must not read as certain in `dtype`; squares underflow."""
+    return variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
 
 
 def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
@@ -188,8 +231,8 @@ def finish(
     """
     observed = None if targets.mask is None else targets.mask.mT
     dtype = features.dtype
-    if not certain:  # what varies at all must not read as certain: squares underflow
-        variance = variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
+    if not certain:
+        variance = floored(variance, dtype)
 
     def clean(moment: Tensor) -> Tensor:
         if observed is not None:

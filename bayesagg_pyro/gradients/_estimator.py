@@ -53,6 +53,12 @@ class Estimator(ABC):
         """E g alone, [tasks, B, d], where that is much cheaper than both moments; else None."""
         return None
 
+    def factored(
+        self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
+    ) -> GradientDistribution | None:
+        """The same distribution, by whose factors averages are found; None where it has none."""
+        return None
+
 
 class Exact(Estimator):
     """The registered closed form for this head and posterior; an error where there is none."""

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import fitting, slices
 from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
+from bayesagg_pyro.gradients._lazy import Factored, Factors
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax, predictor_terms
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.heads._input import like
@@ -37,6 +39,8 @@ __all__ = ["Quadrature"]
 _FINER = 4
 #: Nodes at most, where a tolerance asks for more.
 _LIMIT = 2**12
+#: Numbers of nodes, examples and tasks at once, a MiB: more is cut, as fresh memory is slow.
+_AT_ONCE = 2**17
 
 
 class Quadrature(Estimator):
@@ -101,6 +105,52 @@ class Quadrature(Estimator):
             return moments(nodes)
         return until(self.tolerance, moments, nodes, _LIMIT, f"head {head.site!r}, Quadrature")
 
+    def factored(
+        self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
+    ) -> GradientDistribution | None:
+        """For posteriors whose weights are independent, without moments of size [tasks, B, d]."""
+        if not isinstance(posterior, GaussianFamily):
+            raise _not_gaussian(head, type(posterior))
+        if not has_one_predictor(head) or head.embedding is not None or self.tolerance is not None:
+            return None
+        posterior = posterior.to(features.device, linalg.head_dtype(features.device))
+        design, d = head.design_matrix(features), head.in_features
+        factors = posterior.factors(design)
+        if factors is None:
+            return None
+        values = like(targets.values, design)
+        std = factors.variance.sqrt().mT
+        transition = Transition(*head.transition(values))
+        numbers = _integrals(
+            design @ posterior.mean.mT,
+            std,
+            lambda u, rows: head.loss_derivative(u, values[rows]),
+            transition,
+            self.nodes or transition.nodes,
+        )
+        if targets.mask is not None:
+            numbers = torch.where(targets.mask, numbers, 0.0)
+        f, zf, square, var_f, mixed, var_zf = numbers.unbind()
+        root = _inverse_root(std)
+        return Factored.of(
+            lambda: self.estimate(head, posterior, features, targets),
+            factors=Factors(
+                posterior.mean[:, :d],
+                factors.scale[:, :d],
+                factors.base[:, :d],
+                posterior.variance[:, :d],
+                f,
+                zf.mul_(root),
+                square,
+                var_f,
+                mixed.mul_(root),
+                var_zf.sub_(square).mul_(root).mul_(root),
+            ),
+            observed=None if targets.mask is None else targets.mask.mT,
+            _like=features.new_empty(0),
+            _shape=torch.Size([head.tasks, *features.shape]),
+        )
+
     def __repr__(self) -> str:
         return f"Quadrature(nodes={self.nodes}, tolerance={self.tolerance})"
 
@@ -120,6 +170,12 @@ def _more_predictors(head: Head) -> DtypeError:
     )
 
 
+class Derivative(Protocol):
+    """f of predictors [nodes, rows, tasks] of those examples, elementwise."""
+
+    def __call__(self, u: Tensor, rows: slice) -> Tensor: ...
+
+
 class _Predictor(NamedTuple):
     """One linear predictor per task and example, and the derivative of its loss."""
 
@@ -128,7 +184,7 @@ class _Predictor(NamedTuple):
     cross: Tensor  #: S h, [tasks or 1, B, d]
     mean: Tensor  #: μ, [B, tasks]
     std: Tensor  #: sqrt(v), [B, tasks or 1]
-    derivative: Callable[[Tensor], Tensor]  #: f, elementwise on [nodes, B, tasks]
+    derivative: Derivative  #: f
     transition: Transition | tuple[Tensor | float, Tensor | float]
     covariance: Callable[[], Tensor]  #: S, [tasks or 1, 1 or B, d, d]
 
@@ -144,7 +200,7 @@ def _one_predictor(
         terms.cross,
         terms.mean,
         terms.variance.sqrt().mT,
-        lambda u: head.loss_derivative(u, values),
+        lambda u, rows: head.loss_derivative(u, values[rows]),
         head.transition(values),
         terms.covariance,
     )
@@ -162,9 +218,9 @@ def _two_classes(
     sign = 1 - 2 * targets.values.to(design.dtype)
     weight = head.target_weight(targets.values)
 
-    def derivative(u: Tensor) -> Tensor:
-        f = sign * torch.sigmoid(sign * u)
-        return f if weight is None else f * weight.to(f.dtype)
+    def derivative(u: Tensor, rows: slice) -> Tensor:
+        f = sign[rows] * torch.sigmoid(sign[rows] * u)
+        return f if weight is None else f * weight[rows].to(f.dtype)
 
     return _Predictor(
         (w1 - w0)[:, None, :d],
@@ -186,13 +242,17 @@ def _moments(
     targets: Targets,
     nodes: int,
 ) -> GradientDistribution:
-    m, s, cross, _, std, _, bend, covariance_of_w = predictor
+    m, s, cross, mean, std, derivative, bend, covariance_of_w = predictor
     transition = Transition(*bend)
     dtype = cross.dtype
-    inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
-    k = cross * inverse_root.mT[..., None].to(dtype)
+    k = cross * _inverse_root(std).mT[..., None].to(dtype)
     m, s = m.to(dtype), s.to(dtype)
     residual = torch.addcmul(s, k, k, value=-1).clamp_(min=0)
+
+    def integrated(transition: Transition, nodes: int) -> Tensor:
+        found = _integrals(mean, std, derivative, transition, nodes)
+        # What is made of them is free of cancellation: the features' precision will do.
+        return found.mT[..., None].to(dtype)
 
     def moments(integrals: Tensor) -> Moments:
         f0, f1, square, var_f, cov, var_zf = integrals.unbind()
@@ -201,7 +261,7 @@ def _moments(
         variance = mixed.addcmul_(residual, square).addcmul_(m.square(), var_f)
         return Moments(average, variance)
 
-    integrals = _integrals(predictor, transition, nodes)
+    integrals = integrated(transition, nodes)
     found = moments(integrals)
 
     def covariance() -> Tensor:
@@ -219,20 +279,45 @@ def _moments(
         targets,
         *found,
         covariance,
-        lambda: refined(
-            found, moments(_integrals(predictor, transition.doubted(std), _FINER * nodes))
-        ),
+        lambda: refined(found, moments(integrated(transition.doubted(std), _FINER * nodes))),
     )
 
 
-def _integrals(predictor: _Predictor, transition: Transition, nodes: int) -> Tensor:
-    """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), each [tasks, B, 1].
+def _inverse_root(std: Tensor) -> Tensor:
+    """1 / sqrt(v), 0 where v is."""
+    return torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
 
-    They come in the features' precision: what is made of them is free of cancellation.
+
+def _integrals(
+    mean: Tensor,
+    std: Tensor,
+    derivative: Derivative,
+    transition: Transition,
+    nodes: int,
+) -> Tensor:
+    """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), [6, B, tasks].
+
+    Some examples at a time, so that what is made on the way stays in a cache.
     """
-    mean, std = predictor.mean, predictor.std
+    pieces = list(slices(len(mean), fitting(nodes * mean.shape[1], _AT_ONCE)))
+    if len(pieces) == 1:
+        return _piece(mean, std, partial(derivative, rows=pieces[0]), transition, nodes)
+    found = mean.new_empty(6, *mean.shape)
+    for rows in pieces:
+        own = partial(derivative, rows=rows)
+        found[:, rows] = _piece(mean[rows], std[rows], own, transition.examples(rows), nodes)
+    return found
+
+
+def _piece(
+    mean: Tensor,
+    std: Tensor,
+    derivative: Callable[[Tensor], Tensor],
+    transition: Transition,
+    nodes: int,
+) -> Tensor:
     z, p = normal_rule(mean, std.expand_as(mean), nodes, transition)
-    f = predictor.derivative(torch.addcmul(mean, std, z))
+    f = derivative(torch.addcmul(mean, std, z))
     zf = z.mul_(f)
     pf = p * f
     f0 = pf.sum(0)
@@ -242,5 +327,4 @@ def _integrals(predictor: _Predictor, transition: Transition, nodes: int) -> Ten
     var_f = torch.mul(p, f, out=pf).mul_(f).sum(0)
     pzf = p.mul_(zf)
     cov, var_zf = f.mul_(pzf).sum(0), pzf.mul_(zf).sum(0)
-    found = torch.stack([f0, f1, f0.square() + var_f, var_f, cov, var_zf])
-    return found.mT[..., None].to(predictor.cross.dtype)
+    return torch.stack([f0, f1, f0.square() + var_f, var_f, cov, var_zf])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import NumericalError, ShapeError
-from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
+from bayesagg_pyro.posteriors._family import Factors, GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._posterior import Info, Shape
 
@@ -71,6 +71,11 @@ class DiagonalGaussian(GaussianFamily):
         """Moments of hᵀ w."""
         variance = design.square() @ self.precision.reciprocal().mT
         return Projection(design.to(dtype) / self.precision[:, None].to(dtype), variance.mT)
+
+    def factors(self, design: Tensor) -> Factors:
+        """S is diagonal: Cov(w_p, u) = S_pp h_p."""
+        scale = self.precision.reciprocal()
+        return Factors(scale, design, (design.square() @ scale.mT).mT)
 
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision."""

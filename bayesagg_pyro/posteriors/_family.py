@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bayesagg_pyro.posteriors._gaussian import Gaussian
 
-__all__ = ["GaussianFamily", "Projection"]
+__all__ = ["Factors", "GaussianFamily", "Projection"]
 
 
 class Projection(NamedTuple):
@@ -33,6 +33,20 @@ class Projection(NamedTuple):
     """
 
     cross: Tensor
+    variance: Tensor
+
+
+class Factors(NamedTuple):
+    """`Projection` where Cov(w_p, u_tb) = scale_tp base_bp.
+
+    Attributes:
+        scale: [tasks or 1, P].
+        base: [B, P].
+        variance: Var(u) = hᵀ S h, [tasks or 1, B], at least 0.
+    """
+
+    scale: Tensor
+    base: Tensor
     variance: Tensor
 
 
@@ -67,6 +81,10 @@ class GaussianFamily(Posterior):
         Raises:
             UnsupportedError: for structures over several outputs per task.
         """
+
+    def factors(self, design: Tensor) -> Factors | None:
+        """Moments of the predictors as factors of size [tasks, P] and [B, P], if there are such."""
+        return None
 
     @abstractmethod
     def to_gaussian(self) -> Gaussian:
