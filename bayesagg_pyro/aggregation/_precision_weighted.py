@@ -154,11 +154,12 @@ class PrecisionWeighted(Aggregation):
             NumericalError: if a full covariance cannot be factored.
         """
         power = self.power if isinstance(self.power, float | int) else powers(self.power, grad)
-        if self.resolution == "example" and grad.observed is not None and not _off(power):
+        weighs = isinstance(power, Tensor) or power > 0
+        if self.resolution == "example" and grad.observed is not None and weighs:
             self._single_labels.look([grad.observed])
         if self.covariance == "full":
             return self._aggregate_full(grad)
-        (weights,) = self._weights([grad], power, grad.tasks)
+        (weights,) = self._weights([grad], power, grad.shape[0])
         return weighed(weights, grad)
 
     def aggregate_each(
@@ -204,14 +205,16 @@ class PrecisionWeighted(Aggregation):
             power: of their tasks.
             tasks: how many there are in all, of which these have their share.
         """
-        if _off(power):
+        if not isinstance(power, Tensor) and power == 0:  # no variance is looked at
             return [grad.like.new_full((grad.tasks, 1, 1), 1 / tasks) for grad in grads]
         variances, widths, masked = [], [], False
+        task = self.resolution == "task"
         for grad in grads:
-            variances.append(self._variance(grad))
+            variance = grad.variance if self.resolution == "example" else grad.averaged()
+            variances.append(variance.mean(2, keepdim=True) if task else variance)
             widths.append(grad.shape[2])
             masked = masked or grad.observed is not None
-        if self.resolution == "task" and min(widths) < max(widths):
+        if task and min(widths) < max(widths):
             variances = [each * width for each, width in zip(variances, widths, strict=True)]
         variance = torch.cat(variances)
         seen = None
@@ -232,18 +235,11 @@ class PrecisionWeighted(Aggregation):
         """
         return observed if self.resolution == "example" else observed.any(1, keepdim=True)
 
-    def _variance(self, grad: GradientDistribution) -> Tensor:
-        """At the grain that weights have, [tasks, B or 1, d or 1]."""
-        if self.resolution == "example":
-            return grad.variance
-        variance = grad.averaged()
-        return variance.mean(2, keepdim=True) if self.resolution == "task" else variance
-
     def _aggregate_full(self, grad: GradientDistribution) -> Aggregated:
         device, dtype = grad.mean.device, grad.mean.dtype
         covariance = grad.covariance_matrix
         if self.resolution == "dimension":
-            covariance = averaged(covariance, grad.observed)
+            covariance = averaged(covariance, grad.labelled())
         covariance = covariance.to(linalg.head_dtype(device))
         eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=device)
         if grad.observed is None:
@@ -317,8 +313,3 @@ def _softmax(
         return weights
     # Where no task takes part there is 0/0, which is masked with the rest.
     return torch.where(seen, weights, 0.0) * seen.to(weights.dtype).mean(0)
-
-
-def _off(power: Tensor | float) -> bool:
-    """Whether weights are uniform, and no variance is looked at."""
-    return not isinstance(power, Tensor) and power == 0

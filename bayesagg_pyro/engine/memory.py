@@ -94,7 +94,7 @@ def aggregate(
     sums = []
     for grad, result in zip(grads, results, strict=True):
         if result.weights is not None:
-            size = grad.mean.shape[1]
+            size = grad.shape[1]
             sums.append((WeightSums.of(result.weights, grad.observed, size), grad.groups))
     return grads, results, Weighing.of(sums, heads) if len(sums) == len(grads) else None
 

@@ -51,7 +51,7 @@ def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
         groups=groups,
         batch_loss_scale=_scales(grads),
         _like=first.like,
-        _shape=torch.Size([start, *first.shape[1:]]),
+        shape=torch.Size([start, *first.shape[1:]]),
     )
 
 

@@ -68,17 +68,12 @@ def distribution(
             found = None
             if estimator.average_rows is not None:
                 found = averaged(estimator, head, posterior, features, observed, generator)
-            elif observed.weight is None and _large(head, features):
+            elif observed.weight is None and head.tasks * features.numel() > CACHE:
                 found = estimator.factored(head, posterior, features, observed)
             if found is not None:
                 return found
         grad = estimator.estimate(head, posterior, features, observed, generator)
     return grad if observed.weight is None else weighted(grad, observed.weight)
-
-
-def _large(head: Head, features: Tensor) -> bool:
-    """Whether moments of every task, example and feature are worth avoiding."""
-    return head.tasks * features.numel() > CACHE
 
 
 def default_estimator(head: Head, posterior: Posterior) -> Estimator:

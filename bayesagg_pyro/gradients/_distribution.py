@@ -51,6 +51,7 @@ class GradientDistribution:
         batch_loss_scale: `loss_scale` of the batch of which these are some examples; None if they
             are all.
         error: estimates the moments' own error when somebody asks for it.
+        shape: of the moments: tasks, B, d.
     """
 
     mean: Tensor
@@ -61,6 +62,7 @@ class GradientDistribution:
     sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
     batch_loss_scale: Tensor | None = None
     error: Callable[[], MomentError] | None = None
+    shape: torch.Size = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mean.ndim != 3 or self.mean.shape != self.variance.shape:
@@ -73,16 +75,12 @@ class GradientDistribution:
                 f"observed must be {list(self.mean.shape[:2])} (tasks, B), "
                 f"not {list(self.observed.shape)}"
             )
+        object.__setattr__(self, "shape", self.mean.shape)
 
     @property
     def tasks(self) -> int:
         """Number of tasks."""
         return self.shape[0]
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of the moments: tasks, B, d."""
-        return self.mean.shape
 
     @property
     def like(self) -> Tensor:
@@ -112,6 +110,8 @@ class GradientDistribution:
 
     def averaged(self) -> Tensor:
         """Var[g] averaged over each task's observed examples, [tasks, 1, d]; 0 without any."""
+        if self.observed is None:
+            return self.variance.mean(1, keepdim=True)
         return averaged(self.variance, self.observed)
 
     def examples(self, rows: slice) -> GradientDistribution:
@@ -183,18 +183,11 @@ class GradientDistribution:
         return loss_scale(self.observed, self.like.dtype)
 
 
-def averaged(moment: Tensor, observed: Tensor | None) -> Tensor:
+def averaged(moment: Tensor, observed: Tensor) -> Tensor:
     """Over the observed examples of each task, [tasks, B, ...] to [tasks, 1, ...]."""
-    if observed is None:
-        return moment.mean(1, keepdim=True)
     seen = observed.reshape(*observed.shape, *[1] * (moment.ndim - 2))
     total = torch.where(seen, moment, 0.0).sum(1, keepdim=True)
     return total / seen.sum(1, keepdim=True).clamp(min=1)
-
-
-def floored(variance: Tensor, dtype: torch.dtype) -> Tensor:
-    """Written to: what varies at all must not read as certain in `dtype`; squares underflow."""
-    return variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
 
 
 def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
@@ -231,8 +224,8 @@ def finish(
     """
     observed = None if targets.mask is None else targets.mask.mT
     dtype = features.dtype
-    if not certain:
-        variance = floored(variance, dtype)
+    if not certain:  # what varies at all must not read as certain: squares underflow
+        variance = variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
 
     def clean(moment: Tensor) -> Tensor:
         if observed is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError, floored
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -71,7 +71,6 @@ class Lazy(GradientDistribution):
 
     _make: Callable[[], GradientDistribution]
     _like: Tensor
-    _shape: torch.Size
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return GradientDistribution(*args, **kwargs)
@@ -93,20 +92,16 @@ class Lazy(GradientDistribution):
         """With another loss scale, or groups."""
         if not fields.keys() <= {"groups", "batch_loss_scale"}:
             return super().changed(**fields)
-        return type(self).of(**{"make": self._make, **self._known, **fields})
+        return type(self).of(**{"make": self._make, **self._told, **fields})
 
     @property
-    def _known(self) -> dict[str, Any]:
+    def _told(self) -> dict[str, Any]:
         made = ("_make", "_made", "mean", "variance", "covariance", "sampler", "error")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     @property
     def like(self) -> Tensor:
         return self._like
-
-    @property
-    def shape(self) -> torch.Size:
-        return self._shape
 
     @cached_property
     def _made(self) -> GradientDistribution:
@@ -152,10 +147,11 @@ class Factored(Lazy):
 
     def averaged(self) -> Tensor:
         total, dtype = self.factors.total_variance(), self.like.dtype
+        least = min(torch.finfo(dtype).tiny, 2**-24)  # as in `finish`
         if self.observed is None:
-            return floored(total / self.shape[1], dtype)[:, None].to(dtype)
+            return (total / self.shape[1]).clamp_(min=least)[:, None].to(dtype)
         count = self.observed.sum(1, keepdim=True)
-        average = floored(total / count.clamp(min=1), dtype)
+        average = (total / count.clamp(min=1)).clamp_(min=least)
         return torch.where(count > 0, average, 0.0)[:, None].to(dtype)
 
 

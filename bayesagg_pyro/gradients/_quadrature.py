@@ -131,7 +131,7 @@ class Quadrature(Estimator):
         if targets.mask is not None:
             numbers = torch.where(targets.mask, numbers, 0.0)
         f, zf, square, var_f, mixed, var_zf = numbers.unbind()
-        root = _inverse_root(std)
+        root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
         return Factored.of(
             lambda: self.estimate(head, posterior, features, targets),
             factors=Factors(
@@ -148,7 +148,7 @@ class Quadrature(Estimator):
             ),
             observed=None if targets.mask is None else targets.mask.mT,
             _like=features.new_empty(0),
-            _shape=torch.Size([head.tasks, *features.shape]),
+            shape=torch.Size([head.tasks, *features.shape]),
         )
 
     def __repr__(self) -> str:
@@ -245,27 +245,24 @@ def _moments(
     m, s, cross, mean, std, derivative, bend, covariance_of_w = predictor
     transition = Transition(*bend)
     dtype = cross.dtype
-    k = cross * _inverse_root(std).mT[..., None].to(dtype)
+    inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
+    k = cross * inverse_root.mT[..., None].to(dtype)
     m, s = m.to(dtype), s.to(dtype)
     residual = torch.addcmul(s, k, k, value=-1).clamp_(min=0)
 
-    def integrated(transition: Transition, nodes: int) -> Tensor:
-        found = _integrals(mean, std, derivative, transition, nodes)
-        # What is made of them is free of cancellation: the features' precision will do.
-        return found.mT[..., None].to(dtype)
-
     def moments(integrals: Tensor) -> Moments:
-        f0, f1, square, var_f, cov, var_zf = integrals.unbind()
+        # [tasks, B, 1]; what is made of them is free of cancellation: this precision will do.
+        f0, f1, square, var_f, cov, var_zf = integrals.mT[..., None].to(dtype).unbind()
         average = (m * f0).addcmul_(k, f1)
         mixed = (k * var_zf).addcmul_(m, 2 * cov).mul_(k)  # k k Var(z f) + 2 m k Cov(f, z f)
         variance = mixed.addcmul_(residual, square).addcmul_(m.square(), var_f)
         return Moments(average, variance)
 
-    integrals = integrated(transition, nodes)
+    integrals = _integrals(mean, std, derivative, transition, nodes)
     found = moments(integrals)
 
     def covariance() -> Tensor:
-        _, _, square, var_f, cov, var_zf = integrals.unbind()
+        _, _, square, var_f, cov, var_zf = integrals.mT[..., None].to(dtype).unbind()
         kk = k[..., :, None] * k[..., None, :]
         mk = m[..., :, None] * k[..., None, :]
         full = (covariance_of_w() - kk) * square[..., None]
@@ -279,13 +276,15 @@ def _moments(
         targets,
         *found,
         covariance,
-        lambda: refined(found, moments(integrated(transition.doubted(std), _FINER * nodes))),
+        lambda: refined(
+            found,
+            moments(_integrals(mean, std, derivative, transition.doubted(std), _FINER * nodes)),
+        ),
     )
 
 
-def _inverse_root(std: Tensor) -> Tensor:
-    """1 / sqrt(v), 0 where v is."""
-    return torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
+def _of_some(derivative: Derivative, rows: slice, u: Tensor, _: slice) -> Tensor:
+    return derivative(u, rows)
 
 
 def _integrals(
@@ -299,25 +298,16 @@ def _integrals(
 
     Some examples at a time, so that what is made on the way stays in a cache.
     """
-    pieces = list(slices(len(mean), fitting(nodes * mean.shape[1], _AT_ONCE)))
-    if len(pieces) == 1:
-        return _piece(mean, std, partial(derivative, rows=pieces[0]), transition, nodes)
-    found = mean.new_empty(6, *mean.shape)
-    for rows in pieces:
-        own = partial(derivative, rows=rows)
-        found[:, rows] = _piece(mean[rows], std[rows], own, transition.examples(rows), nodes)
-    return found
-
-
-def _piece(
-    mean: Tensor,
-    std: Tensor,
-    derivative: Callable[[Tensor], Tensor],
-    transition: Transition,
-    nodes: int,
-) -> Tensor:
+    if nodes * mean.numel() > _AT_ONCE and len(mean) > 1:
+        found = mean.new_empty(6, *mean.shape)
+        for rows in slices(len(mean), fitting(nodes * mean.shape[1], _AT_ONCE)):
+            own = partial(_of_some, derivative, rows)
+            found[:, rows] = _integrals(
+                mean[rows], std[rows], own, transition.examples(rows), nodes
+            )
+        return found
     z, p = normal_rule(mean, std.expand_as(mean), nodes, transition)
-    f = derivative(torch.addcmul(mean, std, z))
+    f = derivative(torch.addcmul(mean, std, z), slice(None))
     zf = z.mul_(f)
     pf = p * f
     f0 = pf.sum(0)
