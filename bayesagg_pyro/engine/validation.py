@@ -18,7 +18,7 @@ from bayesagg_pyro.engine.reading import Source
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, SettingError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.targets import Parsed, Targets
+from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Deferred, Validity
 
 __all__ = ["Validation", "refuse_weights", "require_finite"]
@@ -151,10 +151,8 @@ def _labelled(targets: Iterable[Targets]) -> Tensor | None:
 
 def _of_rows(targets: Targets, rows: Tensor) -> Targets:
     """Targets at some rows, [B] bool; without a mask if all are observed there."""
-    values, mask, weight = (None if part is None else part[rows] for part in targets)
-    assert values is not None
-    seen = mask is None or bool(mask.all())
-    return Parsed(values, None if seen else mask, weight)
+    left = targets.examples(rows)
+    return left._replace(mask=None) if left.mask is None or bool(left.mask.all()) else left
 
 
 def require_finite(
