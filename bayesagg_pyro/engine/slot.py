@@ -234,8 +234,7 @@ class Slot:
         device = self.head.weight.device
         self._tracker.to(device)
         self.posterior = None if self.posterior is None else self.posterior.to(device=device)
-        if self.calibration is not None:
-            self.calibration = self.calibration.to(device)
+        self.calibration = None if self.calibration is None else self.calibration.to(device)
         if following:
             self.follow()
         if then is not None:
