@@ -169,8 +169,6 @@ class Slot:
             self.head.weight.grad = None
             self.follow()
 
-    # -- the prior over time ---------------------------------------------------------------------
-
     def renew(self) -> None:
         """Put in force what was collected.
 
