@@ -1,6 +1,6 @@
 """Named sets of options: what to start from, with every single option still free.
 
-``docs/qm9.md`` has the evidence for those of QM9.
+``docs/qm9_remedies.md`` has the evidence for those of QM9.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from bayesagg_pyro import diagnostics
 from experiments.errors import RunInterrupted, SettingsError
 from experiments.methods import BayesAggOptions, MethodOptions
-from experiments.reporting import Silent
+from experiments.reporting import Reporter
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import CHECKPOINT, RECORD, Trainer
@@ -22,7 +22,7 @@ def make(method: str, epochs: int = 3) -> Run:
     return Run(Toy(), method, OPTIONS[method], Settings(epochs=epochs, batch_size=32, device="cpu"))
 
 
-class StopAt(Silent):
+class StopAt(Reporter):
     """Ctrl-C at the so many-th step."""
 
     def __init__(self, step: int) -> None:

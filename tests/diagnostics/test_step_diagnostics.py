@@ -301,7 +301,7 @@ def test_every_threshold_is_explained() -> None:
 
 
 def test_the_documentation_lists_the_thresholds_as_they_are() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "diagnostics.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "thresholds.md"
     text = page.read_text(encoding="utf-8")
     for key, threshold in THRESHOLDS.items():
         row = f"| `{key}` | {threshold.label} | {threshold.side} {threshold.limit:g} |"
