@@ -17,7 +17,7 @@ from torch import Tensor
 from experiments.benchmark import Data
 from experiments.errors import SettingsError
 from experiments.files import write_text
-from experiments.reporting import Reporter, Silent
+from experiments.reporting import Reporter
 from experiments.run import Run
 
 __all__ = ["LOGGERS", "Several", "make"]
@@ -39,7 +39,7 @@ def make(names: Sequence[str], folder: Path) -> list[Reporter]:
     return [LOGGERS[name](folder) for name in names]
 
 
-class Several:
+class Several(Reporter):
     """Tells each of several reporters."""
 
     def __init__(self, reporters: Sequence[Reporter]) -> None:
@@ -71,7 +71,7 @@ class Several:
             reporter.close()
 
 
-class Csv(Silent):
+class Csv(Reporter):
     """``epochs.csv`` in the run's folder, a row for each epoch; a resumed run goes on in it."""
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Csv(Silent):
         write_text(self._path, text.getvalue())
 
 
-class TensorBoard(Silent):
+class TensorBoard(Reporter):
     """Event files in ``tensorboard/`` of the run's folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -121,7 +121,7 @@ class TensorBoard(Silent):
             self._writer.close()
 
 
-class WandB(Silent):
+class WandB(Reporter):
     """A run of Weights & Biases, in the project that its environment names."""
 
     def __init__(self, folder: Path) -> None:
@@ -140,7 +140,7 @@ class WandB(Silent):
         self._package.finish()
 
 
-class MlFlow(Silent):
+class MlFlow(Reporter):
     """A run of MLflow, in the store that its environment names."""
 
     def __init__(self, folder: Path) -> None:

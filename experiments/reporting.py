@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from experiments.benchmark import Data
 from experiments.run import Run
 
-__all__ = ["Reporter", "Silent"]
+__all__ = ["Reporter"]
 
 
-class Reporter(Protocol):
-    """Is told how a run goes."""
+class Reporter:
+    """Is told how a run goes, and tells nobody; a subclass listens to what it cares for."""
 
     def started(self, run: Run, data: Data, epochs_done: int) -> None:
         """Data and method are ready; ``epochs_done`` epochs come from a checkpoint."""
@@ -30,22 +30,3 @@ class Reporter(Protocol):
 
     def close(self) -> None:
         """The run is over, however it ended."""
-
-
-class Silent:
-    """Tells nobody."""
-
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
-        """Nothing."""
-
-    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
-        """Nothing."""
-
-    def step(self, loss: Tensor) -> None:
-        """Nothing."""
-
-    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""

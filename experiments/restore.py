@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from experiments import checkpoints, methods, registry, results
-from experiments.errors import CheckpointError
+from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import Method
 from experiments.output import CHECKPOINT, RESULTS
 from experiments.run import Run
@@ -25,7 +25,13 @@ def described(record: dict[str, Any]) -> Run:
         SettingsError: This version knows no such benchmark, method or option.
     """
     benchmark, method = record["benchmark"], record["method"]
-    kind = registry.find(benchmark["name"])
+    try:
+        kind = registry.find(benchmark["name"])
+    except SettingsError as error:
+        raise SettingsError(
+            f"the run's benchmark {benchmark['name']!r} cannot be found by its name: make it an "
+            f"entry point of the group {registry.GROUP}"
+        ) from error
     return Run(
         kind(**benchmark["options"]),
         method["name"],

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from experiments.benchmark import Benchmark, Values
-from experiments.errors import DamagedDataError, DataError
+from experiments.errors import DamagedDataError, DataError, MissingDataError
 from experiments.files import write_json
 from experiments.reading import NUMBER, VALUE, fits, json_file
 
@@ -164,7 +164,16 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         DataError: There is none, or it is not one.
     """
-    record = read(path)
+    try:
+        record = read(path)
+    except MissingDataError as error:
+        below = min(path.parent.rglob(path.name), default=None)
+        if below is None:
+            raise
+        raise MissingDataError(
+            f"{path.parent} is no run and holds several: give the folder of one, such as "
+            f"{below.parent}"
+        ) from error
     check(record, path)
     return record
 

@@ -8,7 +8,6 @@ diverged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -195,19 +194,15 @@ def mixed(
     calibrations: Mapping[str, Callable[[], Calibration]] | None = None,
 ) -> Callable[[], MixedMeter]:
     """A maker of meters, as a benchmark's data wants it."""
-    return partial(_make, dict(scores), dict(figures or {}), dict(calibrations or {}))
 
+    def make() -> MixedMeter:
+        return MixedMeter(
+            {head: score() for head, score in scores.items()},
+            {name: (head, score()) for name, (head, score) in (figures or {}).items()},
+            {head: calibration() for head, calibration in (calibrations or {}).items()},
+        )
 
-def _make(
-    scores: Mapping[str, Callable[[], Score]],
-    figures: Mapping[str, tuple[str, Callable[[], Score]]],
-    calibrations: Mapping[str, Callable[[], Calibration]],
-) -> MixedMeter:
-    return MixedMeter(
-        {head: make() for head, make in scores.items()},
-        {name: (head, make()) for name, (head, make) in figures.items()},
-        {head: make() for head, make in calibrations.items()},
-    )
+    return make
 
 
 def _kept_nan(right: Tensor, outputs: Tensor) -> Tensor:

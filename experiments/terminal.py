@@ -32,7 +32,7 @@ def reporter(console: Console) -> Reporter:
     return Bars(console) if console.is_terminal else Lines(console)
 
 
-class Lines:
+class Lines(Reporter):
     """A line when a run starts and one per epoch."""
 
     def __init__(self, console: Console) -> None:
@@ -44,12 +44,6 @@ class Lines:
         self._score_name = run.benchmark.score_name
         self._print(_headline(run, data, epochs_done))
 
-    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
-        """Nothing yet."""
-
-    def step(self, loss: Tensor) -> None:
-        """Nothing."""
-
     def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """The epoch in a line."""
         self._print(
@@ -57,9 +51,6 @@ class Lines:
             f"{_figures(record, self._score_name)}  "
             f"{record['seconds']:.1f} s"
         )
-
-    def close(self) -> None:
-        """Nothing to tidy up."""
 
     def _print(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, highlight=False)
@@ -77,7 +68,7 @@ class _ProgressWithLine(Progress):
             yield Text(self.line)
 
 
-class Bars:
+class Bars(Reporter):
     """One bar over the epochs of a run and one over the steps of an epoch."""
 
     def __init__(self, console: Console) -> None:

@@ -27,7 +27,7 @@ from experiments.errors import (
 from experiments.evaluation import evaluate
 from experiments.optimizers import adam, load_state
 from experiments.output import CHECKPOINT, RECORD, RESULTS, claim
-from experiments.reporting import Reporter, Silent
+from experiments.reporting import Reporter
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require
 from experiments.stepping import Step, Stepper, backend_for
@@ -82,7 +82,7 @@ class Trainer:
         self._began, self._longest = time.monotonic(), 0.0
         self._minutes = minutes
         self.run = run
-        self.reporter: Reporter = reporter or Silent()
+        self.reporter: Reporter = reporter or Reporter()
         if log:
             self.reporter = loggers.Several([self.reporter, *loggers.make(log, out)])
         self.device = processes.device(run.settings.device)

@@ -47,7 +47,7 @@ SINGLE_TASK: Final = (
 
 @dataclass(frozen=True)
 class ChestXray14(Benchmark):
-    """Options of the ChestX-ray14 benchmark; the defaults are the paper's.
+    """ChestX-ray14, fourteen findings in X-ray images; the defaults are the paper's.
 
     The test images are those of the official list, 23 % of all; validation is 10 % of all images,
     drawn by patient from the other list. A finding that does not occur in a part (or is all there

@@ -48,7 +48,7 @@ _CIFAR10 = (
 
 @dataclass(frozen=True)
 class Cifar(Benchmark):
-    """Options of the CIFAR benchmark; the defaults are the paper's CIFAR-MTL.
+    """CIFAR-100, a task for each super-class; the defaults are the paper's CIFAR-MTL.
 
     Every class (of CIFAR-100: every super-class) is a binary task, "this class or another". The
     paper reports, and selects by, the accuracy of the class with the largest logit.

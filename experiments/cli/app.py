@@ -258,7 +258,7 @@ for _name, _cls in (("run", _Generated), ("sweep", _Generated), ("compare", _Com
         no_args_is_help=True,
     )
 for _command in (
-    *(report.report, figures.figures, study.study, study.calibration),
+    *(report.report, figures.figures, study.study),
     *(dense.predictions, dense.render),
 ):
     app.command(cls=Command)(_command)

@@ -75,8 +75,11 @@ def predictions(
         from experiments.dense.predictions import predicted
         from experiments.errors import SettingsError
         from experiments.figures import write_figure
+        from experiments.files import prepare_folder
         from experiments.restore import restore
 
+        if out is not None:
+            prepare_folder(out.parent)
         found, method = restore(run, torch.device("cpu"))
         benchmark = found.benchmark if data is None else found.benchmark.at(data)
         if not isinstance(benchmark, Dense):

@@ -282,11 +282,14 @@ def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEng
     }
     more = {
         key: int(values[-1]) if values[-1].isdigit() else values[-1]
-        for key, values in pairs(given["queue"] or []).items()
+        for key, values in pairs(given["queue"] or [], "queue").items()
     }
-    queue = Queue(**own, more=more)
     if name == "dask":
-        return lambda parallel: Dask(parallel, threads, queue)
+        minutes = own.pop("time_limit", 1440)
+        for option, value in {**own, **more}.items():
+            require(False, option, value, "leave it out: a Dask cluster brings its workers")
+        return lambda parallel: Dask(parallel, threads, minutes)
+    queue = Queue(**own, more=more)
     return lambda parallel: Submitit(
         out.resolve() / "submitit", parallel, _CLUSTERS[name], threads, queue
     )

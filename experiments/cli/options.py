@@ -114,7 +114,7 @@ def _method(several: bool) -> inspect.Parameter:
     return _option(
         "method",
         list[str] if several else str,
-        ["--method", "--methods"],
+        ["--method"],
         "How tasks are combined: ls sums their losses (the usual baseline); bayesagg weighs their "
         "gradients by how certain they are (the paper's method). docs/methods.md lists all; "
         "torchjd:NAME takes one of TorchJD's, NAME@LEVEL one that works at several levels."
@@ -170,7 +170,7 @@ def _changes(several: bool) -> list[inspect.Parameter]:
         _option(
             "changes",
             list[str],
-            ["--set", "--option"],
+            ["--set"],
             f"Any option of the benchmark, of training or of the method, such as c=0.5 for cagrad, "
             f"or METHOD.OPTION of one method alone; may be repeated{more}.",
             WHAT,

@@ -68,7 +68,8 @@ def report(
             ("single-task", single_task, ("published", "runs")),
         ):
             if value not in known:
-                raise SettingsError(f"{name} = {value!r} is unknown: give {' or '.join(known)}")
+                others = ", ".join(known[:-1])
+                raise SettingsError(f"{name} = {value!r} is unknown: give {others} or {known[-1]}")
         unreadable: list[str] = []
         made = tables(
             store,

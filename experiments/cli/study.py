@@ -10,7 +10,7 @@ import typer
 from experiments.cli.launch import friendly
 from experiments.studies import NAMES, find
 
-__all__ = ["calibration", "study"]
+__all__ = ["study"]
 
 Out = Annotated[
     Path | None,
@@ -61,13 +61,3 @@ def study(
         told(f"results: {folder / RESULTS}")
         for figure in found.figures:
             told(f"figure: {folder / figure}.png")
-
-
-def calibration(
-    out: Out = Path("results/calibration"),
-    seed: Seed = 0,
-    quick: Quick = False,
-    debug: Debug = False,
-) -> None:
-    """The study calibration: does each inference scheme give its model's posterior?"""
-    study("calibration", out, seed, quick, debug)

@@ -17,7 +17,7 @@ __all__ = ["Cityscapes"]
 
 @dataclass(frozen=True)
 class Cityscapes(Dense):
-    """Options of the Cityscapes benchmark.
+    """Cityscapes: classes and inverse depth of the pixels of streets.
 
     Cordts et al. (2016), *The Cityscapes Dataset for Semantic Urban Scene Understanding*, as
     preprocessed for multi-task learning by Liu et al. (2019).

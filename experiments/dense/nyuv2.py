@@ -16,7 +16,7 @@ __all__ = ["NyuV2"]
 
 @dataclass(frozen=True)
 class NyuV2(Dense):
-    """Options of the NYUv2 benchmark.
+    """NYUv2: 13 classes, depth and normals of the pixels of rooms.
 
     Silberman et al. (2012), *Indoor Segmentation and Support Inference from RGBD Images*, as
     preprocessed for multi-task learning by Liu et al. (2019).

@@ -22,7 +22,7 @@ LAYOUTS: Final = ("nyuv2", "cityscapes")
 
 @dataclass(frozen=True)
 class Scenes(Dense):
-    """Options of the benchmark of rendered rooms.
+    """Rendered rooms: classes, depth and normals of pixels, without any download.
 
     Rooms with balls, boxes and boards in random colours and light. Five classes, depth and normals
     share a network; which pixels a depth camera or a person would have left out is left out.

@@ -43,7 +43,7 @@ _LOOPS: Final = (0, 6, 8, 9)
 
 @dataclass(frozen=True)
 class Digits(Benchmark):
-    """Options of the digits benchmark.
+    """Handwritten digits of scikit-learn: a number, two yes-or-no questions and ten classes.
 
     Attributes:
         split_seed: Which images are in which part: 60 % training, 20 % validation, 20 % test.

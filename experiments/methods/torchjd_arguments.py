@@ -101,7 +101,7 @@ def arguments_of(method: str, kind: Any, tasks: int, given: Mapping[str, Any]) -
             arguments[name] = tasks
         elif name != "self" and parameter.default is parameter.empty and name not in arguments:
             raise SettingsError(
-                f"method {method} needs a value for {name}: give --option {name}=VALUE"
+                f"method {method} needs a value for {name}: give --set {name}=VALUE"
             )
     return {name: _tensor(parameters[name], value) for name, value in arguments.items()}
 

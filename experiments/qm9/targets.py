@@ -21,7 +21,6 @@ __all__ = [
     "RAW_COLUMNS",
     "Property",
     "property_matrix",
-    "reported_factors",
 ]
 
 ELEMENTS: Final = (1, 6, 7, 8, 9)
@@ -145,8 +144,3 @@ def property_matrix(
     values = np.concatenate([raw[:, :12], atomisation, raw[:, 12:]], axis=1)
     converted: NDArray[np.float32] = values.astype(np.float32) * _FACTORS
     return converted
-
-
-def reported_factors() -> tuple[float, ...]:
-    """Factors that bring the benchmark's eleven errors to the units of published tables."""
-    return tuple(p.reported_factor for p in BENCHMARK)

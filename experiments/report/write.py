@@ -100,7 +100,7 @@ def _require_single(single_task: SingleTask, setups: Sequence[Setup]) -> None:
         benchmark = setups[0].benchmark
         raise SettingsError(
             f"single-task = 'runs' needs STL runs of {benchmark} in the same setup: add them "
-            f"with python -m experiments run {benchmark} --methods {_STL}, or take published"
+            f"with python -m experiments run {benchmark} --method {_STL}, or take published"
         )
 
 

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from experiments import registry
 
-__all__ = ["QM9_POWERS", "WEIGHT_DECAYS", "grids"]
+__all__ = ["WEIGHT_DECAYS", "grids"]
 
-QM9_POWERS: Final = (0.75, 0.85, 0.95)
 WEIGHT_DECAYS: Final = (0.0, 1e-4, 5e-4, 1e-3)
 
 _ALIGNED: Final[Mapping[str, Sequence[Any]]] = {
@@ -40,9 +39,7 @@ def grids(benchmark: str, names: Sequence[str]) -> dict[str, Sequence[Any]]:
 
 def _grid(benchmark: str, method: str) -> Mapping[str, Sequence[Any]]:
     if method == "bayesagg":
-        return registry.find(benchmark).grid or (
-            {"power": QM9_POWERS} if benchmark == "qm9" else {}
-        )
+        return registry.find(benchmark).grid
     if method == "aligned-mtl-ub":
         return _ALIGNED
     if method in _DECAYED and benchmark != "qm9":

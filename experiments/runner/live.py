@@ -74,7 +74,13 @@ def plan_table(jobs: Sequence[Job], cost: Cost | None) -> Table:
         unknown = sum(value is None for value in cost.seconds.values())
         if unknown:
             notes.append(f"{unknown} runs could not be tried")
-    return Table("plan", f"{len(jobs)} runs", tuple(columns), tuple(rows), tuple(notes))
+    return Table(
+        "plan",
+        f"{len(jobs)} run{'s' * (len(jobs) != 1)}",
+        tuple(columns),
+        tuple(rows),
+        tuple(notes),
+    )
 
 
 def _options(run: Run) -> dict[str, Any]:

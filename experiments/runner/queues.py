@@ -179,20 +179,19 @@ class Dask:
     Args:
         jobs: Jobs at a time.
         threads: CPU threads of each job.
-        queue: Its time limit; the workers are what they are.
+        time_limit: Minutes after which a job pauses, at the end of an epoch, and is handed in
+            again.
 
     Raises:
-        SettingsError: Dask is not installed, no scheduler answers there, a worker would take
-            several jobs into one process, or the queue asks for more than time.
+        SettingsError: Dask is not installed, no scheduler answers there, or a worker would take
+            several jobs into one process.
     """
 
     isolated: bool = True
 
-    def __init__(self, jobs: int, threads: int | None = None, queue: Queue = Queue()) -> None:
+    def __init__(self, jobs: int, threads: int | None = None, time_limit: float = 1440) -> None:
         require(jobs >= 1, "jobs", jobs, "give at least 1")
-        for name, value in {**vars(queue), **queue.more}.items():
-            if name not in ("time_limit", "more"):
-                require(not value, name, value, "leave it out: a Dask cluster has its workers")
+        require(time_limit > 0, "time_limit", time_limit, "give a positive number")
         try:
             import dask
             import distributed
@@ -202,7 +201,7 @@ class Dask:
                 "pip install 'bayesagg_pyro[dask]', or leave --engine out"
             ) from error
         self.room: int | None = jobs
-        self.threads, self._limit = threads or 1, 60.0 * queue.time_limit
+        self.threads, self._limit = threads or 1, 60.0 * time_limit
         address = dask.config.get("scheduler-address", None)
         self._cluster = None
         if address is None:

@@ -15,7 +15,7 @@ from experiments.reading import json_text
 __all__ = ["ends", "pairs", "read", "shown", "whole"]
 
 
-def pairs(texts: Iterable[str]) -> dict[str, list[str]]:
+def pairs(texts: Iterable[str], flag: str = "set") -> dict[str, list[str]]:
     """``["a=1", "a=2", "b=x"]`` by name, values of one name in their order.
 
     Raises:
@@ -26,7 +26,7 @@ def pairs(texts: Iterable[str]) -> dict[str, list[str]]:
         name, sign, value = text.partition("=")
         owner, dot, option = name.strip().rpartition(".")
         if not sign or not option:
-            raise SettingsError(f"--set {text!r} cannot be read: write it as NAME=VALUE")
+            raise SettingsError(f"--{flag} {text!r} cannot be read: write it as NAME=VALUE")
         found.setdefault(f"{owner}{dot}{option.replace('-', '_')}", []).append(value.strip())
     return found
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
 
 from experiments.benchmark import Data
 from experiments.errors import (
@@ -27,6 +26,7 @@ from experiments.errors import (
     OutOfTime,
     RunInterrupted,
 )
+from experiments.reporting import Reporter
 from experiments.run import Run
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
@@ -157,7 +157,7 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-class _Status:
+class _Status(Reporter):
     """Writes the status after each epoch."""
 
     def __init__(self, place: Place) -> None:
@@ -171,12 +171,6 @@ class _Status:
         self._score_name = run.benchmark.score_name
         self._place.say(state="training", epoch=epochs_done, epochs=self._epochs)
 
-    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
-        """Nothing."""
-
-    def step(self, loss: Tensor) -> None:
-        """Nothing."""
-
     def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """The epoch's figures."""
         self._place.say(
@@ -189,6 +183,3 @@ class _Status:
             score=record["score"],
             best=best["score"],
         )
-
-    def close(self) -> None:
-        """Nothing."""

@@ -39,7 +39,7 @@ __all__ = ["UtkFace"]
 
 @dataclass(frozen=True)
 class UtkFace(Benchmark):
-    """Options of the UTKFace benchmark; the defaults are the paper's.
+    """UTKFace, age, gender and ethnicity of faces; the defaults are the paper's.
 
     Faces are split 70/10/20 by ``split_seed``, stratified by age. Ages are standardised by mean and
     standard deviation of the training faces, and the error of age is reported on that scale, as

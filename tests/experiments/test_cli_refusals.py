@@ -91,3 +91,32 @@ def test_ctrl_c_during_imports() -> None:
         [sys.executable, "-c", PRESSED_DURING_IMPORTS], capture_output=True, text=True, check=False
     )
     assert (found.returncode, found.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--engine", "dask", "--partition", "gpu"), "partition = 'gpu' cannot work: leave it out"),
+        (("--engine", "slurm", "--queue", "high"), "--queue 'high' cannot be read"),
+        (("--engine", "dusk"), "give local, slurm, submitit-local or dask"),
+    ],
+)
+def test_what_an_engine_does_not_take(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert told in refused("run", "digits", "--method", "ls", *words, "--out", str(out))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["figures", "predictions"])
+def test_a_store_is_no_run(command: str, tmp_path: Path) -> None:
+    one = tmp_path / "toy" / "ls-12345678" / "seed0"
+    one.mkdir(parents=True)
+    (one / "results.json").write_text("{}", encoding="utf-8")
+    text = refused(command, str(tmp_path))
+    assert f"{tmp_path} is no run and holds several: give the folder of one, such as {one}" in text
+
+
+def test_a_figure_in_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    text = refused("predictions", str(tmp_path), "--out", str(tmp_path / "file" / "figure"))
+    assert "choose another with --out" in text

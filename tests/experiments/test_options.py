@@ -31,7 +31,7 @@ COMMANDS = [
     *([name] for name in registry.names()),
     *([kind, name] for kind in ("run", "sweep") for name in registry.names()),
     *(["compare", name] for name in COMPARISONS),
-    *(["report"], ["figures"], ["study"], ["calibration"], ["demo"]),
+    *(["report"], ["figures"], ["study"], ["demo"]),
 ]
 #: One of those that share their options.
 SHOWN = [

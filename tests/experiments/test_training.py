@@ -21,7 +21,7 @@ from experiments.errors import (
     SettingsError,
 )
 from experiments.methods import BayesAggOptions, MethodOptions
-from experiments.reporting import Silent
+from experiments.reporting import Reporter
 from experiments.run import Run, seed_of
 from experiments.settings import Settings
 from experiments.training import CHECKPOINT, RESULTS, Trainer
@@ -99,7 +99,7 @@ def test_resumed_equals_uninterrupted(method: str, stop: int, tmp_path: Path) ->
     assert whole["weights"] == parts["weights"]
 
 
-class StopAt(Silent):
+class StopAt(Reporter):
     """Presses Ctrl-C in the middle of an epoch."""
 
     def __init__(self, epoch: int) -> None:

@@ -382,6 +382,6 @@ def test_empty_arguments(
 
 def test_options_nested_without_end() -> None:
     deep = "[" * 100_000
-    done = CliRunner().invoke(app, ["digits", "--method", "cagrad", "--option", f"c={deep}"])
+    done = CliRunner().invoke(app, ["digits", "--method", "cagrad", "--set", f"c={deep}"])
     assert done.exit_code == 2
     assert "Traceback" not in done.output

@@ -81,7 +81,7 @@ def test_the_papers_options_of_the_method_are_taken(tmp_path: Path) -> None:
         (["utkface", "--depth", "50"], "depth = 50"),
         (["cifar-mtl", "--batch-size", "1"], "batch_size = 1 cannot work: give at least 2"),
         (
-            ["digits", "--method", "cagrad", "--option", "c=much"],
+            ["digits", "--method", "cagrad", "--set", "c=much"],
             "c = 'much' cannot be read: give a number",
         ),
     ],

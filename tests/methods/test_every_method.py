@@ -170,7 +170,7 @@ def test_unknown_names() -> None:
 )
 def test_options_are_checked(name: str, given: dict[str, Any], message: str | None) -> None:
     if message is None:
-        with pytest.raises(SettingsError, match="needs a value for n_byzantine: give --option"):
+        with pytest.raises(SettingsError, match="needs a value for n_byzantine: give --set"):
             build(name, **given)
         return
     with pytest.raises(SettingsError, match=message):

@@ -31,7 +31,7 @@ def test_an_option_given_twice(tmp_path: Path) -> None:
 
 def test_options_reach_the_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    given = ["--method", "cagrad", "--level", "representation", "--option", "c=0.7"]
+    given = ["--method", "cagrad", "--level", "representation", "--set", "c=0.7"]
     result = CliRunner().invoke(app, [*QUICK, *given, "--out", str(out)])
     assert result.exit_code == 0, result.output
     method = json.loads((out / "results.json").read_text())["method"]
@@ -43,12 +43,12 @@ def test_options_reach_the_run(tmp_path: Path) -> None:
     [
         (["--method", "ls", "--level", "parameters"], "it weighs losses"),
         (["--method", "bayesagg", "--level", "parameters"], "a Jacobian of the network"),
-        (["--method", "cagrad", "--option", "c=-1"], "c = -1.0 cannot work"),
-        (["--method", "cagrad", "--option", "cagrad.d=1"], "its options are level, c"),
-        (["--method", "cagrad", "--option", "d=1"], "d = '1' has no meaning for method cagrad"),
+        (["--method", "cagrad", "--set", "c=-1"], "c = -1.0 cannot work"),
+        (["--method", "cagrad", "--set", "cagrad.d=1"], "its options are level, c"),
+        (["--method", "cagrad", "--set", "d=1"], "d = '1' has no meaning for method cagrad"),
         (["--method", "bayesagg", "--level", "foo"], "method bayesagg has no levels"),
-        (["--method", "torchjd:Constant", "--option", "weights=abc"], "weights = 'abc' cannot"),
-        (["--method", "torchjd:CAGrad", "--option", "c=[1, 2]"], "c = [1, 2] cannot work"),
+        (["--method", "torchjd:Constant", "--set", "weights=abc"], "weights = 'abc' cannot"),
+        (["--method", "torchjd:CAGrad", "--set", "c=[1, 2]"], "c = [1, 2] cannot work"),
         (["--method", "torchjd:Nothing"], "is unknown to TorchJD"),
     ],
 )

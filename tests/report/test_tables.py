@@ -156,7 +156,7 @@ def test_delta_m_against_own_single_task_runs(tmp_path: Path) -> None:
     assert any("relative to our STL runs" in note for note in table.notes)
     (tmp_path / "2" / "results.json").unlink()
     (tmp_path / "1" / "results.json").unlink()
-    with pytest.raises(SettingsError, match=r"needs STL runs of qm9 .*--methods stl"):
+    with pytest.raises(SettingsError, match=r"needs STL runs of qm9 .*--method stl"):
         tables(tmp_path, ["qm9"], "runs")
 
 

@@ -66,7 +66,7 @@ CHANGES = {
     "width": "16",
 }
 COMMAND = [
-    *("run", "digits", "--methods", METHODS, "--seeds", str(SEED), "--epochs", "4"),
+    *("run", "digits", "--method", METHODS, "--seeds", str(SEED), "--epochs", "4"),
     *("--threads", "1", "--device", "cpu", "--no-estimate"),
     *(part for name, value in CHANGES.items() for part in ("--set", f"{name}={value}")),
 ]

@@ -182,18 +182,14 @@ def test_a_worker_of_dask(tmp_path: Path) -> None:
     processes: set[int] = set()
     most = 0
 
-    def made(parallel: int) -> Dask:
-        found = Dask(parallel, threads=1)
-        found._limit = 0.01  # an epoch at a time
-        return found
-
     def tick(outcomes: Any) -> None:
         nonlocal most
         said = [Place(one.folder).status() for one in jobs if one not in outcomes]
         processes.update(status["pid"] for status in said if status)
         most = max(most, sum(status.get("state") == "training" for status in said))
 
-    outcomes = execute(jobs, made, 1, tick)
+    an_epoch = 1e-4
+    outcomes = execute(jobs, lambda n: Dask(n, 1, an_epoch), 1, tick)
     endings = [outcomes[one].ending for one in jobs]
     assert endings == [Ending.FAILED, Ending.DONE], outcomes
     assert "died twice" in outcomes[jobs[0]].message
@@ -212,10 +208,8 @@ def test_a_job_pauses_at_its_limit(tmp_path: Path) -> None:
     assert work(one, deadline=time.time() + 60, limit=60).ending is Ending.DONE
 
 
-def test_what_dask_is_not_asked_for() -> None:
+def test_no_scheduler_of_dask() -> None:
     dask = pytest.importorskip("dask")
-    with pytest.raises(SettingsError, match=r"partition = 'gpu' .* leave it out: a Dask cluster"):
-        Dask(1, queue=Queue(partition="gpu"))
     nowhere = {
         "scheduler-address": "tcp://127.0.0.1:1",
         "distributed.comm.timeouts.connect": "0.1s",
