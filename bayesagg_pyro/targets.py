@@ -11,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Parsed", "RawTargets", "Targets"]
+__all__ = ["Parsed", "RawTargets", "Targets", "alike"]
 
 
 class Targets(NamedTuple):
@@ -36,7 +36,7 @@ class Targets(NamedTuple):
 
     def examples(self, rows: slice | Tensor) -> Self:
         """Some of the examples, a slice or indices."""
-        return type(self)(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+        return type(self)(*(None if part is None else _at(part, rows) for part in self))  # type: ignore[arg-type]
 
     def part(self, rows: slice) -> Self:
         """Some of the tasks."""
@@ -78,10 +78,25 @@ class Targets(NamedTuple):
 
     def factor(self, dtype: torch.dtype) -> Tensor | None:
         """Mask times weight, [B, tasks]; None when every example counts once."""
-        if self.mask is None:
-            return None if self.weight is None else self.weight.to(dtype)
-        mask = self.mask.to(dtype)
-        return mask if self.weight is None else mask * self.weight.to(dtype)
+        parts = [part for part in (self.mask, self.weight) if part is not None]
+        if not parts:
+            return None
+        if all(map(alike, parts)):  # and stays so
+            parts = [part[:, :1] for part in parts]
+        factor = parts[0].to(dtype)
+        if len(parts) > 1:
+            factor = factor * parts[1].to(dtype)
+        return factor.expand(self.values.shape)
+
+
+def alike(columns: Tensor) -> bool:
+    """Whether all columns of [B, tasks] are one, as those of a mask [B] for all tasks."""
+    return columns.shape[1] > 1 and columns.stride(1) == 0
+
+
+def _at(part: Tensor, rows: slice | Tensor) -> Tensor:
+    """Some of the rows; columns that are one stay so."""
+    return part[:, :1][rows].expand(-1, part.shape[1]) if alike(part) else part[rows]
 
 
 class Parsed(Targets):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads, inference
 from benchmarks.timing import interleave, peak_memory
-from models.segnet import SegNet
+from models.encoder_decoder import EncoderDecoder
+from models.segnet import SegNetDecoder, SegNetEncoder
 
 __all__ = ["CASES", "Case", "Limits", "measure", "selected"]
 
@@ -95,6 +96,10 @@ def _convolutions() -> nn.Module:
     return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU())
 
 
+def _segnet() -> nn.Module:
+    return EncoderDecoder(SegNetEncoder(), SegNetDecoder())
+
+
 _DIAGONAL = {"inference": inference.TaylorGGN("diag")}
 
 CASES = [
@@ -136,7 +141,7 @@ CASES = [
         "pixels, SegNet",
         (2, 3, 288, 384),
         _scene,
-        SegNet,
+        _segnet,
         {"feature_axis": 1},
         Limits(time=1.3, memory=1.5),
         slow=True,

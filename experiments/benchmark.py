@@ -123,6 +123,8 @@ class Benchmark(ABC):
         score_name: Name of what :meth:`score` gives, in per cent.
         default_settings: The paper's.
         smallest_batch: Examples that a training step needs; batch normalisation needs two.
+        joint: Heads whose outputs are one task together, such as the coordinates of a vector; STL
+            trains one network for them.
         watched: Examples whose weights are watched over training; fewer where one has many rows.
         method_options: The paper's options of methods for this benchmark, where they differ from
             the methods' own defaults: ``{method: {option: value}}``.
@@ -139,6 +141,7 @@ class Benchmark(ABC):
     score_name: ClassVar[str] = "Δm"
     default_settings: ClassVar[Settings] = Settings()
     smallest_batch: ClassVar[int] = 1
+    joint: ClassVar[frozenset[str]] = frozenset()
     watched: ClassVar[int] = 20
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}

@@ -61,7 +61,8 @@ class Run:
             return backbone, {name: head.to(device) for name, head in heads.items()}
 
         backbone, heads = fresh()
-        method = methods.make(self.method, backbone, heads, self.options, fresh=fresh)
+        joint = self.benchmark.joint
+        method = methods.make(self.method, backbone, heads, self.options, fresh=fresh, joint=joint)
         if isinstance(method, methods.Network):
             method.tasks = tuple(self.benchmark.losses)
         return method

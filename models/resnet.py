@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models.errors import MissingPackageError, NetworkError
 from models.files import DamagedFileError, finite, only_data, parsed, reason, tensors
 
-__all__ = ["DEPTHS", "IMAGENET", "ResNetFeatures", "WeightsError"]
+__all__ = ["DEPTHS", "IMAGENET", "ResNetFeatures", "WeightsError", "trunk"]
 
 DEPTHS: Final = (18, 34)
 
@@ -55,15 +55,7 @@ class ResNetFeatures(nn.Module):
             )
         if features < 1:
             raise NetworkError(f"features = {features} cannot work: give at least 1")
-        models = _torchvision().models
-        state = None
-        if weights is not None:  # before the network is made: what cannot work fails at once
-            state = _imagenet(models, depth) if weights == IMAGENET else _read(Path(weights))
-        trunk: nn.Module = getattr(models, f"resnet{depth}")(weights=None)
-        trunk.fc = nn.Identity()
-        if state is not None:
-            _load(trunk, state, str(weights), depth)
-        self.trunk = trunk
+        self.trunk = trunk(depth, weights)
         self.projection = nn.Linear(_WIDTH, features)
         self.activation = nn.ELU()
         self.out_features = features  #: d
@@ -72,6 +64,29 @@ class ResNetFeatures(nn.Module):
         """Features [B, out_features] of images [B, 3, height, width]."""
         features: Tensor = self.activation(self.projection(self.trunk(images)))
         return features
+
+
+def trunk(depth: int, weights: str | Path | None, **options: Any) -> nn.Module:
+    """torchvision's residual network without its classification layer.
+
+    Args:
+        depth: That torchvision has.
+        weights: As for :class:`ResNetFeatures`.
+        options: Of torchvision.
+
+    Raises:
+        WeightsError: The weights cannot be had, or do not fit.
+        MissingPackageError: torchvision is not installed.
+    """
+    models = _torchvision().models
+    state = None
+    if weights is not None:  # before the network is made: what cannot work fails at once
+        state = _imagenet(models, depth) if weights == IMAGENET else _read(Path(weights))
+    network: nn.Module = getattr(models, f"resnet{depth}")(weights=None, **options)
+    network.fc = nn.Identity()
+    if state is not None:
+        _load(network, state, str(weights), depth)
+    return network
 
 
 def _torchvision() -> ModuleType:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.errors import NetworkError
 
-__all__ = ["Encoded", "SegNet", "SegNetBranches", "SegNetDecoder", "SegNetEncoder"]
+__all__ = ["Encoded", "SegNetDecoder", "SegNetEncoder"]
 
 _GROWTH: Final = (1, 2, 4, 8, 8)
 _CONVOLUTIONS: Final = (2, 2, 3, 3, 3)
@@ -111,60 +111,6 @@ class SegNetDecoder(nn.Module):
             features = self.unpool(features, place, output_size=list(size))
             features = level(features)
         return features
-
-
-class SegNet(nn.Module):
-    """Encoder and decoder: features [B, width, H, W] of images [B, channels, H, W].
-
-    Args:
-        width: Channels of the finest level; the features of a pixel.
-        levels: How often height and width are halved.
-        image_channels: Channels of the images.
-
-    Raises:
-        NetworkError: A number is out of range.
-    """
-
-    def __init__(self, width: int = 64, levels: int = 5, *, image_channels: int = 3) -> None:
-        super().__init__()
-        self.encoder = SegNetEncoder(width, levels, image_channels=image_channels)
-        self.decoder = SegNetDecoder(width, levels)
-        self.out_features = width  #: d
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Features of every pixel."""
-        features: Tensor = self.decoder(self.encoder(images))
-        return features
-
-
-class SegNetBranches(nn.Module):
-    """One encoder, and a decoder for each task: ``{name: [B, width, H, W]}``.
-
-    Args:
-        names: Of the tasks.
-        width: Channels of the finest level; the features of a pixel.
-        levels: How often height and width are halved.
-        image_channels: Channels of the images.
-
-    Raises:
-        NetworkError: A number is out of range.
-    """
-
-    def __init__(
-        self, names: Sequence[str], width: int = 64, levels: int = 5, *, image_channels: int = 3
-    ) -> None:
-        super().__init__()
-        self.encoder = SegNetEncoder(width, levels, image_channels=image_channels)
-        self.decoders = nn.ModuleDict({name: SegNetDecoder(width, levels) for name in names})
-        self.out_features = width  #: d
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Features of every pixel, for each task its own."""
-        return self.decode(self.encoder(images))
-
-    def decode(self, encoded: Encoded) -> dict[str, Tensor]:
-        """The second half."""
-        return {name: decoder(encoded) for name, decoder in self.decoders.items()}
 
 
 def _check(width: int, levels: int) -> None:

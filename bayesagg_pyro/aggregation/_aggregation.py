@@ -161,21 +161,32 @@ def as_joint(
     grads: Sequence[GradientDistribution],
     joint: GradientDistribution,
 ) -> Aggregated:
-    """What `aggregate_each` gave, as the result for the joint distribution of `block_diag`."""
-    batch = joint.mean.shape[1]
-    direction = torch.cat([part.direction * (batch / len(part.direction)) for part in parts])
+    """What `aggregate_each` gave, as the result for the joint distribution of `block_diag`.
+
+    Where that is wider than features of some heads, their tasks' mean weights stand there.
+    """
+    batch, wide = joint.mean.shape[1:]
+    direction = torch.cat([_behind(p.direction * (batch / len(p.direction)), wide) for p in parts])
     found = [part.weights for part in parts if part.weights is not None]
     if len(found) < len(parts):
         return Aggregated(direction, observed=joint.observed)
-    width = max(weights.shape[2] for weights in found)
+    width = 1 if all(weights.shape[2] == 1 for weights in found) else wide
     whole = direction.new_zeros(joint.tasks, batch, width)
     start = 0
     for weights, part, grad in zip(found, parts, grads, strict=True):
         rows = slice(start, start + len(part.direction))
         start = rows.stop
+        if 1 < weights.shape[2] < width:
+            mean = weights.mean(2, keepdim=True)
+            weights = torch.cat([weights, mean.expand(-1, -1, width - weights.shape[2])], 2)
         for name, own in grad.groups.items():
             whole[joint.groups[name], rows] = weights[own]
     return Aggregated(direction, whole, observed=joint.observed)
+
+
+def _behind(direction: Tensor, width: int) -> Tensor:
+    """[B, d] with zeros behind, [B, width]."""
+    return torch.nn.functional.pad(direction, (0, width - direction.shape[1]))
 
 
 def observed_weights(weights: Tensor, grad: GradientDistribution) -> Tensor:

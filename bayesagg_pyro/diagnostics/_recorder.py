@@ -13,7 +13,9 @@ from torch import Tensor
 from bayesagg_pyro.diagnostics import _features, _lines
 from bayesagg_pyro.diagnostics._row import block_names, row_of, task_names
 from bayesagg_pyro.engine import BayesAgg
+from bayesagg_pyro.engine.batch import Batch, Group, as_one
 from bayesagg_pyro.engine.info import Stages, StepInfo
+from bayesagg_pyro.engine.reading import Features
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
@@ -21,8 +23,8 @@ from bayesagg_pyro.targets import RawTargets
 
 __all__ = ["Fresh", "Recorder"]
 
-#: Present features [N, d] of training examples, and their targets.
-Fresh = Callable[[], tuple[Tensor, Mapping[str, RawTargets]]]
+#: Present features [N, d] of training examples, or {name: such}, and their targets.
+Fresh = Callable[[], tuple[Features, Mapping[str, RawTargets]]]
 
 
 class Recorder:
@@ -112,24 +114,30 @@ class Recorder:
         self.step += 1
 
     def see(
-        self, features: Tensor, targets: Mapping[str, RawTargets], losses: Mapping[str, Tensor]
+        self, features: Features, targets: Mapping[str, RawTargets], losses: Mapping[str, Tensor]
     ) -> None:
         """Record a training step that was made without an engine.
 
         Args:
-            features: [B, d].
+            features: [B, d], or {name: such} where heads read different ones.
             targets: {name: [B, tasks]}, or (values, mask).
             losses: {name: [tasks]}.
         """
         stages = None
         if self.wants():
-            observed = {
-                name: head.parse_targets(targets[name], len(features), validate=False)
-                if name in targets
-                else head.unlabelled(len(features))
-                for name, head in self._heads.items()
-            }
-            stages = Stages(features.detach(), observed)
+            own = {name: _read_by(name, features) for name in self._heads}
+            groups = []
+            for tensor in {id(tensor): tensor for tensor in own.values()}.values():
+                parsed = {
+                    name: head.parse_targets(targets[name], len(tensor), validate=False)
+                    if name in targets
+                    else head.unlabelled(len(tensor))
+                    for name, head in self._heads.items()
+                    if own[name] is tensor
+                }
+                groups.append(Group(tensor.detach(), parsed))
+            rows, observed, read_by = as_one(Batch(tuple(groups)), self._heads)
+            stages = Stages(rows, observed, rows=read_by)
         self.passed(StepInfo(bayesian=False, losses=dict(losses), stages=stages))
 
     def close(self) -> None:
@@ -149,7 +157,7 @@ class Recorder:
                 self._mtl.schemes[name],
                 stages.priors[name],
                 self._base[name],
-                features,
+                _read_by(name, features),
                 targets[name],
             )
             for quantity, names, values in (
@@ -159,3 +167,7 @@ class Recorder:
                 for owner, value in zip(names, values.tolist(), strict=True):
                     row[f"{quantity}/{owner}"] = value
         return row
+
+
+def _read_by(name: str, features: Features) -> Tensor:
+    return features if isinstance(features, Tensor) else features[name]

@@ -37,6 +37,9 @@ def task_names(heads: Mapping[str, Head]) -> list[str]:
 def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
     """The columns of a step that was kept whole; one copy from the device.
 
+    Where heads read different features, numbers of the features are of each head's too, and of all
+    together only if they have one width.
+
     Columns that speak of a task end in `/task`, those of a head in `/head`. What was not observed
     in the batch is not finite, and null in the file.
     """
@@ -46,18 +49,21 @@ def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
     for name, head in heads.items():
         loss = torch.where(stages.targets[name].counts() > 0, info.losses[name], torch.nan)
         _per_task(columns, "loss", {name: head}, loss)
-    found = _features.spectrum(stages.features)
-    columns["live_units"] = found.live_units
-    columns["rank"] = found.rank
-    columns["effective_rank"] = found.effective_rank
-    columns["feature_norm"] = torch.linalg.vector_norm(stages.features.double(), dim=1).mean()
+    if len({head.in_features for head in heads.values()}) == 1:
+        _features_of(columns, stages.features)
+    if len({(rows.start, rows.stop) for rows in stages.rows.values()}) > 1:
+        for name, rows in stages.rows.items():
+            _features_of(columns, stages.features[rows, : heads[name].in_features], f"/{name}")
     for name, head in heads.items():
         norms = torch.linalg.vector_norm(head.point().double(), dim=-1)
         _columns(columns, "point_norm", block_names(name, head), norms)
     for name, posterior in stages.posteriors.items():
         _posterior(columns, name, heads[name], posterior, stages.priors[name])
         pull = _aggregation.uncertainty_pull(
-            heads[name], posterior, stages.features, stages.targets[name]
+            heads[name],
+            posterior,
+            stages.features[:, : heads[name].in_features],
+            stages.targets[name],
         )
         if pull is not None:
             _per_task(columns, "uncertainty_pull", {name: heads[name]}, pull)
@@ -68,6 +74,15 @@ def row_of(info: StepInfo, heads: Mapping[str, Head]) -> dict[str, float]:
     device = stages.features.device
     values = torch.stack([v.reshape(()).double().to(device) for v in columns.values()]).tolist()
     return dict(zip(columns, values, strict=True))
+
+
+def _features_of(columns: Columns, features: Tensor, owner: str = "") -> None:
+    found = _features.spectrum(features)
+    columns[f"live_units{owner}"] = found.live_units
+    columns[f"rank{owner}"] = found.rank
+    columns[f"effective_rank{owner}"] = found.effective_rank
+    norm = torch.linalg.vector_norm(features.double(), dim=1).mean()
+    columns[f"feature_norm{owner}"] = norm
 
 
 def _posterior(

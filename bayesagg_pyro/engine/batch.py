@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bayesagg_pyro.engine.reading import Pair, check_pair
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import StateError
-from bayesagg_pyro.gradients._cat import check_widths
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
@@ -184,17 +185,28 @@ def joined(groups: Sequence[Group], heads: Mapping[str, Head]) -> Group:
     return Group(torch.cat([group.features for group in groups]), targets, kept=kept)
 
 
-def as_one(batch: Batch, heads: Mapping[str, Head]) -> tuple[Tensor, dict[str, Targets]]:
+def as_one(
+    batch: Batch, heads: Mapping[str, Head]
+) -> tuple[Tensor, dict[str, Targets], dict[str, slice]]:
     """Features and targets with the rows of all groups one after the other.
 
-    Raises:
-        UnsupportedError: if features differ in width.
+    Returns:
+        Features [B, d] of the largest width, others end in zeros; {name: targets}; {name: which of
+        the rows the head reads}.
     """
-    check_widths(
-        {name: group.features.shape[1] for group in batch.groups for name in group.targets}
-    )
-    one = joined(batch.groups, heads)
-    return one.features, dict(one.targets)
+    wide = max(group.features.shape[1] for group in batch.groups)
+    alike = [
+        replace(group, features=pad(group.features, (0, wide - group.features.shape[1])))
+        for group in batch.groups
+    ]
+    one = joined(alike, heads)
+    ends = list(accumulate(len(group.features) for group in alike))
+    rows = {
+        name: slice(end - len(group.features), end)
+        for group, end in zip(alike, ends, strict=True)
+        for name in group.targets
+    }
+    return one.features, dict(one.targets), {name: rows[name] for name in heads}
 
 
 def drawn(

@@ -22,16 +22,18 @@ class Stages:
 
     Attributes:
         features: [B, d], detached: the rows of all groups of heads one after the other, without
-            padding where values were looked at.
+            padding where values were looked at; narrower ones end in zeros.
         targets: {name: parsed targets} of these rows.
         priors: {name: prior}; empty in the warm-up.
         posteriors: {name: posterior}; empty in the warm-up.
+        rows: {name: which of the rows the head reads}; empty if all do all.
     """
 
     features: Tensor
     targets: Mapping[str, Targets]
     priors: Mapping[str, Posterior] = field(default_factory=dict)
     posteriors: Mapping[str, Posterior] = field(default_factory=dict)
+    rows: Mapping[str, slice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class StepInfo:
             whose policy leaves batches out only.
         scale: factor between the aggregated direction and the update of the features' gradient,
             before the division by the batch size.
-        gradients: the joint gradient distribution, and
+        gradients: the joint gradient distribution, which is 0 by features that a head lacks, and
         aggregated: the direction with all its weights, and
         stages: what passed between the stages, if `keep_gradients` was set; else None.
     """

@@ -24,6 +24,7 @@ from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import refuse_weights, require_finite
 from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
+from bayesagg_pyro.gradients._cat import widened
 from bayesagg_pyro.validity import Validity
 
 __all__ = ["bayesian_step", "finite_losses", "into_backbone", "warmup_step"]
@@ -88,7 +89,10 @@ def warmup_step(
     losses = finite_losses(slots, inner, warmup=True)
     leaves = [group.features for group in inner.groups]
     found = _descend(slots, batch, losses, scaler, *leaves)
-    stages = Stages(*as_one(batch, {s.name: s.head for s in slots})) if keep else None
+    stages = None
+    if keep:
+        features, targets, rows = as_one(batch, {s.name: s.head for s in slots})
+        stages = Stages(features, targets, rows=rows)
     info = StepInfo(bayesian=False, losses=batch.reported(losses), stages=stages)
     pairs = zip(leaves, found, strict=True)
     updates = [torch.zeros_like(h) if update is None else update for h, update in pairs]
@@ -252,12 +256,14 @@ def _kept(
     """What passed between the stages, with the rows of all groups one after the other."""
     grad, result = grads[0], results[0]
     if len(grads) > 1:
+        wide = max(own.mean.shape[2] for own in grads)
+        grads = [widened(own, wide) for own in grads]
         grad = block_diag(grads, {n: one.slot.head.tasks for n, one in heads.items()})
         result = as_joint(results, grads, grad)
-    features, targets = as_one(batch, {name: one.slot.head for name, one in heads.items()})
+    features, targets, rows = as_one(batch, {name: one.slot.head for name, one in heads.items()})
     priors = {name: one.prior for name, one in heads.items()}
     posteriors = {name: one.posterior for name, one in heads.items()}
-    stages = Stages(features, targets, priors, posteriors)
+    stages = Stages(features, targets, priors, posteriors, rows)
     return {"gradients": grad, "aggregated": result, "stages": stages}
 
 

@@ -112,9 +112,8 @@ def check_widths(widths: Mapping[str, int]) -> None:
     if len(set(widths.values())) > 1:
         raise UnsupportedError(
             f"features of different widths, {dict(widths)}, have no dimensions in common, which "
-            "keep_gradients, recorders and some aggregations need: bring them to one width by a "
-            "layer of the backbone, or take PrecisionWeighted() with a diagonal covariance and "
-            "keep nothing"
+            "this aggregation needs: bring them to one width by a layer of the backbone, or take "
+            "PrecisionWeighted() with a diagonal covariance"
         )
 
 

@@ -67,16 +67,15 @@ class Conjugate(Scheme):
         head = gaussian(head, "Conjugate inference")
         known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
         observed = head.parse_targets(targets, len(features))
-        design = head.design_matrix(features)
-        known = known.to(design.device, design.dtype)
-        residual = observed.values.to(design.dtype) - design @ known.mean.mT
-        noise = noise_precision(head, design)
-        precision, shift = data_terms(design, observed._replace(values=residual), noise)
+        known = known.to(features.device, linalg.head_dtype(features.device))
+        noise = noise_precision(head, known.mean)
+        precision, shift = data_terms(head, features, observed, noise, known.mean)
         total = known.precision_matrix + precision
-        if design.device.type == "cpu":  # where looking at the outcome costs nothing
+        if features.device.type == "cpu":  # where looking at the outcome costs nothing
             tril, failed = torch.linalg.cholesky_ex(total)
             if linalg.is_lossy(tril, failed):
-                return _by_square_root(known, total, design, residual, observed, noise)
+                design = head.design_matrix(features)
+                return _by_square_root(known, total, design, observed, noise)
             return condition(head, known, total, shift, linalg.Factor(tril, 0.0 * failed))
         return condition(head, known, total, shift)
 
@@ -98,12 +97,9 @@ class Conjugate(Scheme):
         head = gaussian(head, "Conjugate inference")
         known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
         observed = head.parse_targets(targets, len(features))
-        design = head.design_matrix(features)
-        known = known.to(design.device, design.dtype)
-        residual = observed.values.to(design.dtype) - design @ known.mean.mT
-        precision, shift = data_terms(
-            design, observed._replace(values=residual), noise_precision(head, design)
-        )
+        known = known.to(features.device, linalg.head_dtype(features.device))
+        noise = noise_precision(head, known.mean)
+        precision, shift = data_terms(head, features, observed, noise, known.mean)
         owner, terms = f"head {head.site!r}", Dense(weight * precision)
         return cavity(terms, weight * shift, known, gaussian_prior(head, base, "a cavity"), owner)
 
@@ -115,11 +111,11 @@ def _by_square_root(
     prior: GaussianPosterior,
     total: Tensor,
     design: Tensor,
-    residual: Tensor,
     targets: Targets,
     noise_precision: Tensor,
 ) -> GaussianPosterior:
     """The same posterior with half the digits lost, at several times the cost."""
+    residual = targets.values.to(design.dtype) - design @ prior.mean.mT
     root = noise_precision.sqrt().reshape(1, -1).expand(len(design), -1)
     factor = targets.factor(design.dtype)
     root = root if factor is None else root * factor.sqrt()

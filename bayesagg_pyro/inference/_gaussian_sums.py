@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import BLOCK, fitting, slices
 from bayesagg_pyro._state import finite, saved
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, StateError
 from bayesagg_pyro.heads import Gaussian, Head
@@ -20,7 +21,7 @@ from bayesagg_pyro.inference._curvature import gaussian_prior
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.targets import Targets, alike
 from bayesagg_pyro.validity import CHECKED, Validity
 
 if TYPE_CHECKING:
@@ -80,23 +81,19 @@ class GaussianStatistics(Statistics):
 
     def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Add a batch's terms to the sums."""
-        design = self.head.design_matrix(features)
-        values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
-        weighted = values if factor is None else values * factor
-        count = targets.counts().to(design.dtype)
+        found = sums(self.head, features, targets)
+        factor, count = targets.factor(found.gram.dtype), targets.counts().to(found.gram.dtype)
         terms = {
-            "gram": linalg.gram(design, factor),
-            "moment": weighted.mT @ design,
-            "square": (weighted * values).sum(0),
+            **found._asdict(),
             "total": count if factor is None else factor.sum(0),
             "count": count,
-            "rows": design.new_full((), len(design)),
+            "rows": count.new_full((), len(features)),
         }
         if len(terms["gram"]) > len(self.gram):  # the first batch with missing targets
             self.gram = self.gram.expand_as(terms["gram"]).clone()
         for name, term in terms.items():
-            sums: Tensor = getattr(self, name)
-            sums += validity.keep(term, 0.0)
+            held: Tensor = getattr(self, name)
+            held += validity.keep(term, 0.0)
         if validity.now:
             self._check()
 
@@ -250,23 +247,61 @@ def gaussian(head: Head, what: str) -> Gaussian:
     )
 
 
-def data_terms(design: Tensor, targets: Targets, noise_precision: Tensor) -> tuple[Tensor, Tensor]:
-    """What a batch adds to the precision and to precision × mean of a Gaussian head.
+class Sums(NamedTuple):
+    """Σ ω h hᵀ, [1 or tasks, D, D]; Σ ω h y, [tasks, D]; Σ ω y², [tasks]."""
+
+    gram: Tensor
+    moment: Tensor
+    square: Tensor
+
+
+def sums(head: Head, features: Tensor, targets: Targets, point: Tensor | None = None) -> Sums:
+    """What a batch adds up to, at so many rows at a time that their design is no large thing.
 
     Args:
-        design: [B, D].
-        targets: [B, tasks]; may be residuals.
+        head: gives the design.
+        features: [B, d].
+        targets: [B, tasks].
+        point: weights whose residuals y − hᵀw take the place of y, [tasks, D].
+    """
+    size = fitting(head.weight_size, BLOCK)
+    if len(features) <= size:
+        return _sums(head, features, targets, point)
+    found = [
+        _sums(head, features[rows], targets.examples(rows), point)
+        for rows in slices(len(features), size)
+    ]
+    return Sums(*(torch.stack(parts).sum(0) for parts in zip(*found, strict=True)))
+
+
+def _sums(head: Head, features: Tensor, targets: Targets, point: Tensor | None) -> Sums:
+    design = head.design_matrix(features)
+    values, factor = targets.values.to(design.dtype), targets.factor(design.dtype)
+    if point is not None:
+        values = values - design @ point.mT
+    weighted = values if factor is None else values * factor
+    shared = factor[:, :1] if factor is not None and alike(factor) else factor
+    return Sums(linalg.gram(design, shared), weighted.mT @ design, (weighted * values).sum(0))
+
+
+def data_terms(
+    head: Head, features: Tensor, targets: Targets, noise_precision: Tensor, point: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a batch adds to the precision, and to precision × mean beyond that of a point.
+
+    Args:
+        head: gives the design.
+        features: [B, d].
+        targets: [B, tasks].
         noise_precision: τ⁻², [] or [tasks].
+        point: w, [tasks, D].
 
     Returns:
-        τ⁻² HᵀH, [1 or tasks, D, D], and τ⁻² Hᵀy, [tasks, D], over the observed examples.
+        τ⁻² HᵀH, [1 or tasks, D, D], and τ⁻² Hᵀ(y − Hw), [tasks, D], over the observed examples.
     """
-    values = targets.values.to(design.dtype)
-    factor = targets.factor(design.dtype)
-    precision = linalg.gram(design, factor)
-    shift = (values if factor is None else values * factor).mT @ design
+    found = sums(head, features, targets, point)
     noise_precision = noise_precision.reshape(-1, 1)
-    return precision * noise_precision[..., None], shift * noise_precision
+    return found.gram * noise_precision[..., None], found.moment * noise_precision
 
 
 def noise_precision(head: Gaussian, like: Tensor) -> Tensor:

@@ -15,16 +15,21 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
 from experiments.dense.augment import augmented
+from experiments.dense.frames import pixel_rows
 from experiments.dense.metrics import DenseMeter, measures
 from experiments.dense.split import DenseSplit, Part, Statistics
-from experiments.errors import SettingsError
+from experiments.errors import DataError, SettingsError
 from experiments.settings import Settings, require
-from models.errors import NetworkError
-from models.segnet import Encoded, SegNet, SegNetBranches
+from models.dilated_resnet import AsppDecoder, DilatedResNetEncoder
+from models.encoder_decoder import Branches, EncoderDecoder
+from models.errors import MissingPackageError, NetworkError
+from models.resnet import WeightsError
+from models.segnet import SegNetDecoder, SegNetEncoder
 
-__all__ = ["HEADS", "BranchedPixels", "Decoders", "Dense", "Pixels", "Regression"]
+__all__ = ["HEADS", "BranchedPixels", "Decoders", "Dense", "Net", "Pixels", "Regression"]
 
 Decoders = Literal["shared", "task"]
+Net = Literal["segnet", "resnet"]
 Regression = Literal["gaussian", "heteroscedastic"]
 
 HEADS: Final = ("segmentation", "depth", "normal")
@@ -47,7 +52,9 @@ class Dense(Benchmark):
 
     metric: ClassVar[str] = "segmentation, depth and normals of pixels"
     smallest_batch: ClassVar[int] = 1
+    joint: ClassVar[frozenset[str]] = frozenset({"normal"})
     watched: ClassVar[int] = 1
+    later: ClassVar[frozenset[str]] = frozenset({"network", "depth", "weights"})
     default_settings: ClassVar[Settings] = Settings(
         epochs=200, batch_size=2, learning_rate=1e-4, schedule="steps", head_bias=True
     )
@@ -150,19 +157,31 @@ class Dense(Benchmark):
         )
 
     def backbone(self) -> nn.Module:
-        """SegNet.
+        """SegNet, or a dilated residual network.
 
         Raises:
-            SettingsError: There is none of that size.
+            SettingsError: There is none of that size, or torchvision is missing.
+            DataError: The weights to start from cannot be had, or do not fit.
         """
         options = self.options()
         try:
-            size = options["width"], options["levels"]
+            encoder, decoder = self._parts()
             if options["decoders"] == "task":
-                return BranchedPixels(SegNetBranches(self.own_heads, *size))
-            return Pixels(SegNet(*size))
-        except NetworkError as error:
+                return BranchedPixels(Branches(encoder, {h: decoder() for h in self.own_heads}))
+            return Pixels(EncoderDecoder(encoder, decoder()))
+        except (NetworkError, MissingPackageError) as error:
             raise SettingsError(str(error)) from error
+        except WeightsError as error:
+            raise DataError(str(error)) from error
+
+    def _parts(self) -> tuple[nn.Module, Callable[[], nn.Module]]:
+        """The encoder, and what makes a decoder."""
+        options = self.options()
+        width, levels = options["width"], options["levels"]
+        if options["network"] == "segnet":
+            return SegNetEncoder(width, levels), partial(SegNetDecoder, width, levels)
+        encoder = DilatedResNetEncoder(options["depth"], options["weights"])
+        return encoder, partial(AsppDecoder, width)
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One head for each kind of target."""
@@ -186,6 +205,7 @@ class Dense(Benchmark):
                 f"give one of {', '.join(self.every_head)}, or none",
             ),
             ("regression", get_args(Regression), f"give {' or '.join(get_args(Regression))}"),
+            ("network", get_args(Net), f"give {' or '.join(get_args(Net))}"),
             ("decoders", get_args(Decoders), f"give {' or '.join(get_args(Decoders))}"),
             ("levels", range(1, 6), "give 1 to 5"),
         ):
@@ -202,13 +222,13 @@ class Pixels(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """One row for each pixel."""
-        return _rows(self.network(images))
+        return pixel_rows(self.network(images))
 
 
 class BranchedPixels(nn.Module):
     """The same of a network with a decoder for each head."""
 
-    def __init__(self, network: SegNetBranches) -> None:
+    def __init__(self, network: Branches) -> None:
         super().__init__()
         self.network = network
         self.branches = network.decoders
@@ -220,14 +240,5 @@ class BranchedPixels(nn.Module):
 
     def halves(self, images: Tensor) -> tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]:
         """What the encoder gives, and what the decoders make of that."""
-        encoded: Encoded = self.network.encoder(images)
-
-        def decode(features: Tensor) -> dict[str, Tensor]:
-            maps = self.network.decode(encoded._replace(features=features))
-            return {head: _rows(features) for head, features in maps.items()}
-
-        return encoded.features, decode
-
-
-def _rows(features: Tensor) -> Tensor:
-    return features.permute(0, 2, 3, 1).flatten(0, 2)
+        shared, decode = self.network.halves(images)
+        return shared, lambda features: {h: pixel_rows(own) for h, own in decode(features).items()}

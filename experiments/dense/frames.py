@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["IGNORED", "Frames", "seen_depth", "seen_label", "seen_normal"]
+__all__ = ["IGNORED", "Frames", "pixel_rows", "seen_depth", "seen_label", "seen_normal"]
 
 IGNORED = -1
 """Label of a pixel that nobody has labelled."""
@@ -44,6 +44,12 @@ class Frames(NamedTuple):
         """Several in a row, of one size and kind."""
         whole = (None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True))
         return Frames(*whole)  # type: ignore[arg-type]
+
+
+def pixel_rows(maps: Tensor) -> Tensor:
+    """[B, n, H, W] or [B, H, W] as a row for each pixel, [B · H · W, n or 1], images in order."""
+    columns = maps if maps.ndim == 4 else maps[:, None]
+    return columns.movedim(1, -1).flatten(0, 2)
 
 
 def seen_label(frames: Frames) -> Tensor:

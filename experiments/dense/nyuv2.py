@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.dense.benchmark import Decoders, Dense, Regression
+from experiments.dense.benchmark import Decoders, Dense, Net, Regression
 from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require_seed
@@ -25,8 +25,12 @@ class NyuV2(Dense):
         data: Folder with the preprocessed train/ and val/.
         validation: Images taken from train/; None for a tenth. val/ is the test split.
         split_seed: Which images are in which part.
+        network: "segnet", or "resnet": a dilated ResNet (torchvision's) with ASPP decoders.
         width: Channels of the network's finest level, the features of a pixel.
-        levels: How often the network halves height and width.
+        levels: How often SegNet halves height and width.
+        depth: Of the ResNet, 50 or 101.
+        weights: What the ResNet starts from: None (random), "imagenet", or a file with a state
+            dict.
         decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
         regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
             differs between pixels.
@@ -43,8 +47,11 @@ class NyuV2(Dense):
     data: str | None = None
     validation: int | None = None
     split_seed: int = 0
+    network: Net = "segnet"
     width: int = 64
     levels: int = 5
+    depth: int = 50
+    weights: str | None = None
     decoders: Decoders = "shared"
     regression: Regression = "gaussian"
     only: str | None = None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from experiments.dense.benchmark import Decoders, Dense, Regression
+from experiments.dense.benchmark import Decoders, Dense, Net, Regression
 from experiments.dense.release import write
 from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
 from experiments.dense.split import InMemory, Part
@@ -33,8 +33,12 @@ class Scenes(Dense):
         image_width: Of the images in pixels.
         gaps: Leave some pixels unobserved.
         split_seed: Which rooms are drawn.
+        network: "segnet", or "resnet": a dilated ResNet (torchvision's) with ASPP decoders.
         width: Channels of the network's finest level, the features of a pixel.
-        levels: How often the network halves height and width.
+        levels: How often SegNet halves height and width.
+        depth: Of the ResNet, 50 or 101.
+        weights: What the ResNet starts from: None (random), "imagenet", or a file with a state
+            dict.
         decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
         regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
             differs between pixels.
@@ -59,8 +63,11 @@ class Scenes(Dense):
     image_width: int = 64
     gaps: bool = True
     split_seed: int = 0
+    network: Net = "segnet"
     width: int = 16
     levels: int = 4
+    depth: int = 50
+    weights: str | None = None
     decoders: Decoders = "shared"
     regression: Regression = "gaussian"
     only: str | None = None
@@ -69,7 +76,7 @@ class Scenes(Dense):
         require_seed("split_seed", self.split_seed)
         require(self.images >= 4, "images", self.images, "give at least 4")
         self._check()
-        for name in ("height", "image_width"):
+        for name in ("height", "image_width") if self.network == "segnet" else ():
             length, least = getattr(self, name), 2**self.levels
             require(length >= least, name, length, f"{self.levels} levels need at least {least}")
 

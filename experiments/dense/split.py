@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from experiments.benchmark import Batch
-from experiments.dense.frames import Frames, seen_depth, seen_label, seen_normal
+from experiments.dense.frames import Frames, pixel_rows, seen_depth, seen_label, seen_normal
 from experiments.errors import DataError
 
 __all__ = ["DenseSplit", "InMemory", "Part", "Source", "Statistics"]
@@ -169,9 +169,8 @@ class DenseSplit:
         found = {}
         for head in self._heads:
             values, seen = made[head]()
-            columns = values if values.ndim == 4 else values[:, None]
-            rows = columns.permute(0, 2, 3, 1).flatten(0, 2)
-            found[head] = rows, seen.flatten()[:, None].expand_as(rows)
+            rows = pixel_rows(values)
+            found[head] = rows, pixel_rows(seen).expand_as(rows)
         return found
 
 

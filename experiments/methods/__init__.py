@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import nn
@@ -214,6 +214,7 @@ def make(
     options: MethodOptions,
     *,
     fresh: Callable[[], tuple[nn.Module, Mapping[str, Head]]] | None = None,
+    joint: Collection[str] = (),
 ) -> Method:
     """The method called ``name`` on a backbone and heads.
 
@@ -223,11 +224,14 @@ def make(
         heads: ``{name: head}`` on the backbone's features.
         options: Its options.
         fresh: Makes another backbone and heads; needed by methods that train several networks.
+        joint: Heads whose outputs are one task together.
 
     Raises:
         SettingsError: As in :func:`check`, or ``fresh`` is missing.
     """
     kind: Any = check(name, options)
+    if kind is SingleTask:
+        return SingleTask(backbone, heads, options, joint=joint)
     if not kind.wants_networks:
         method: Method = kind(backbone, heads, options)
         return method

@@ -15,7 +15,7 @@ from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
 from experiments.errors import DivergenceError
 from experiments.methods.base import Method, MethodOptions
-from experiments.methods.branches import Features, branched, read_by
+from experiments.methods.branches import Features, read_by
 
 __all__ = ["Network", "mean_losses", "reported", "task_names"]
 
@@ -79,20 +79,14 @@ class Network(Method):
     ) -> dict[str, Tensor]:
         """The losses as reported, once a recorder has seen the step if there is one."""
         detached = reported(losses, present)
-        if self._recorder is not None and isinstance(features, Tensor):
+        if self._recorder is not None:
             self._recorder.see(features, targets, detached)
         return detached
 
     def watch(
         self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
     ) -> Recorder:
-        """Record losses, features and norms of the heads.
-
-        Raises:
-            SettingsError: Heads read different features.
-        """
-        if branched(self.backbone):
-            return super().watch(path, every, start, inputs, targets)
+        """Record losses, features and norms of the heads."""
         self._recorder = Recorder(self.by_name, path, every=every, start=start)
         return self._recorder
 

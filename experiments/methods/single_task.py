@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,29 +24,44 @@ class SingleTask(WeightedLosses):
     """Each task has a backbone of its own, and descends its own loss in it.
 
     One run gives the single-task row of a comparison, at the cost of as many networks as there are
-    tasks. All begin with the same weights and see the same batches; since they share no parameter,
-    each is trained exactly as if it were alone, but for what the run shares: the epoch that
-    validation selects, and a learning rate that waits for the mean score. Benchmarks with an option
-    for one task alone (``--only``) select and slow down by that task.
+    tasks; outputs that are one task together (``Benchmark.joint``) share one. All begin with the
+    same weights and see the same batches; since they share no parameter, each is trained exactly as
+    if it were alone, but for what the run shares: the epoch that validation selects, and a learning
+    rate that waits for the mean score. Benchmarks with an option for one task alone (``--only``)
+    select and slow down by that task.
     """
 
     name: ClassVar[str] = "stl"
     title: ClassVar[str] = "STL"
 
     def __init__(
-        self, backbone: nn.Module, heads: Mapping[str, Head], options: MethodOptions
+        self,
+        backbone: nn.Module,
+        heads: Mapping[str, Head],
+        options: MethodOptions,
+        *,
+        joint: Collection[str] = (),
     ) -> None:
-        copies = [copy.deepcopy(backbone) for _ in range(sum(h.tasks for h in heads.values()) - 1)]
+        self._alone = [
+            (name, columns)
+            for name, head in heads.items()
+            for columns in (
+                [slice(0, head.tasks)]
+                if name in joint
+                else [slice(task, task + 1) for task in range(head.tasks)]
+            )
+        ]
+        copies = [copy.deepcopy(backbone) for _ in self._alone[1:]]
         super().__init__(nn.ModuleList([backbone, *copies]), heads, options)
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass of every network."""
         found: dict[str, list[Tensor]] = {name: [] for name in self.by_name}
         seen: dict[str, Tensor | None] = {}
-        for name, task, features in self._features(inputs):
+        for name, columns, features in self._features(inputs):
             own, seen[name] = mean_losses({name: self.by_name[name]}, features, targets)
-            found[name].append(own[name][task])
-        losses = {name: torch.stack(values) for name, values in found.items()}
+            found[name].append(own[name][columns])
+        losses = {name: torch.cat(values) for name, values in found.items()}
         self._require_finite(losses)
         self.total(torch.cat(list(losses.values())), None).backward()
         parts = [reported({name: loss}, seen[name]) for name, loss in losses.items()]
@@ -59,15 +74,11 @@ class SingleTask(WeightedLosses):
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """Each task's outputs, from its own network."""
         found: dict[str, list[Tensor]] = {name: [] for name in self.by_name}
-        for name, task, features in self._features(inputs):
+        for name, columns, features in self._features(inputs):
             head = self.by_name[name]
             outputs = head(features)
-            several = head.tasks > 1
-            found[name].append(outputs[:, task] if several else outputs)
-        return {
-            name: torch.stack(outputs, 1) if self.by_name[name].tasks > 1 else outputs[0]
-            for name, outputs in found.items()
-        }
+            found[name].append(outputs[:, columns] if head.tasks > 1 else outputs)
+        return {name: torch.cat(outputs, 1) for name, outputs in found.items()}
 
     def watch(
         self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
@@ -75,10 +86,8 @@ class SingleTask(WeightedLosses):
         """Refuse: there are several backbones, and a recorder looks at the features of one."""
         return Method.watch(self, path, every, start, inputs, targets)
 
-    def _features(self, inputs: Any) -> Iterator[tuple[str, int, Tensor]]:
-        """Head, task in it, and that task's features, in the order of the tasks."""
+    def _features(self, inputs: Any) -> Iterator[tuple[str, slice, Tensor]]:
+        """Head, tasks in it, and the features of their network, in the order of the tasks."""
         assert isinstance(self.backbone, nn.ModuleList)
-        backbones = iter(self.backbone)
-        for name, head in self.by_name.items():
-            for task in range(head.tasks):
-                yield name, task, read_by(name, next(backbones)(inputs))
+        for (name, columns), backbone in zip(self._alone, self.backbone, strict=True):
+            yield name, columns, read_by(name, backbone(inputs))

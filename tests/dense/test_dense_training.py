@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from experiments.dense.nyuv2 import NyuV2
 from experiments.dense.release import write
 from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.dense.scenes import Scenes
-from experiments.errors import SettingsError
+from experiments.errors import DataError, SettingsError
 from experiments.figures import weights
 from experiments.report.runs import single
 from experiments.run import Run
@@ -30,13 +31,14 @@ def trained(
     method: str,
     folder: Path,
     options: dict[str, Any] | None = None,
+    record: int | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
     settings = dataclasses.replace(
         benchmark.default_settings, **{"device": "cpu", "batch_size": 4, **changes}
     )
     chosen = methods.options(method, options or {}, benchmark.method_options)
-    return Trainer(Run(benchmark, method, chosen, settings), folder).train()
+    return Trainer(Run(benchmark, method, chosen, settings), folder, record=record).train()
 
 
 def test_it_learns(tmp_path: Path) -> None:
@@ -85,9 +87,46 @@ def test_methods_take_pixels_with_gaps(
 )
 def test_a_decoder_for_each_head(method: str, options: dict[str, Any], tmp_path: Path) -> None:
     benchmark = dataclasses.replace(SMALL, decoders="task")
-    record = trained(benchmark, method, tmp_path, options, epochs=2)
+    record = trained(benchmark, method, tmp_path, options, epochs=2, record=4)
     losses = [sum(epoch["train_loss"].values()) for epoch in record["history"]]
     assert losses[1] < losses[0]
+    recorded = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    assert {"rank/depth", "rank/normal", "loss/depth"} <= recorded[-1].keys()
+
+
+def test_a_dilated_residual_network(tmp_path: Path) -> None:
+    """Beside SegNet, by one option, with Bayesian heads on a decoder for each of them."""
+    benchmark = dataclasses.replace(SMALL, images=4, network="resnet", decoders="task")
+    options = methods.options("bayesagg", {"pretrain": 1}, benchmark.method_options)
+    settings = dataclasses.replace(benchmark.default_settings, epochs=2)
+    method: Any = Run(benchmark, "bayesagg", options, settings).build(torch.device("cpu"))
+    (batch,) = benchmark.load(torch.device("cpu")).train.batches(4)
+    for epoch in range(2):
+        method.start_epoch(epoch)
+        losses = method.backward(batch.inputs, batch.targets)
+        method.end_epoch(epoch)
+    assert method.mtl.info.bayesian
+    assert all(loss.isfinite().all() for loss in losses.values())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in method.backbone.parameters())
+    with pytest.raises(SettingsError, match="depth = 18 cannot be dilated"):
+        dataclasses.replace(benchmark, depth=18).backbone()
+    with pytest.raises(DataError, match="there is no weights file"):
+        dataclasses.replace(benchmark, weights=str(tmp_path / "none.pt")).backbone()
+    assert "network" not in SMALL.identity()  # records made before there was a choice go on
+
+
+def test_normals_have_one_network_of_their_own() -> None:
+    """Three coordinates are one task: STL trains three networks, each of which gives all of one."""
+    options = methods.options("stl", {}, {})
+    method: Any = Run(SMALL, "stl", options, SMALL.default_settings).build(torch.device("cpu"))
+    assert len(method.backbone) == 3
+    (batch,) = SMALL.load(torch.device("cpu")).train.batches(16)
+    method.train(False)
+    predicted = method.predict(batch.inputs)
+    for (name, outputs), backbone in zip(predicted.items(), method.backbone, strict=True):
+        assert torch.equal(outputs, method.by_name[name](backbone(batch.inputs)))
+    losses = method.backward(batch.inputs, batch.targets)
+    assert [len(loss) for loss in losses.values()] == [1, 1, 3]
 
 
 def test_branches_descend_their_own_loss_alone() -> None:

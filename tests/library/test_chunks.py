@@ -245,3 +245,34 @@ def test_diagonal_priors_need_no_packing(rng) -> None:
     assert isinstance(mtl.priors()["y"], posteriors.DiagonalGaussian)
     with pytest.raises(errors.SettingError, match="floating"):
         priors.FullData(dtype=torch.int32)
+
+
+@pytest.mark.parametrize("missing", ["none", "for all tasks", "each its own"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_large_batches_are_made_in_pieces(rng, monkeypatch, missing, weighted) -> None:
+    """Those of the whole; tasks with one mask have one precision, as those without any."""
+    head = heads.Gaussian(4, tasks=3).double()
+    h, y = (torch.randn(90, n, generator=rng, dtype=torch.float64) for n in (4, 3))
+    mask = torch.rand(90, 3, generator=rng) < 0.7
+    mask = {"none": None, "for all tasks": mask[:, 0], "each its own": mask}[missing]
+    weight = torch.rand(90, generator=rng, dtype=torch.float64) if weighted else None
+    given, separate = Targets(y, mask, weight), Targets(y, mask, weight)
+    if missing == "for all tasks":
+        separate = Targets(y, mask[:, None].repeat(1, 3), weight)
+
+    def found(given):
+        posterior = inference.Conjugate().infer(head, h, given, priors.isotropic(head, 1.0))
+        statistics = inference.GaussianStatistics(head)
+        statistics.add(h, head.parse_targets(given, 90))
+        return posterior, statistics
+
+    posterior, statistics = found(given)
+    assert len(posterior.precision_matrix) == (3 if missing == "each its own" else 1)
+    other, _ = found(separate)
+    close(posterior.mean, other.mean)
+    close(posterior.covariance_matrix, other.covariance_matrix)
+    monkeypatch.setattr("bayesagg_pyro.inference._gaussian_sums.BLOCK", 60)
+    in_pieces, summed = found(given)
+    close(in_pieces.mean, posterior.mean)
+    for name in ("gram", "moment", "square", "total", "count", "rows"):
+        close(getattr(summed, name), getattr(statistics, name))

@@ -147,6 +147,25 @@ def test_so_have_predictive_distributions(axis: int, rng: torch.Generator) -> No
     assert found["kind"].entropy().shape == found["kind"].batch_shape
 
 
+def test_calibrating_is_that_of_the_rows(rng: torch.Generator) -> None:
+    rows, targets = data(rng, 24)
+    others, axis = (2, 3, 4), 1
+    x, y = shaped(rows, others, axis), shaped(targets, others, axis)
+    mtl, flat = made(axis), made()
+    for engine, own in ((mtl, (x, y)), (flat, (rows, targets))):
+        engine.refit([own])
+    before = mtl.predictive(x)["depth"].variance
+    found, expected = mtl.calibrate([(x, y)]), flat.calibrate([(rows, targets)])
+    assert [*found] == ["depth", "normal", "kind", "edges", "parts"]
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    variance = mtl.predictive(x)["depth"].variance
+    assert not torch.allclose(variance, before)
+    torch.testing.assert_close(
+        variance, shaped(flat.predictive(rows)["depth"].variance, others, axis)
+    )
+
+
 @pytest.mark.parametrize("validate", ["now", "deferred"])
 @pytest.mark.parametrize("padding", [0.0, float("nan"), float("inf")])
 def test_padding_is_as_if_it_were_not_there(

@@ -316,6 +316,44 @@ def test_recording_changes_nothing(rng: torch.Generator, tmp_path: Path) -> None
     with_recorder.close()
 
 
+@pytest.mark.parametrize("rule", ["task", "dimension", "example"])
+def test_a_recorder_takes_features_of_different_widths(
+    rule: str, rng: torch.Generator, tmp_path: Path
+) -> None:
+    """Joint numbers are those of the update; features' own are of each head's tensor."""
+    x, y = data(rng)
+    plain = life(*made(3, aggregation=RULES[rule]()), apart, x, y)
+    net, mtl = made(3, aggregation=RULES[rule](), keep_gradients=True)
+    recorder = diagnostics.Recorder(mtl, tmp_path / "steps.jsonl", every=1)
+    same(life(net, mtl, apart, x, y), plain, 0.0)
+    row, info = diagnostics.read(recorder.path)[-1], mtl.info
+    assert info is not None
+    assert info.stages is not None
+    assert info.weights is not None
+    assert "rank" not in row
+    assert row["rank/mood"] <= 3
+    mood = info.stages.features[info.stages.rows["mood"], :3]
+    assert row["feature_norm/mood"] == pytest.approx(float(mood.norm(dim=1).mean()), rel=1e-5)
+    assert row["feature_norm/tag"] == row["feature_norm/span"]
+    assert row["weight/mood"] == pytest.approx(float(info.weights[1]), rel=1e-5)
+    assert info.aggregated is not None
+    norm = info.scale * float(info.aggregated.direction.norm())
+    assert row["update_norm"] == pytest.approx(norm, rel=1e-5)
+    shares = [row[f"share/{name}"] for name in ("tag", "span.0", "span.1", "mood")]
+    assert sum(shares) == pytest.approx(1, rel=1e-5)
+
+
+def test_a_recorder_without_an_engine_takes_them_too(rng: torch.Generator, tmp_path: Path) -> None:
+    own = {"a": heads.Gaussian(3), "b": heads.Gaussian(5)}
+    recorder = diagnostics.Recorder(own, tmp_path / "steps.jsonl", every=1)
+    h = {"a": torch.randn(9, 3, generator=rng), "b": torch.randn(7, 5, generator=rng)}
+    y = {name: torch.randn(len(one), generator=rng) for name, one in h.items()}
+    recorder.see(h, y, {name: torch.ones(1) for name in own})
+    (row,) = diagnostics.read(recorder.path)
+    assert (row["rank/a"], row["rank/b"]) == (3, 5)
+    assert row["loss/a"] == 1
+
+
 def test_an_example_level_rule_on_tensors_of_one_task_each_warns(rng: torch.Generator) -> None:
     head = {name: heads.Gaussian(D) for name in "ab"}
     mtl = ba.BayesAgg(head, PrecisionWeighted.paper())

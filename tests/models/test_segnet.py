@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from models.encoder_decoder import Branches, EncoderDecoder
 from models.errors import NetworkError
-from models.segnet import SegNet, SegNetBranches, SegNetDecoder, SegNetEncoder
+from models.segnet import SegNetDecoder, SegNetEncoder
 
 
 @pytest.mark.parametrize("size", [(16, 16), (19, 30)])
 def test_every_pixel_has_features(size: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    network = SegNet(width=4, levels=3)
+    network = EncoderDecoder(SegNetEncoder(4, 3), SegNetDecoder(4, 3))
     images = torch.randn(2, 3, *size)
     features = network(images)
     assert features.shape == (2, 4, *size)
@@ -36,7 +37,8 @@ def test_values_return_to_where_they_came_from() -> None:
 
 def test_a_decoder_for_each() -> None:
     torch.manual_seed(0)
-    network = SegNetBranches(["one", "other"], width=4, levels=2).eval()
+    decoders = {name: SegNetDecoder(4, 2) for name in ("one", "other")}
+    network = Branches(SegNetEncoder(4, 2), decoders).eval()
     images = torch.randn(1, 3, 8, 8)
     features = network(images)
     assert [*features] == ["one", "other"]
@@ -47,18 +49,17 @@ def test_a_decoder_for_each() -> None:
 
 def test_the_published_size() -> None:
     """Thirteen convolutions each way, as VGG-16's first thirteen."""
-    network = SegNet()
-    convolutions = [m for m in network.encoder.modules() if isinstance(m, torch.nn.Conv2d)]
+    convolutions = [m for m in SegNetEncoder().modules() if isinstance(m, torch.nn.Conv2d)]
     assert [c.out_channels for c in convolutions] == [
         *([64] * 2 + [128] * 2 + [256] * 3 + [512] * 6)
     ]
-    assert sum(isinstance(m, torch.nn.Conv2d) for m in network.decoder.modules()) == 13
+    assert sum(isinstance(m, torch.nn.Conv2d) for m in SegNetDecoder().modules()) == 13
 
 
 def test_what_cannot_work() -> None:
     with pytest.raises(NetworkError, match="levels = 6"):
-        SegNet(levels=6)
+        SegNetEncoder(levels=6)
     with pytest.raises(NetworkError, match="width = 0"):
-        SegNet(width=0)
+        SegNetDecoder(width=0)
     with pytest.raises(NetworkError, match="at least 8 pixels"):
-        SegNet(width=2, levels=3)(torch.zeros(1, 3, 8, 7))
+        SegNetEncoder(width=2, levels=3)(torch.zeros(1, 3, 8, 7))
