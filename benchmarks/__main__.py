@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     with console.status("heads of all sizes"):
         results["costs"] = costs.run(rounds=max(4, rounds // 2))
     console.print(costs.table(results["costs"]), f"growth: {results['costs']['growth']}")
+    console.print(costs.limits_table(results["costs"]))
     with console.status("network with and without edge matrices"):
         results["network"] = network.run(rounds=max(4, rounds // 3))
     median, low, high = results["network"]["pyg_over_factorised"]
@@ -61,6 +62,9 @@ def _head_table(result: dict[str, Any]) -> Table:
             f"{median:.1f} [{low:.1f}, {high:.1f}]",
             f"{result['peak_bytes'][name] / 2**20:.1f}",
         )
+    if result["floor"] is not None:
+        parts = ", ".join(f"{1e3 * s:.2f} {n}" for n, s in result["floor"].items() if n != "sum")
+        table.add_row(f"floor: {parts}", f"{1e3 * result['floor']['sum']:.2f}", "", "")
     return table
 
 

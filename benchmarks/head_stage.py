@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads
+from benchmarks.floor import floor
 from benchmarks.published import published_binary_step
 from benchmarks.timing import interleave, peak_memory
 
@@ -36,7 +37,8 @@ def run(case: str = "qm9", rounds: int = 30, warmup: int = 5, seed: int = 0) -> 
         seed: Seed of features and targets.
 
     Returns:
-        Median seconds, ratios to the plain losses, and peak bytes of tensors of each.
+        Median seconds, ratios to the plain losses, and peak bytes of tensors of each; for "cifar"
+        the ``floor`` of the stage too.
     """
     torch.manual_seed(seed)
     batch, tasks, size = SIZES[case]
@@ -60,6 +62,7 @@ def run(case: str = "qm9", rounds: int = 30, warmup: int = 5, seed: int = 0) -> 
         | {name: fast.median(name) for name in list(calls)[:2]},
         "over_plain": {name: list(timings.ratio(name, "plain losses")) for name in calls},
         "peak_bytes": {name: peak_memory(call) for name, call in calls.items()},
+        "floor": floor(batch, tasks, size) if binary else None,
         "threads": torch.get_num_threads(),
     }
 

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from benchmarks import cases, costs
+from benchmarks.floor import floor
 
 
 def test_names_are_unique_and_limits_are_of_something() -> None:
@@ -45,6 +46,12 @@ def test_pixels_and_rows_are_measured_and_written(tmp_path, capsys, monkeypatch)
     assert "| 10 classes | time over LS | 4 |" in printed
     for row in result["rows"]:
         assert min(*row["seconds"].values(), *row["peak_bytes"].values()) > 0
+
+
+def test_a_floor_adds_up_and_grows_with_each_size() -> None:
+    small = floor(16, 2, 8)
+    assert small["sum"] == pytest.approx(sum(small.values()) / 2)
+    assert all(floor(32, 20, 64)[part] > small[part] > 0 for part in ("functions", "tensors"))
 
 
 def test_growth_is_the_slope_between_sizes() -> None:
