@@ -34,7 +34,7 @@ def averaged(
         None where that would not pay: for small batches, for several tasks with missing targets (a
         share might hold none of one), and where a mean alone is no cheaper.
     """
-    batch, count = len(features), estimator.average_rows
+    batch, count = len(features), estimator.rows_for_average(head)
     factor = targets.factor(torch.float32)
     if count is None or batch <= 2 * count or (head.tasks > 1 and factor is not None):
         return None

@@ -28,13 +28,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro._settings import positive_or_none
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._logit_laws import Law, independent, law_of, many
+from bayesagg_pyro.gradients._law_of import independent, law_of, many
+from bayesagg_pyro.gradients._logit_laws import Law
 from bayesagg_pyro.gradients._points import Points
 from bayesagg_pyro.gradients._predictor import is_softmax
 from bayesagg_pyro.gradients._samples import outer_products, sampled_moments
@@ -50,6 +52,10 @@ _LIMIT = 2**16
 _WIDE = (1.0, 3.0)
 #: Independent draws.
 _PLAIN = 256
+#: Logits at points up to which all examples of a batch have as many points as its widest.
+_SMALL = 2**16
+#: Logits of the examples that make up an average variance, where there are very many classes.
+_LOGITS = 51_200
 #: Classes up to which points come in pairs (`Points`), and how many points there are at least.
 _PAIRED, _LEAST = 64, 32
 
@@ -62,8 +68,8 @@ class Conditional(Estimator):
             have standard deviations of up to 1, 64 up to 3, and 128 beyond (more with more than 16
             classes, up to four times; on a GPU, where looking would wait for the device, the
             second number for all). Up to 64 classes errors are up to 2 % of a standard deviation in
-            the mean and 3 % in the variance, and a tenth of that where standard deviations are
-            below 0.1.
+            the mean and 4 % in the variance, and a tenth of that where standard deviations are
+            below 0.1. The widest of a small batch (2,048 logits) decides for all.
         sobol: Sobol points, randomly shifted, in place of independent draws (256 of those, if
             `samples` is None), whose errors shrink faster. There are none for more than 21,201
             classes, which get independent draws.
@@ -72,8 +78,8 @@ class Conditional(Estimator):
             until the estimated standard error is below it, and a warning says so if it is not.
             Looking at the error waits for the device.
         average_rows: examples of a batch of more than twice as many, drawn at random, that make up
-            the variance where only its average is asked for (`gradients.distribution`); None for
-            all of them.
+            the variance where only its average is asked for (`gradients.distribution`); with more
+            than 128 classes as many as have 51,200 logits, at least 32. None for all of them.
         generator: source of randomness; the engine's, or torch's global one, if None.
 
     The standard error (`GradientDistribution.moment_error`) is the scatter of 16 independent
@@ -157,12 +163,20 @@ class Conditional(Estimator):
         rows = self._rows(head, posterior, features, targets)
         return rows.mean(self.samples, self.generator or generator)
 
+    def rows_for_average(self, head: Head) -> int | None:
+        """`average_rows`, or fewer for very many classes."""
+        if self.average_rows is None or not many(classes := head.outputs_per_task):
+            return self.average_rows
+        return min(self.average_rows, max(32, _LOGITS // classes))
+
     def _rows(self, head: Head, posterior: Posterior, features: Tensor, targets: Targets) -> _Rows:
         if not is_softmax(head) or not isinstance(posterior, GaussianFamily):
             raise _refused(head, type(posterior))
-        design = head.design_matrix(features)
-        posterior = posterior.to(design.device, design.dtype)
         dtype = torch.promote_types(features.dtype, torch.float32)
+        exact = linalg.head_dtype(features.device)
+        posterior = posterior.to(features.device, exact)
+        # In a basis of independent weights nothing cancels on the way to the law.
+        design = head.design_matrix(features, dtype=dtype if independent(posterior) else exact)
         return _Rows(head, posterior, design, targets, self.sobol, dtype)
 
     def __repr__(self) -> str:
@@ -209,14 +223,20 @@ class _Rows:
         like = self.design.new_empty((), dtype=self.dtype)
         points = Points(head.classes, like, generator, sobol=self.sobol)
         most = samples or 4 * self._least
+        whole = None
         if self._independent and many(head.classes):
             size = fitting(head.tasks * most * (head.classes + head.in_features), BLOCK)
+            # What points have in common is made once, and nothing of an example is large.
+            whole = law_of(head, self.posterior, self.design, self.dtype)
         else:
             size = fitting(head.tasks * coefficients * max(most, head.in_features), CACHE)
         shape = head.tasks, len(self.design), head.in_features
         found = [like.new_empty(shape) for _ in range(1 if mean else 2)]
         for rows in slices(len(self.design), size):
-            law = law_of(head, self.posterior, self.design[rows], self.dtype)
+            if whole is None:
+                law = law_of(head, self.posterior, self.design[rows], self.dtype)
+            else:
+                law = whole.examples(rows)
             targets = self.targets.examples(rows)
             for some, count in self._groups(law, samples):
                 own = law if some is None else law.examples(some)
@@ -228,8 +248,8 @@ class _Rows:
                     found[0][:, where] = own.mean(delta, z)
                     continue
                 moments = own.moments(delta, z, points.degrees(count))
-                for whole, part in zip(found, moments, strict=True):
-                    whole[:, where] = part
+                for kept, part in zip(found, moments, strict=True):
+                    kept[:, where] = part
         return found
 
     @property
@@ -248,6 +268,10 @@ class _Rows:
             return
         level = torch.bucketize(law.spread().amax(0), law.logit_mean.new_tensor(_WIDE))
         counts = torch.bincount(level, minlength=1).tolist()
+        most = self._least << (len(counts) - 1)
+        if most * law.logit_mean.numel() <= _SMALL:
+            yield None, most
+            return
         for i, count in enumerate(counts):
             if count:
                 every = count == len(level)
@@ -255,10 +279,7 @@ class _Rows:
 
     def _delta(self, law: Law, targets: Targets, z: Tensor) -> Tensor:
         """softmax(f) − e_y at the points, times the weight of the true class, [tasks, b, C, J]."""
-        delta = law.logits(z)
-        delta -= delta.amax(2, keepdim=True)
-        delta.exp_()
-        delta /= delta.sum(2, keepdim=True)
+        delta = law.probabilities(z)
         # δ_y = p_y − 1 is minus the sum of the others, which has no digits of 1 to lose.
         tasks, examples = (torch.arange(n, device=z.device) for n in delta.shape[:2])
         own = tasks[:, None], examples, targets.values.mT

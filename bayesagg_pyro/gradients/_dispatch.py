@@ -23,6 +23,8 @@ from bayesagg_pyro.targets import Parsed, RawTargets
 __all__ = ["default_estimator", "distribution"]
 
 _QUADRATURE = Quadrature()
+#: Examples, as pixels are, from which factors are worth their own way of rounding.
+_ROWS = 1024
 
 
 def distribution(
@@ -66,9 +68,10 @@ def distribution(
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         if average:
             found = None
+            large = head.tasks * features.numel() > CACHE or len(features) > _ROWS
             if estimator.average_rows is not None:
                 found = averaged(estimator, head, posterior, features, observed, generator)
-            elif observed.weight is None and head.tasks * features.numel() > CACHE:
+            elif observed.weight is None and large:
                 found = estimator.factored(head, posterior, features, observed)
             if found is not None:
                 return found

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._gaussian import gaussian_moments
+from bayesagg_pyro.gradients._gaussian_averages import averages
 from bayesagg_pyro.gradients._registry import might_be_registered, registered
+from bayesagg_pyro.heads import Gaussian as GaussianHead
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import Gaussian, Posterior
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["Estimator", "Exact"]
@@ -30,6 +33,10 @@ class Estimator(ABC):
 
     #: Examples that do for an average of the variance over a larger batch; None for all of them.
     average_rows: int | None = None
+
+    def rows_for_average(self, head: Head) -> int | None:
+        """`average_rows`, or fewer where an example of that head costs much."""
+        return self.average_rows
 
     @abstractmethod
     def estimate(
@@ -85,6 +92,15 @@ class Exact(Estimator):
         if formula is None:
             raise _no_formula(head, type(posterior))
         return formula(head, posterior, features, targets)
+
+    def factored(
+        self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
+    ) -> GradientDistribution | None:
+        """For linear Gaussian heads with dense posteriors, all of whose targets are there."""
+        known = registered(head, posterior) is gaussian_moments and head.embedding is None
+        if not (known and isinstance(head, GaussianHead) and isinstance(posterior, Gaussian)):
+            return None
+        return None if targets.mask is not None else averages(head, posterior, features, targets)
 
     def __repr__(self) -> str:
         return "Exact()"

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Categorical
-from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, KroneckerGaussian
+from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Law", "independent", "law_of", "many"]
-
-#: Classes from which an independent law works without any matrix of C × d for an example.
-_MANY = 128
+__all__ = ["Law", "dense_law", "independent_law"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +34,9 @@ class Law(ABC):
     logit_mean: Tensor
     weight_mean: Tensor
 
+    #: Attributes whose second axis is that of examples.
+    per_example: ClassVar[tuple[str, ...]] = ("logit_mean",)
+
     @abstractmethod
     def spread(self) -> Tensor:
         """The largest standard deviation of an example's logits less their average, [tasks, b]."""
@@ -45,32 +45,21 @@ class Law(ABC):
     def logits(self, z: Tensor) -> Tensor:
         """f at the points, [tasks, b, C, J]."""
 
+    def probabilities(self, z: Tensor) -> Tensor:
+        """softmax(f) at the points, [tasks, b, C, J]."""
+        return self.logits(z).softmax(2)
+
     @abstractmethod
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         """E g, [tasks, b, d]."""
 
     @abstractmethod
-    def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
-        """Var g, [tasks, b, d]; variances over the points divide by `degrees`."""
-
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-        """E g and Var g at once."""
-        return self.mean(delta, z), self.variance(delta, z, degrees)
+        """E g and Var g, [tasks, b, d] each; variances over the points divide by `degrees`."""
 
-    def examples(self, rows: Tensor) -> Self:
+    def examples(self, rows: Tensor | slice) -> Self:
         """Some of the examples, by index."""
-        whole = self.logit_mean.shape[1]
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(
-            self,
-            **{
-                name: value[:, rows]
-                for name, value in own.items()
-                if name not in ("weight_mean", "blocks", "basis", "inputs", "weight_variance")
-                and value is not None
-                and value.shape[1] == whole
-            },
-        )
+        return replace(self, **{name: getattr(self, name)[:, rows] for name in self.per_example})
 
 
 @dataclass(frozen=True)
@@ -89,6 +78,8 @@ class DenseLaw(Law):
     cross: Tensor
     blocks: Tensor
 
+    per_example: ClassVar[tuple[str, ...]] = ("logit_mean", "scale", "inverse", "cross")
+
     def spread(self) -> Tensor:
         centred = self.scale - self.scale.mean(-2, keepdim=True)
         return centred.square().sum(-1).amax(-1).sqrt()
@@ -101,19 +92,19 @@ class DenseLaw(Law):
         shares = self.inverse @ (z @ delta.mT / z.shape[1])  # of Cov(W_cd, f_k), [tasks, b, k, c]
         return centre + (shares.flatten(2)[:, :, None] @ self.cross.flatten(2, 3))[:, :, 0]
 
-    def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
+    def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         batch = self.logit_mean.shape[1]
         gain = (self.inverse.mT @ self.cross.flatten(3)).unflatten(-1, self.cross.shape[-2:])
         # φ and its coefficients, class by class: (δ_c, δ_c z_1, ...) and (M_c, G_1c, ...).
         phi = (delta[:, :, :, None] * torch.cat([torch.ones_like(z[:1]), z])).flatten(2, 3)
         own = self.weight_mean[:, None, :, None].expand(-1, batch, -1, -1, -1)
         coefficients = torch.cat([own, gain.transpose(2, 3)], 3).flatten(2, 3)
-        variance = _linear_variance(phi, coefficients, degrees)
+        mean, variance = _linear_moments(phi, coefficients, degrees)
         outer = delta @ delta.mT / z.shape[1]
         conditional = (outer.flatten(2) @ self.blocks.flatten(1, 2)).sub_(
             ((outer[:, :, None] @ gain) * gain).sum((2, 3))  # Σ_ce E[δ_c δ_e] Σ_k G_kcd G_ked
         )
-        return variance + conditional.clamp_(min=0)
+        return mean, variance + conditional.clamp_(min=0)
 
 
 @dataclass(frozen=True)
@@ -126,6 +117,8 @@ class IndependentLaw(Law):
         coordinates: Q₂ᵀ h, [tasks or 1, b, D].
         weight_variance: in that basis, [tasks, C, D].
         std: of the logits, [tasks, b, C].
+        by_samples: whether samples of E[g | z] are made, and no matrix of C × d for an example; for
+            weights that are independent as they are.
     """
 
     basis: Tensor | None
@@ -133,6 +126,9 @@ class IndependentLaw(Law):
     coordinates: Tensor
     weight_variance: Tensor
     std: Tensor
+    by_samples: bool = False
+
+    per_example: ClassVar[tuple[str, ...]] = ("logit_mean", "coordinates", "std")
 
     def spread(self) -> Tensor:
         classes = self.std.shape[-1]
@@ -142,16 +138,23 @@ class IndependentLaw(Law):
         return (self.std.square() @ centred.square().mT).amax(-1).sqrt()
 
     def logits(self, z: Tensor) -> Tensor:
-        std = self.std.mT.contiguous()  # classes first: [tasks, C, b, J]
+        return self._logits(z).transpose(1, 2)
+
+    def probabilities(self, z: Tensor) -> Tensor:
+        return self._logits(z).softmax(1).transpose(1, 2)
+
+    def _logits(self, z: Tensor) -> Tensor:
+        """Classes first in memory, [tasks, C, b, J], for products that all examples share."""
+        std = self.std.mT.contiguous()
         noise = std[..., None] * self._turned(z[None])[:, :, None]
         if self.basis is not None:
             noise = (self.basis @ noise.flatten(2)).view(noise.shape)
-        return noise.add_(self.logit_mean.mT[..., None]).transpose(1, 2)
+        return noise.add_(self.logit_mean.mT[..., None])
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         turned = self._turned(z[None])
-        if self.basis is None or many(len(z)):
-            shares = (self._turned(delta) * turned[:, None]).mean(-1)
+        if self.basis is None:
+            shares = (delta * turned[:, None]).mean(-1)
         else:  # Σ_c Q₁_ck E[δ_c z_k]
             products = (delta.transpose(1, 2).flatten(1, 2) @ turned.mT).div_(z.shape[1])
             products = products.unflatten(1, (len(z), -1))  # [tasks, C (c), b, C (k)]
@@ -162,32 +165,26 @@ class IndependentLaw(Law):
         return mean
 
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-        if not many(len(z)):
-            return super().moments(delta, z, degrees)
-        # Nothing of size C · d for an example, and all products with matrices that all share.
-        delta = self._turned(delta)
-        noise = delta * self._turned(z[None])[:, None] * self._inverse_std()[..., None]
-        own = self.weight_mean if self.basis is None else self.basis.mT @ self.weight_mean
-        samples = self._weighed(noise).add_(delta.mT @ own[:, None])  # E[g | z], [tasks, b, J, d]
+        if not self.by_samples:
+            return self._moments(delta, z, degrees)
+        noise = delta * z * self._inverse_std()[..., None]
+        samples = self._weighed(noise)  # E[g | z], [tasks, b, J, d]
+        samples += delta.mT @ self.weight_mean[:, None]
         mean = samples.mean(2)
         between = samples.sub_(mean[:, :, None]).square_().sum(2) / degrees
         square = delta.square().mean(-1)
-        variance = self.weight_variance
-        if self.inputs is not None:
-            variance = variance @ self.inputs.square().mT
         # Σ_k E[δ_k²] G_kd² as the mean square of its root with random signs.
         root = (square.sqrt() * self._inverse_std())[..., None] * z.sign()
         known = self._weighed(root).square_().mean(2)
-        left = (square @ variance)[..., : known.shape[-1]].sub_(known).clamp_(min=0)
+        left = (square @ self.weight_variance)[..., : known.shape[-1]].sub_(known).clamp_(min=0)
         return mean, between.add_(left)
 
     def _weighed(self, coefficients: Tensor) -> Tensor:
-        """Σ_k a_k Cov(W_kd, u_k), u the logits in the basis: [tasks, b, C, J] -> [.., J, d]."""
-        found: Tensor = coefficients.mT.flatten(1, 2) @ self.weight_variance
-        found = found.unflatten(1, (-1, coefficients.shape[-1]))
-        return self._from_basis(found.mul_(self.coordinates[:, :, None]))
+        """Σ_k a_k Cov(W_kd, f_k), [tasks, b, C, J] -> [tasks, b, J, d]."""
+        found: Tensor = coefficients.mT @ self.weight_variance[:, None]
+        return found.mul_(self.coordinates[:, :, None])[..., : self.weight_mean.shape[-1]]
 
-    def variance(self, delta: Tensor, z: Tensor, degrees: int) -> Tensor:
+    def _moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         variance, own = self.weight_variance, self.weight_mean
         if self.inputs is not None:
             variance = variance @ self.inputs.square().mT
@@ -198,10 +195,10 @@ class IndependentLaw(Law):
         delta = self._turned(delta)
         phi = torch.cat([delta, delta * self._turned(z[None])[:, None]], 2)
         own = own[:, None].expand_as(gain)
-        between = _linear_variance(phi, torch.cat([own, gain], 2), degrees)
+        mean, between = _linear_moments(phi, torch.cat([own, gain], 2), degrees)
         square = delta.square().mean(-1)  # [tasks, b, C]
         left = (variance[:, None, :, : gain.shape[-1]] - gain.square()).clamp_(min=0)
-        return between.add_((square[:, :, None] @ left)[:, :, 0])
+        return mean, between.add_((square[:, :, None] @ left)[:, :, 0])
 
     def _turned(self, values: Tensor) -> Tensor:
         """From classes to the basis, [tasks or 1, ..., C, J]; z itself is near the classes."""
@@ -222,26 +219,8 @@ class IndependentLaw(Law):
         return torch.where(self.std > 0, self.std.clamp(min=_tiny(self.std)).reciprocal(), 0.0)
 
 
-def law_of(head: Categorical, posterior: GaussianFamily, design: Tensor, dtype: torch.dtype) -> Law:
-    """The law for some rows of a design matrix, in `dtype` once it is found."""
-    make = _independent_law if independent(posterior) else _dense_law
-    law = make(head, posterior, design)
-    parts = {field.name: getattr(law, field.name) for field in fields(law)}
-    moved: dict[str, Any] = {k: v if v is None else v.to(dtype) for k, v in parts.items()}
-    return replace(law, **moved)
-
-
-def many(classes: int) -> bool:
-    """Whether C weights for each feature of each example are too many to hold or to combine."""
-    return classes > _MANY
-
-
-def independent(posterior: GaussianFamily) -> bool:
-    """Whether there is a basis in which all weights are independent."""
-    return isinstance(posterior, DiagonalGaussian | KroneckerGaussian)
-
-
-def _dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> Law:
+def dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> DenseLaw:
+    """The law for some rows of a design matrix."""
     classes, d = head.classes, head.in_features
     weight_mean = posterior.mean.unflatten(-1, (classes, -1))
     s = posterior.covariance_matrix
@@ -272,17 +251,22 @@ def _dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> 
     )
 
 
-def _independent_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> Law:
-    classes, d = head.classes, head.in_features
-    weight_mean = posterior.mean.unflatten(-1, (classes, -1))
+def independent_law(
+    head: Categorical, posterior: GaussianFamily, design: Tensor, *, by_samples: bool = False
+) -> IndependentLaw:
+    """The law for some rows of a design matrix."""
+    classes, d, dtype = head.classes, head.in_features, design.dtype
+    weight_mean = posterior.mean.unflatten(-1, (classes, -1)).to(dtype)
     basis = inputs = None
     coordinates = design[None]
     if isinstance(posterior, KroneckerGaussian):
         basis, turn, values = posterior.eigen
+        basis, turn = basis.to(dtype), turn.to(dtype)
         coordinates = design @ turn
         inputs, variance = turn[:, :d], values.reciprocal()
     else:
         variance = posterior.variance.unflatten(-1, (classes, -1))
+    variance = variance.to(dtype)
     return IndependentLaw(
         (design @ weight_mean.mT).expand(head.tasks, -1, -1),
         weight_mean[..., :d],
@@ -291,16 +275,19 @@ def _independent_law(head: Categorical, posterior: GaussianFamily, design: Tenso
         coordinates,
         variance,
         (coordinates.square() @ variance.mT).sqrt(),
+        by_samples,
     )
 
 
-def _linear_variance(phi: Tensor, a: Tensor, degrees: int) -> Tensor:
-    """Variance of aᵀ φ over samples: φ [tasks, b, q, J] (written to), a [tasks, b, q, d]."""
-    phi -= phi.mean(-1, keepdim=True)
+def _linear_moments(phi: Tensor, a: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
+    """Of aᵀ φ over samples: φ [tasks, b, q, J] (written to), a [tasks, b, q, d]."""
+    average = phi.mean(-1, keepdim=True)
+    mean = (average.mT @ a)[:, :, 0]
+    phi -= average
     if a.shape[-1] > a.shape[-2]:  # fewer coefficients than features: d stays out of the samples
         covariance = phi @ phi.mT / degrees
-        return ((covariance @ a) * a).sum(-2).clamp_(min=0)
-    return (a.mT @ phi).square_().sum(-1) / degrees
+        return mean, ((covariance @ a) * a).sum(-2).clamp_(min=0)
+    return mean, (a.mT @ phi).square_().sum(-1) / degrees
 
 
 def _tiny(like: Tensor) -> float:

@@ -165,17 +165,20 @@ class LinearOutputs(Contract):
             outputs = outputs.unflatten(-1, (self.tasks, self.outputs_per_task))
             return outputs
 
-    def design_matrix(self, features: Tensor, *, attached: bool = False) -> Tensor:
-        """Design matrix in the precision of head algebra, [B, D].
+    def design_matrix(
+        self, features: Tensor, *, attached: bool = False, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Design matrix in the precision of head algebra, or in `dtype`, [B, D].
 
         Args:
             features: [B, d].
             attached: whether it can be differentiated in the features, where these can.
+            dtype: of the result.
         """
         if not attached:
             features = features.detach()
         with torch.set_grad_enabled(features.requires_grad and torch.is_grad_enabled()):
-            return self.design(features.to(linalg.head_dtype(features.device)))
+            return self.design(features.to(dtype or linalg.head_dtype(features.device)))
 
     def check_weights(self, distribution: Any, what: str) -> None:
         """Refuse a prior or posterior over the weights of another head.

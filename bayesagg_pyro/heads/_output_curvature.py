@@ -35,6 +35,10 @@ class OutputCurvature(ABC):
     def matmul(self, jacobian: Tensor) -> Tensor:
         """H J for J [B, tasks, C, P]."""
 
+    def times(self, vectors: Tensor) -> Tensor:
+        """H v for v [B, tasks, C]."""
+        return self.matmul(vectors[..., None])[..., 0]
+
     @abstractmethod
     def diagonal(self) -> Tensor:
         """Of H, [B, tasks, C]."""
@@ -88,6 +92,9 @@ class SoftmaxCurvature(OutputCurvature):
     def matmul(self, jacobian: Tensor) -> Tensor:
         average = torch.einsum("btc,btcp->btp", self.p, jacobian)[..., None, :]
         return self.weighted[..., None] * (jacobian - average)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        return self.weighted * (vectors - (self.p * vectors).sum(-1, keepdim=True))
 
     def diagonal(self) -> Tensor:
         return self.weighted * (1 - self.p)

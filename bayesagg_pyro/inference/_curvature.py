@@ -46,6 +46,10 @@ Structure: TypeAlias = Literal["full", "kron", "diag"]
 _BLOCKED = 96
 
 
+#: Weights of a task from which eigenvectors are not found anew for every batch.
+_LARGE = 2**17
+
+
 @dataclass(frozen=True)
 class Dense:
     """Σ Jᵀ H J as one matrix per task, [tasks or 1, P, P]."""
@@ -200,13 +204,8 @@ class Kronecker:
             SettingError: if the prior is neither Kronecker nor isotropic per task.
         """
         if isinstance(prior, KroneckerGaussian):
-            return KroneckerGaussian(
-                prior.mean,
-                prior.outputs + self.outputs,
-                prior.inputs + self.inputs,
-                prior.count + self.count,
-                prior.isotropic,
-            )
+            large = prior.mean.shape[1] > _LARGE
+            return prior.plus(self.outputs, self.inputs, self.count, same_basis=large)
         isotropic = isotropic_prior(prior, owner).precision[:, 0]
         return KroneckerGaussian(prior.mean, self.outputs, self.inputs, self.count, isotropic)
 

@@ -9,8 +9,9 @@ are linear in the weights, and is positive semi-definite always. Heads give H
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -46,6 +47,7 @@ __all__ = [
     "check_structure",
     "check_tasks",
     "chunk_of",
+    "curvature_times",
     "dropped_share",
     "expand",
     "value",
@@ -182,6 +184,36 @@ def value(head: Head, chunks: Iterable[Chunk], point: Tensor) -> Tensor:
         else:
             values.append(-log_likelihood(head, point, chunk.design, chunk.targets))
     return reduce(torch.add, values)
+
+
+def curvature_times(
+    head: Head, chunks: Iterable[Chunk], point: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """Products of the GGN of a head with linear outputs with vectors, [tasks, P], without it.
+
+    Args:
+        head: the head.
+        chunks: of the examples; of a single one the curvature is kept, else made each time.
+        point: weights, [tasks, P].
+    """
+
+    def made(chunk: Chunk) -> tuple[Tensor, OutputCurvature]:
+        return chunk.design, _of_outputs(head, chunk, _outputs(head, chunk, point))[1]
+
+    kept = [made(chunk) for chunk in islice(chunks, 2)]
+
+    def times(vectors: Tensor) -> Tensor:
+        parts = kept if len(kept) == 1 else map(made, chunks)
+        return reduce(torch.add, (_ggn_times(*part, vectors) for part in parts))
+
+    return times
+
+
+def _ggn_times(design: Tensor, curvature: OutputCurvature, vectors: Tensor) -> Tensor:
+    rows = vectors.reshape(-1, design.shape[1])
+    outputs = (design @ rows.mT).unflatten(1, (len(vectors), -1))
+    slopes = curvature.times(outputs).flatten(1)
+    return (slopes.mT @ design).reshape(vectors.shape)
 
 
 def _linear(head: Head) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,8 +29,9 @@ from bayesagg_pyro.inference._expansion import (
     value,
 )
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
+from bayesagg_pyro.inference._kept import KeptExamples
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
+from bayesagg_pyro.inference._statistics import Keep, Statistics
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     GaussianFamily,
@@ -151,14 +152,14 @@ class SecondOrder(Scheme):
         )
 
     def statistics(self, head: Head, keep: Keep) -> Statistics:
-        """Examples, or sums of expansions when streaming.
+        """Examples, or sums of expansions when streaming or when examples exceed `keep.memory`.
 
         Raises:
             SettingError: if head and structure do not fit.
         """
         check_structure(head, self.structure)
         check_tasks(head)
-        return ExpansionSums(head, self) if keep.streaming else _Chunked(head, keep, self)
+        return ExpansionSums(head, self) if keep.streaming else KeptExamples(head, keep, self)
 
     @torch.no_grad()
     def leave_out(
@@ -204,6 +205,10 @@ class SecondOrder(Scheme):
         posterior = self.fit(head, chunks, prior, point)
         return posterior.replace(outputs_per_task=head.outputs_per_task)
 
+    def for_epoch(self) -> SecondOrder:
+        """This scheme as it infers from the examples of an epoch, once, and not in every step."""
+        return self
+
     def fit(
         self, head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, point: Tensor
     ) -> GaussianFamily:
@@ -213,33 +218,6 @@ class SecondOrder(Scheme):
     def expand(self, head: Head, chunks: Iterable[Chunk], point: Tensor) -> Expansion:
         """Expansion in this scheme's structure."""
         return expand(head, chunks, point, self.structure, separate_bias=self.separate_bias)
-
-
-class _Chunked(Examples):
-    """Examples that move to the head's device a part at a time."""
-
-    _scheme: SecondOrder
-
-    @torch.no_grad()
-    def posterior(
-        self,
-        prior: Posterior,
-        *,
-        start: Posterior | None = None,
-        generator: torch.Generator | None = None,
-    ) -> GaussianFamily:
-        return self._scheme.infer_chunks(self.head, _Again(self), prior)
-
-
-class _Again(Iterable[Chunk]):
-    """Kept examples in chunks, made anew each time that they are gone through."""
-
-    def __init__(self, kept: _Chunked) -> None:
-        self._kept = kept
-
-    def __iter__(self) -> Iterator[Chunk]:
-        for features, targets in self._kept.chunks():
-            yield chunk_of(self._kept.head, features, targets)
 
 
 def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:

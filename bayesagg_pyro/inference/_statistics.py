@@ -127,15 +127,22 @@ class Keep:
             5e-4 of a feature, and features beyond 65,504 overflow in it.
         device: of kept examples; None for theirs, "cpu" for host memory.
         capacity: examples to allocate room for at once; grown by doubling where it does not do.
+        memory: bytes of examples of a head beyond which TaylorGGN and Laplace go over to streaming
+            for the rest of the epoch, from the expansion of what there is; None for never. They
+            keep examples all the same where the sums would take more than half of that, or the
+            policy needs examples (a learned variance, a dtype for its prior).
     """
 
     streaming: bool = False
     dtype: torch.dtype | None = None
     device: torch.device | str | None = None
     capacity: int = 0
+    memory: int | None = 2**30
 
     def __post_init__(self) -> None:
         integers(0, capacity=self.capacity)
+        if self.memory is not None:
+            integers(0, memory=self.memory)
         if self.dtype is not None and not self.dtype.is_floating_point:
             raise SettingError(f"features are kept in a floating dtype, not {self.dtype}")
 
@@ -243,6 +250,12 @@ class Examples(Statistics):
                     weight = torch.ones_like(part["values"], dtype=part["features"].dtype)
                 weight = weight * self._factor
             yield part["features"], Parsed(part["values"], part.get("mask"), weight)
+
+    def kept_bytes(self) -> int:
+        """What the examples take, without room for more."""
+        return self._rows * sum(
+            array[:1].numel() * array.element_size() for array in self._arrays.values()
+        )
 
     def part(self, head: Head, rows: slice) -> Self:
         """The same features with the targets of some tasks, for a head of those; nothing copied."""

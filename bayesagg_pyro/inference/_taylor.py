@@ -10,7 +10,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._curvature import Structure
+from bayesagg_pyro.inference._exact_mean import exact_mean
 from bayesagg_pyro.inference._expansion import Chunk, value
 from bayesagg_pyro.inference._newton import (
     SecondOrder,
@@ -28,7 +31,38 @@ class TaylorGGN(SecondOrder):
     a = ∇NLL(ŵ) + Λ_p (ŵ − m_p) and B = GGN(ŵ) + Λ_p. Away from the optimum the step can overshoot
     (on separable data the curvature vanishes while the gradient does not): `info.gain_ratio`
     compares it with what the quadratic promised and `info.overlong` flags it.
+
+    Of more than 131,072 weights of a task, a Kronecker B has the eigenvectors of a Kronecker Λ_p:
+    what the batch adds is taken as diagonal in them (`posteriors.KroneckerGaussian.plus`).
+
+    Args:
+        structure: as for `SecondOrder`.
+        separate_bias: as for `SecondOrder`.
+        mean_steps: for "kron", iterations of conjugate gradients that lead the mean to that of the
+            dense B, eight times as many for the examples of an epoch (in a step one alone for more
+            than 131,072 weights of a task); 0 for the mean that goes with the Kronecker one. Of
+            1,200 digits the first are 0.3 % of a step off, the second 1 % of a standard deviation.
+
+    Raises:
+        SettingError: for another structure, or a negative number of steps.
     """
+
+    def __init__(
+        self,
+        structure: Structure = "full",
+        *,
+        separate_bias: bool = False,
+        mean_steps: int = 2,
+    ) -> None:
+        super().__init__(structure, separate_bias=separate_bias)
+        integers(0, mean_steps=mean_steps)
+        self.mean_steps = mean_steps
+
+    def for_epoch(self) -> TaylorGGN:
+        """With more steps for the mean."""
+        return TaylorGGN(
+            self.structure, separate_bias=self.separate_bias, mean_steps=8 * self.mean_steps
+        )
 
     def fit(
         self, head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, point: Tensor
@@ -36,12 +70,25 @@ class TaylorGGN(SecondOrder):
         """One expansion at the point, one Newton step."""
         at = self.expand(head, chunks, point)
         newton = newton_step(head, prior, point, at)
-        step = newton.step
+        if self.structure == "kron" and self.mean_steps:
+            gradient = at.gradient + newton.pull
+            step, decrease, tension = exact_mean(
+                head,
+                chunks,
+                prior,
+                point,
+                gradient,
+                newton.step,
+                newton.posterior,
+                self.mean_steps,
+            )
+        else:
+            step, decrease = newton.step, newton.decrement.square()
+            # The prior's half of the decrease needs no product with Λ_p: sᵀ Λ_p s = sᵀ Λ s −
+            # sᵀ GGN s, a difference that costs the ratio no more than a rounding error.
+            tension = decrease - (at.curvature.matvec(step) * step).sum(-1)
         mean = point + step
-        predicted = 0.5 * newton.decrement.square()
-        # The prior's half of the decrease needs no product with Λ_p: sᵀ Λ_p s = sᵀ Λ s − sᵀ GGN s,
-        # a difference that costs the ratio no more than a rounding error.
-        tension = newton.decrement.square() - (at.curvature.matvec(step) * step).sum(-1)
+        predicted = 0.5 * decrease
         rise = (newton.pull * step).sum(-1) + 0.5 * tension
         actual = at.value - value(head, chunks, mean) - rise
         # At the optimum both decreases are rounding errors: nothing overshot.
@@ -49,7 +96,7 @@ class TaylorGGN(SecondOrder):
         ratio = torch.where(predicted > noise, actual / predicted, 1.0)
         return with_info(
             newton.posterior.with_mean(mean),
-            newton_decrement=newton.decrement,
+            newton_decrement=decrease.clamp(min=0).sqrt(),
             gain_ratio=ratio,
         )
 

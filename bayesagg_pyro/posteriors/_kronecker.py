@@ -22,6 +22,13 @@ class _Eigen(NamedTuple):
     values: Tensor  #: eigenvalues of Λ, [tasks, C, D]
 
 
+class _Spectrum(NamedTuple):
+    left: Tensor  #: eigenvalues of G, ascending, [tasks, C]
+    outputs: Tensor  #: Q₁, [tasks, C, C]
+    right: Tensor  #: of A, [tasks or 1, D]
+    inputs: Tensor  #: Q₂, [tasks or 1, D, D]
+
+
 class KroneckerGaussian(GaussianFamily):
     """N(m, Λ⁻¹) with Λ = G ⊗ A / n + δ I, for each task (KFAC).
 
@@ -76,10 +83,42 @@ class KroneckerGaussian(GaussianFamily):
         self.isotropic = isotropic
 
     @lasting_property
+    def _spectrum(self) -> _Spectrum:
+        return _Spectrum(*torch.linalg.eigh(self.outputs), *torch.linalg.eigh(self.inputs))
+
+    def plus(
+        self, outputs: Tensor, inputs: Tensor, count: Tensor, *, same_basis: bool = False
+    ) -> KroneckerGaussian:
+        """The precision of the sums of these examples and of more.
+
+        Args:
+            outputs: Σ H of the others, [tasks, C, C].
+            inputs: Σ h hᵀ, [tasks or 1, D, D].
+            count: their number, [tasks].
+            same_basis: keep this one's eigenvectors, and of the others' sums what is diagonal in
+                them: of few examples beside many, or of like ones, that is nearly all. It takes
+                products alone, where an eigendecomposition takes ten times as long.
+        """
+        count = self.count + count
+        if not same_basis:
+            outputs, inputs = self.outputs + outputs, self.inputs + inputs
+            return KroneckerGaussian(self._mean, outputs, inputs, count, self.isotropic)
+        left, q1, right, q2 = self._spectrum
+        spectrum = _Spectrum(*_turned(left, q1, outputs), *_turned(right, q2, inputs))
+        made = KroneckerGaussian(
+            self._mean,
+            (spectrum.outputs * spectrum.left[..., None, :]) @ spectrum.outputs.mT,
+            (spectrum.inputs * spectrum.right[..., None, :]) @ spectrum.inputs.mT,
+            count,
+            self.isotropic,
+        )
+        vars(made)["_spectrum"] = spectrum
+        return made
+
+    @lasting_property
     def eigen(self) -> _Eigen:
         """Λ = (Q₁ ⊗ Q₂) diag(values) (Q₁ ⊗ Q₂)ᵀ."""
-        left, q1 = torch.linalg.eigh(self.outputs)
-        right, q2 = torch.linalg.eigh(self.inputs)
+        left, q1, right, q2 = self._spectrum
         data = left.clamp(min=0)[..., :, None] * right.clamp(min=0)[..., None, :]
         data = data / self.count.clamp(min=1)[:, None, None]
         return _Eigen(q1, q2, data + self.isotropic[:, None, None])
@@ -98,7 +137,9 @@ class KroneckerGaussian(GaussianFamily):
 
     def precision_times(self, vectors: Tensor) -> Tensor:
         """Λ applied to one vector per task, [tasks, C·D]."""
-        return self._rotate(self._unrotate(vectors) * self.eigen.values)
+        matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
+        data = (self.outputs @ matrix @ self.inputs) / self.count.clamp(min=1)[:, None, None]
+        return (data + self.isotropic[:, None, None] * matrix).flatten(-2)
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, C·D]."""
@@ -162,3 +203,10 @@ class KroneckerGaussian(GaussianFamily):
     def _rotate(self, coordinates: Tensor) -> Tensor:
         q1, q2, _ = self.eigen
         return (q1 @ coordinates @ q2.mT).flatten(-2)
+
+
+def _turned(values: Tensor, vectors: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues of V diag(λ) Vᵀ and the diagonal of Vᵀ M V, ascending, and their vectors."""
+    values = values + ((more @ vectors) * vectors).sum(-2)
+    values, order = values.sort(-1)
+    return values, vectors.gather(-1, order[..., None, :].expand_as(vectors))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -144,7 +145,10 @@ class DataPolicy(Policy):
             )
 
     def _empty(self) -> Statistics:
-        return self.scheme.statistics(self.head, self.keep)
+        keep = self.keep
+        if self._choice is not None or self.dtype is not None:  # which go through examples
+            keep = replace(keep, memory=None)
+        return self.scheme.statistics(self.head, keep)
 
     def _wanted_choice(self) -> Evidence | None:
         """What chooses hyperparameters at an update; None where nothing is to choose."""

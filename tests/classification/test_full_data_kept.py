@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import pairwise
 
 import pytest
@@ -51,7 +52,8 @@ def same(a: posteriors.GaussianFamily, b: posteriors.GaussianFamily, tolerance=1
 def test_however_the_epoch_is_cut(rng, kind, structure, keep, holes) -> None:
     """While the weights stand still, kept and streamed examples both give direct inference."""
     t = task(rng, kind, n=24, mask=holes, weight=holes, by_target=holes)
-    scheme = inference.TaylorGGN(structure)
+    # Kronecker sums alone have the mean of their factors.
+    scheme = inference.TaylorGGN(structure, mean_steps=0)
     tracker = start(t, scheme, keep)
     assert not tracker.collected
     for cut in CUTS:
@@ -169,7 +171,71 @@ def test_streamed_sums_follow_the_weights(rng, structure) -> None:
     close(found.to_gaussian().precision_matrix[0], precision)
 
 
+@pytest.mark.parametrize(("kind", "structure"), PAIRS)
+def test_examples_beyond_a_memory_become_sums(rng, kind, structure) -> None:
+    """From then on as if streamed: of examples until then at the weights of that moment."""
+    t = task(rng, kind, n=24, mask=True, weight=True)
+    scheme = inference.TaylorGGN(structure, mean_steps=0)
+    sums = 8 * t.head.blocks * {"full": 12**2, "diag": 12, "kron": 3**2 + 4**2}[structure]
+    if kind == "binary":
+        sums = 8 * t.head.blocks * {"full": 16, "diag": 4}[structure]
+    tracker = start(t, scheme, Keep(memory=max(500, 2 * sums)))
+    streamed = start(t, scheme, Keep(streaming=True))
+    full = start(t, scheme, Keep(memory=0))  # sums would take more than the examples
+    kept: list[slice] = []
+    for cut in [slice(i, i + 1) for i in range(24)] * 4:
+        with torch.no_grad():
+            t.head.weight.add_(0.05 * normal(rng, *t.head.weight.shape))
+        before = copy(tracker._statistics), tracker.state_dict()
+        tracker.collect(t.features[cut], rows(t, cut))
+        full.collect(t.features[cut], rows(t, cut))
+        state = tracker.state_dict()
+        if "FullData.statistics.filled" not in state:
+            kept.append(cut)
+            continue
+        for one in [*kept, cut] if kept else [cut]:
+            streamed.collect(t.features[one], rows(t, one))
+        kept = []
+        tracker._statistics, after = before[0], tracker._statistics
+        assert all(torch.equal(v, before[1][k]) for k, v in tracker.state_dict().items())
+        tracker._statistics = after
+    assert not kept
+    assert len(full._statistics) == 96
+    same(tracker.propose(), streamed.propose())
+    again = start(t, scheme, Keep(memory=max(500, 2 * sums)))
+    again.load_state_dict(tracker.state_dict())
+    assert again.collected
+    same(again.propose(), tracker.propose())
+    tempered = start(t, scheme, Keep(streaming=True))
+    tempered.load_state_dict(tracker.state_dict())
+    same(
+        tracker._statistics.scaled(0.5).posterior(priors.isotropic(t.head, 0.7)),
+        tempered._statistics.scaled(0.5).posterior(priors.isotropic(t.head, 0.7)),
+    )
+    tracker.update()
+    assert not tracker.collected
+
+
+def test_an_epoch_has_the_mean_of_the_dense_posterior(rng) -> None:
+    t = task(rng, "class", n=24)
+    tracker = start(t, inference.TaylorGGN("kron", mean_steps=2))
+    tracker.collect(t.features, Targets(t.targets))
+    close(tracker.propose().mean, direct(t, inference.TaylorGGN()).mean, 1e-6)
+
+
+def test_an_evidence_keeps_its_examples(rng) -> None:
+    t = task(rng, "class", n=24, tasks=1)
+    tracker = priors.FullData("learned", keep=Keep(memory=10_000)).start(
+        t.head, inference.TaylorGGN("kron")
+    )
+    for _ in range(100):
+        tracker.collect(t.features, rows(t, slice(0, 24)))
+    assert len(tracker._statistics) == 2400
+
+
 def test_bad_ways_to_keep() -> None:
+    with pytest.raises(errors.SettingError, match="memory"):
+        Keep(memory=-1)
     with pytest.raises(errors.SettingError, match="capacity"):
         Keep(capacity=-1)
     with pytest.raises(errors.SettingError, match="floating"):
