@@ -28,8 +28,8 @@ def law_of(head: Categorical, posterior: GaussianFamily, design: Tensor, dtype: 
         law = interpolated_law(head, posterior, design)
     else:
         law = independent_law(head, posterior, design, by_samples=many(head.classes))
-    parts: dict[str, Any] = {field.name: getattr(law, field.name) for field in fields(law)}
-    moved = {k: v.to(dtype) for k, v in parts.items() if isinstance(v, Tensor)}
+    parts = {field.name: getattr(law, field.name) for field in fields(law)}
+    moved: dict[str, Any] = {k: v.to(dtype) for k, v in parts.items() if isinstance(v, Tensor)}
     return replace(law, **moved)
 
 

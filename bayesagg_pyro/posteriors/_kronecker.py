@@ -139,7 +139,8 @@ class KroneckerGaussian(GaussianFamily):
         """Λ applied to one vector per task, [tasks, C·D]."""
         matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
         data = (self.outputs @ matrix @ self.inputs) / self.count.clamp(min=1)[:, None, None]
-        return (data + self.isotropic[:, None, None] * matrix).flatten(-2)
+        product: Tensor = data + self.isotropic[:, None, None] * matrix
+        return product.flatten(-2)
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, C·D]."""
