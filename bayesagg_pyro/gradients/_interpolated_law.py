@@ -57,8 +57,8 @@ class InterpolatedLaw(Law):
     def spread(self) -> Tensor:
         variance = self.node_std.square() @ self.shares.mT
         centred = self.basis - self.basis.mean(-2, keepdim=True)
-        largest: Tensor = (variance @ centred.square().mT).amax(-1)
-        return largest.clamp(min=0).sqrt()
+        widest: Tensor = (variance @ centred.square().mT).amax(-1).clamp(min=0).sqrt()
+        return widest
 
     def logits(self, z: Tensor) -> Tensor:
         noise = self.node_std @ self._noise(z).flatten(2)
