@@ -62,7 +62,8 @@ class InterpolatedLaw(Law):
 
     def logits(self, z: Tensor) -> Tensor:
         noise = self.node_std @ self._noise(z).flatten(2)
-        return noise.unflatten(2, z.shape).add_(self.logit_mean[..., None])
+        found: Tensor = noise.unflatten(2, z.shape).add_(self.logit_mean[..., None])
+        return found
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         own = delta.flatten(2) @ self._noise(z).flatten(2).mT / z.shape[1]  # [tasks, b, R]
