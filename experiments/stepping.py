@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from bayesagg_pyro.diagnostics import Recorder
+from experiments import processes
 from experiments.benchmark import Batch, Split
 from experiments.errors import SettingsError
 from experiments.graphs import Backend, CompileBackend, CudaBackend, Graph, TwinBackend
@@ -92,6 +93,7 @@ class Step:
         """
         self._optimizer.zero_grad(set_to_none=not in_place)
         losses = self._method.backward(batch.inputs, batch.targets)
+        processes.add_up(p.grad for p in self._method.divided if p.grad is not None)
         if self._clip_norm is not None:
             parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
             clip_grad_norm_(parameters, self._clip_norm)

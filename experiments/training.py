@@ -185,7 +185,8 @@ class Trainer:
     def _epoch(self, epoch: int) -> None:
         settings, method = self.run.settings, self.method
         seed = settings.seed
-        torch.manual_seed(seed_of(seed, "epoch", epoch))  # dropout and the like
+        apart = () if processes.first() else (processes.rank(),)  # they have other examples
+        torch.manual_seed(seed_of(seed, "epoch", epoch, *apart))  # dropout and the like
         order = torch.Generator().manual_seed(seed_of(seed, "order", epoch))
         rate = self.schedule.rate
         schedules.set_rate(self.optimizer, rate)
@@ -200,6 +201,7 @@ class Trainer:
             done = self.stepper.run(self.data.train, settings.batch_size, order, self.reporter.step)
         except DivergenceError as error:
             raise DivergenceError(f"{error} (epoch {epoch + 1})") from error
+        processes.make_equal(method.parameters())
         trained = time.perf_counter()
         weights = method.example_weights(self.fixed.inputs, self.fixed.targets)
         share = method.fresh_share(epoch)
@@ -263,7 +265,7 @@ class Trainer:
         if self._minutes is None or self._longest == 0:
             return
         spent = time.monotonic() - self._began
-        if spent + self._longest > 60 * self._minutes:
+        if processes.any_of(spent + self._longest > 60 * self._minutes):
             raise OutOfTime(epoch, self.run.settings.epochs, self.checkpoint)
 
     def _require_finite(self, epoch: int, what: str, values: Mapping[str, float | None]) -> None:

@@ -58,11 +58,13 @@ class Batch:
         groups: the examples, apart where heads read different features.
         validity: whether all the values are to be believed.
         processes: how many share the batch.
+        watched: whether what passes between the stages is kept, in this process or another.
     """
 
     groups: tuple[Group, ...]
     validity: Validity = CHECKED
     processes: int = 1
+    watched: bool = False
 
     def examples(self, name: str) -> tuple[Tensor, Targets]:
         """What a head reads, [B, d], and its targets."""

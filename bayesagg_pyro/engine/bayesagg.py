@@ -19,7 +19,7 @@ from bayesagg_pyro.engine.info import Observer, StepInfo
 from bayesagg_pyro.engine.layout import check_axis
 from bayesagg_pyro.engine.pieces import Pieces
 from bayesagg_pyro.engine.predictions import InLayout
-from bayesagg_pyro.engine.processes import Processes
+from bayesagg_pyro.engine.processes import Processes, exchange
 from bayesagg_pyro.engine.reading import (
     Features,
     GivenTargets,
@@ -491,7 +491,8 @@ class BayesAgg(Calls):
             scaler: see `backward`.
         """
         observer = self.observer if self.training and collect else None
-        keep = self.keep_gradients or (observer is not None and observer.wants())
+        keep = batch.watched or self.keep_gradients
+        keep = keep or (observer is not None and observer.wants())
         moved = [] if collect else of_steps(self)
         # Heads and backward stay exact under autocast.
         device = batch.groups[0].features.device.type
@@ -517,10 +518,16 @@ class BayesAgg(Calls):
                     slot.weight_then = None
             for undo in moved:
                 undo()
-            deliver(batch.own(updates))
+            own = batch.own(updates)
+            if batch.processes > 1:
+                with exchange():
+                    deliver(own)
+            else:
+                deliver(own)
         if observer is not None:
             observer.passed(info)
-            self.info = info if self.keep_gradients else info.light()
+        if keep and not self.keep_gradients:
+            self.info = info.light()
         return info.losses
 
     def _scale(self) -> float:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.info import Observer
 from bayesagg_pyro.engine.layout import Layout
-from bayesagg_pyro.engine.processes import Processes
+from bayesagg_pyro.engine.processes import STEPS, Processes
 from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, read, rows_of
 from bayesagg_pyro.engine.stateful import Stateful
 from bayesagg_pyro.engine.step import finite_losses
@@ -34,9 +36,14 @@ class Calls(Stateful):
 
     Attributes:
         feature_axis: which axis of the features is theirs.
+        scale, working_memory, keep_gradients, observer: see `BayesAgg`.
     """
 
     feature_axis: int
+    scale: str
+    working_memory: int | None
+    keep_gradients: bool
+    observer: Observer | None
     _heads: dict[str, Head]
     _validation: Validation
     _processes: Processes
@@ -98,13 +105,15 @@ class Calls(Stateful):
         """The batch of all processes."""
         mode = "training" if self.training else "evaluation"
         part = "warm-up" if self.warmup else "Bayesian"
+        observer = self.observer if self.training and call in STEPS else None
         batch = self._processes.whole(
             (call, mode, part, f"validate={self._validation.mode}"),
             share,
             attached=lambda: [*rows, *parameters],
             nothing=lambda: self._validation.of_nothing(self._slots.values()),
             join=self._join,
-            heads=self.heads,
+            device=next(self.heads.parameters()).device,
+            watched=self.keep_gradients or (observer is not None and observer.wants()),
         )
         return None if batch is None else batch.filled(self._heads)
 
@@ -115,8 +124,24 @@ class Calls(Stateful):
             finite_losses(self._slots.values(), batch, warmup=self.warmup)
         return batch
 
+    def _made_of(self) -> dict[str, str]:
+        """What the engines of all processes must have in common, in words."""
+        each = self._slots.values()
+        parts: dict[str, Any] = {
+            "heads": [(one.name, one.head, _tensors(one.head)) for one in each],
+            "inference": [one.scheme for one in each],
+            "estimator": [one.estimator for one in each],
+            "prior": [one.policy for one in each],
+            "aggregation": self.aggregation,
+            "scale": self.scale,
+            "working_memory": self.working_memory,
+            "feature_axis": self.feature_axis,
+        }
+        return {what: re.sub(r" at 0x\w+", "", repr(part)) for what, part in parts.items()}
+
     def _join(self) -> None:
         """Take the first process's weights; draw what is random alike in all processes."""
+        self._processes.check_alike(self._made_of())
         device = next(self.heads.parameters()).device
         number = torch.randint(2**62, (1,)).to(device)
         self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers(), number])
@@ -161,3 +186,7 @@ class Calls(Stateful):
         self, features: Features, *, values: bool = False
     ) -> dict[str, tuple[Tensor, Layout]]:
         return rows_of(features, self._heads, self.feature_axis, values=values)
+
+
+def _tensors(head: nn.Module) -> list[tuple[list[int], torch.dtype]]:
+    return [(list(one.shape), one.dtype) for one in (*head.parameters(), *head.buffers())]

@@ -12,6 +12,7 @@ waits for one that failed, and calls that do not belong together are refused by 
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesagg_pyro.engine import shares
 from bayesagg_pyro.engine.batch import Batch, Group
@@ -30,11 +31,11 @@ from bayesagg_pyro.validity import Validity
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Processes"]
+__all__ = ["STEPS", "Processes", "exchange"]
 
 _FAILED, _NOTHING, _BATCH = range(3)
 #: Calls between which the backbone changes.
-_STEPS = ("backward", "backward_in_pieces")
+STEPS = ("backward", "backward_in_pieces")
 
 
 class _Told(NamedTuple):
@@ -46,6 +47,7 @@ class _Told(NamedTuple):
     formats: int  # digest of what its share is made of
     rows: int
     parameters: int  # of the backbone, where they are to be compared
+    watched: int
 
 
 class Processes:
@@ -109,9 +111,28 @@ class Processes:
                 "fully_shard or parallelize_module on the backbone alone"
             )
         first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
-        with _lost(), torch.no_grad():
+        with exchange(), torch.no_grad():
             for tensor in tensors:
                 dist.broadcast(tensor.data, first, group=self._group)
+
+    def check_alike(self, parts: Mapping[str, str]) -> None:
+        """Hold all processes to engines that are made alike.
+
+        Args:
+            parts: {what: its description}.
+
+        Raises:
+            StateError: naming what differs.
+        """
+        found = self._objects(dict(parts))
+        for what in parts:
+            told = [one.get(what) for one in found]
+            if len(set(told)) > 1:
+                raise StateError(
+                    f"the processes' engines differ in {what}: "
+                    + "; ".join(f"process {rank}: {one}" for rank, one in enumerate(told))
+                    + ". Make the same engine in all of them"
+                )
 
     def check_same(self, state: Mapping[str, Tensor], device: torch.device) -> None:
         """Hold all processes to the same tensors.
@@ -143,7 +164,8 @@ class Processes:
         attached: Callable[[], Sequence[Tensor]],
         nothing: Callable[[], Validity],
         join: Callable[[], None],
-        heads: nn.ModuleDict,
+        device: torch.device,
+        watched: bool = False,
     ) -> Batch | None:
         """The batch of all processes, in the order of their ranks.
 
@@ -153,7 +175,9 @@ class Processes:
             attached: what leads to the backbone's parameters; asked after `share`.
             nothing: validity of a part that is not there.
             join: makes the state the first process's.
-            heads: {name: head}.
+            device: where the group exchanges.
+            watched: whether this process keeps what passes between the stages, which is then made
+                as a whole in all: what is made in pieces may draw in another order.
 
         Returns:
             None when no process has a share.
@@ -169,23 +193,22 @@ class Processes:
             mine = share()
         except Exception as error:  # the others wait to hear of it, whatever it is
             refused = error
-        compared = mine is not None and call[0] in _STEPS and self._steps & (self._steps + 1) == 0
+        compared = mine is not None and call[0] in STEPS and self._steps & (self._steps + 1) == 0
         sums = checksums(attached()) if compared else []
         status = _FAILED if refused is not None else _NOTHING if mine is None else _BATCH
         formats = [] if mine is None else shares.formats(mine)
         rows = sum(count for count, _ in formats)
         made_as = [one for _, one in formats]
-        device = next(heads.parameters()).device
-        told = _Told(status, self.joined, _digest(call), _digest(made_as), rows, len(sums))
+        own = _digest(call), _digest(made_as), rows, len(sums), watched
+        told = _Told(status, self.joined, *own)
         table = [_Told(*row) for row in self._exchanged(list(told), device)]
         if refused is not None:
             raise refused
         self._check(call, table)
         if not all(one.joined for one in table):
-            self._check_heads(heads)
             join()
             self.joined = True
-        self._steps += call[0] in _STEPS
+        self._steps += call[0] in STEPS
         if all(one.status == _NOTHING for one in table):
             return None
         self._compare(sums, table, device)
@@ -211,7 +234,8 @@ class Processes:
                 "with distributed=False, or the group that shares out the data",
                 stacklevel=4,
             )
-        return Batch(tuple(group for group, _ in whole), validity, self.count)
+        groups = tuple(group for group, _ in whole)
+        return Batch(groups, validity, self.count, any(one.watched for one in table))
 
     def _check(self, call: tuple[str, ...], table: list[_Told]) -> None:
         failed = [rank for rank, one in enumerate(table) if one.status == _FAILED]
@@ -228,12 +252,6 @@ class Processes:
                 "as often as the others and in the same mode. One without examples gives a share "
                 "without rows, features[:0]"
             )
-
-    def _check_heads(self, heads: nn.ModuleDict) -> None:
-        own = {name: [list(w.shape) for w in head.parameters()] for name, head in heads.items()}
-        found = self._objects(own)
-        if any(other != own for other in found):
-            raise StateError(f"the processes' engines have different heads; weights are {found}")
 
     def _compare(self, sums: list[Tensor], table: list[_Told], device: torch.device) -> None:
         """Refuse backbones that have gone their own ways."""
@@ -260,7 +278,7 @@ class Processes:
         if mine is not None and len(mine.features):
             padded[: len(mine.features)] = shares.pack(mine, made_as)
         found = [torch.empty_like(padded) for _ in sizes]
-        with _lost():
+        with exchange():
             dist.all_gather(found, padded, group=self._group)
         same = self._steps == 1 and all(torch.equal(found[0], other) for other in found[1:])
         whole = torch.cat([part[:size] for part, size in zip(found, sizes, strict=True)])
@@ -275,7 +293,7 @@ class Processes:
         """Everybody's numbers, of which all have as many."""
         own = torch.tensor(numbers, dtype=torch.int64, device=device)
         found = [torch.empty_like(own) for _ in range(self.count)]
-        with _lost():
+        with exchange():
             dist.all_gather(found, own, group=self._group)
             table: list[list[int]] = torch.stack(found).tolist()
         return table
@@ -283,32 +301,35 @@ class Processes:
     def _objects(self, own: Any) -> list[Any]:
         """Everybody's object."""
         found = [None] * self.count
-        with _lost():
+        with exchange():
             dist.all_gather_object(found, own, group=self._group)
         return found
 
     def _all(self, flag: Tensor) -> Tensor:
         """Whether a flag is set in all processes."""
         number = flag.to(torch.int32)
-        with _lost():
+        with exchange():
             dist.all_reduce(number, dist.ReduceOp.MIN, group=self._group)
         return number.bool()
 
 
 @contextmanager
-def _lost() -> Iterator[None]:
-    """An exchange; says what to do where it fails.
+def exchange() -> Iterator[None]:
+    """An exchange, of the engine's own or of the backbone's gradients.
 
     Raises:
-        StateError: if another process is gone or late.
+        StateError: if another process is gone or late, saying what to do.
     """
     try:
         yield
     except RuntimeError as error:
+        backend = re.search(r"\b(gloo|nccl|ucc|mpi)\b", str(error), re.IGNORECASE)
+        if not (backend or isinstance(error, dist.DistError)):
+            raise
         raise StateError(
-            "the processes could not exchange their shares: one has ended, or did not come within "
-            "the group's timeout (the first error of all processes says why); end them all, and "
-            f"resume from the last checkpoint. {error}"
+            "the processes could not exchange what they must: one has ended, or did not come "
+            "within the group's timeout (the first error of all processes says why); end them all, "
+            f"and resume from the last checkpoint. {error}"
         ) from error
 
 

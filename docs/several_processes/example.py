@@ -13,14 +13,14 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import heads
 
 #: Examples of a step in all processes together; epochs, the first of which is the warm-up.
-BATCH, EPOCHS = 32, 3
+BATCH, EPOCHS = 30, 3
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class Data(Dataset[tuple[Tensor, dict[str, Tensor]]]):
     """Pairs (x, targets)."""
 
-    def __init__(self, size: int = 128) -> None:
+    def __init__(self, size: int = 120) -> None:
         generator = torch.Generator().manual_seed(0)
         self.x = torch.randn(size, 4, generator=generator)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -72,13 +73,16 @@ def friendly(debug: bool) -> Iterator[Console]:
 
     console = PlainConsole()
     errors = PlainConsole(stderr=True)
+    first = os.environ.get("RANK", "0") == "0"  # of several processes, which say the same
     try:
         yield console
     except RunInterrupted as error:
-        errors.print(visible(error), style="yellow", soft_wrap=True, highlight=False)
+        if first:
+            errors.print(visible(error), style="yellow", soft_wrap=True, highlight=False)
         raise typer.Exit(130) from None
     except OutOfTime as stopped:
-        console.print(visible(stopped), soft_wrap=True, highlight=False)
+        if first:
+            console.print(visible(stopped), soft_wrap=True, highlight=False)
         raise typer.Exit(3) from None
     except (ExperimentError, BayesAggError, OSError) as error:  # the last of a file or a folder
         if debug:

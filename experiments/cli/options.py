@@ -240,6 +240,15 @@ SINGLE: Final[Sequence[inspect.Parameter]] = (
         OUTPUT,
         default=False,
     ),
+    _option(
+        "nproc",
+        int,
+        ["--nproc"],
+        "Processes of this machine that share every batch, each with a GPU of its own where there "
+        "are several.",
+        WHERE,
+        default=1,
+    ),
     _MINUTES,
     _RECORD,
     _LOG,

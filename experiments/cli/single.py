@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from experiments import presets, processes
@@ -18,6 +19,7 @@ from experiments.report.runs import single
 from experiments.run import Run
 from experiments.runner import Place, Request, choose
 from experiments.runner.values import pairs
+from experiments.settings import require
 from experiments.terminal import reporter
 from experiments.training import RECORD, RESULTS, Trainer
 
@@ -75,6 +77,10 @@ def train(benchmark: str, given: Mapping[str, Any], names: Collection[str]) -> N
     """Train, print the test errors, draw the figures; a run that never began leaves no folder."""
     with friendly(given["debug"]) as console:
         run = describe(benchmark, given, names)
+        number = given["nproc"]
+        require(number >= 1, "nproc", number, "give the number of processes, at least 1")
+        if number > 1 and not processes.started():
+            raise typer.Exit(processes.start(number))
         name = f"{run.benchmark.name}-{run.method}-seed{run.settings.seed}"
         with processes.joined(run.settings.device):
             _launch(run, given["out"] or Path("results") / name, given, console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -145,6 +145,7 @@ class Method(ABC):
         options_type: The class of its options.
         wants_networks: Whether it takes the keyword ``fresh``, a function that gives another
             freshly initialised backbone and heads.
+        divided: Parameters whose gradients are those of this process's examples alone.
     """
 
     name: ClassVar[str]
@@ -158,6 +159,7 @@ class Method(ABC):
 
     backbone: nn.Module
     capture: Capture = Capture.NEVER
+    divided: Sequence[Parameter] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -185,16 +187,13 @@ class Method(ABC):
             without any target in the batch.
         """
 
+    @abstractmethod
     def distribute(self) -> None:
         """Take every batch together with the other processes of the group.
 
         Raises:
-            SettingsError: The method needs the whole batch in one process.
+            SettingsError: It cannot with this backbone.
         """
-        raise SettingsError(
-            f"method = {self.name!r} cannot work in several processes: start it without torchrun, "
-            "or give bayesagg"
-        )
 
     @abstractmethod
     def predict(self, inputs: Any) -> dict[str, Tensor]:

@@ -116,12 +116,23 @@ class BayesAggMethod(Method):
         """Features and targets, in several processes of this one's examples."""
         if processes.count() == 1:
             return net(inputs), targets
-        inputs, targets = processes.share(inputs, targets)
-        first = next(iter(targets.values()))
-        return net(inputs)[: len(first if isinstance(first, Tensor) else first[0])], targets
+        mine, rows, size = processes.own(inputs)
+        features = net(mine)
+        return features if len(rows) else features[:0], processes.own_targets(targets, rows, size)
 
     def distribute(self) -> None:
-        """Let the backbone's gradients be averaged; the engine does the rest."""
+        """Let the backbone's gradients be averaged; the engine does the rest.
+
+        Raises:
+            SettingsError: Heads have branches of their own.
+        """
+        require(
+            not branched(self.backbone),
+            "method",
+            self.name,
+            "this network has a branch for each head, which the benchmarks train in one process "
+            "only: leave --nproc away",
+        )
         share_norms(self.backbone)
         self._net = DistributedDataParallel(self.backbone)
         self.capture = Capture.NEVER

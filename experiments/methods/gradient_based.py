@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.aggregation import Combined, effective_tasks
 from bayesagg_pyro.heads import Head
+from experiments import processes
 from experiments.errors import DivergenceError, SettingsError
 from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
-from experiments.methods.branches import halves, parameters
+from experiments.methods.branches import branched, halves, parameters
 from experiments.methods.network import Network
 from experiments.methods.task_gradients import (
     add_to_grad,
     parameter_gradients,
     representation_gradients,
 )
+from experiments.settings import require
 
 __all__ = ["GradientBased", "GradientOptions"]
 
@@ -74,6 +76,7 @@ class GradientBased(Network):
         rows = representation_gradients(vector, leaf, at_once=not of_branches)
         if self.place is Level.PARAMETERS:
             matrix = parameter_gradients(features, rows, shared)
+            processes.add_up([matrix])
         else:
             matrix = rows.flatten(1)
         self._require_finite_gradients(matrix)
@@ -90,6 +93,23 @@ class GradientBased(Network):
             features.backward(combined.direction.view_as(features).to(features.dtype))
         self._weights = combined.weights
         return self.done(own_features, targets, losses, present)
+
+    def distribute(self) -> None:
+        """As any method; gradients of all parameters are added up before they are combined.
+
+        Raises:
+            SettingsError: Heads have branches of their own.
+        """
+        require(
+            not branched(self.backbone),
+            "method",
+            self.name,
+            "this network has a branch for each head, which this method trains in one process only:"
+            " leave --nproc away, or give a method that weighs losses",
+        )
+        super().distribute()
+        if self.place is Level.PARAMETERS:
+            self.divided = ()
 
     @abstractmethod
     def combine(self, matrix: Tensor, present: Tensor | None = None) -> Combined:

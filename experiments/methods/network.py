@@ -13,8 +13,9 @@ from torch.nn import Parameter
 
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
+from experiments import processes
 from experiments.errors import DivergenceError
-from experiments.methods.base import Method, MethodOptions
+from experiments.methods.base import Capture, Method, MethodOptions
 from experiments.methods.branches import Features, read_by
 
 __all__ = ["Network", "mean_losses", "reported", "task_names"]
@@ -37,6 +38,14 @@ class Network(Method):
         """The heads' outputs."""
         features = self.backbone(inputs)
         return {name: head(read_by(name, features)) for name, head in self.by_name.items()}
+
+    def distribute(self) -> None:
+        """Divide batches between the processes at the backbones; all else sees whole ones."""
+        several = isinstance(self.backbone, nn.ModuleList)
+        for backbone in self.backbone.children() if several else [self.backbone]:
+            processes.divide(backbone)
+        self.divided = list(self.backbone.parameters())
+        self.capture = Capture.NEVER
 
     def parameters(self) -> Iterator[Parameter]:
         """Backbone, then heads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -21,7 +22,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import errors, gradients, heads, priors
+from bayesagg_pyro import errors, gradients, heads, inference, priors
+from bayesagg_pyro.aggregation import PrecisionWeighted
 from tests.library import ranks
 
 #: Shares of 16 examples.
@@ -170,13 +172,14 @@ def heads_that_read_apart(rank: int | None) -> Any:
 
 
 def batches_used_up(rank: int | None) -> Any:
-    """Three batches in one process, one in the other; then none in the other."""
+    """Three batches in one process, one in the other; then, twice, none in the other."""
     mtl, h = engine(prior=priors.Fresh()), features(requires_grad=False)
     parts = {None: [WHOLE], 0: [slice(0, 3), slice(3, 6), slice(6, 9)], 1: [slice(9, 16)]}[rank]
     mtl.refit((h[rows], some(rows)) for rows in parts)
     found = dict(mtl.state_dict())
     parts = [slice(0, 3), slice(3, 16)] if rank == 0 else [WHOLE] if rank is None else []
     mtl.update_prior((h[rows], some(rows)) for rows in parts)
+    mtl.calibrate((h[rows], some(rows)) for rows in parts)
     return {**found, **{f"later {k}": v for k, v in mtl.state_dict().items()}}
 
 
@@ -226,11 +229,46 @@ def other_calls(rank: int) -> list[str]:
     return [*found, told(lambda: mtl.update_prior([] if rank else None)), told(mtl.update_prior)]
 
 
-def other_heads(rank: int) -> list[str]:
-    made = {"r": heads.Gaussian(4, tasks=2 + rank)}
-    mtl, h = ba.BayesAgg(made).double(), features()
-    y = {"r": h.detach()[:, : 2 + rank]}
-    return [told(lambda: mtl.collect(h, y))]
+def other_engines(rank: int) -> list[str]:
+    """Other sizes, another order, another scheme, another memory; weights stay as they are."""
+    found, second = [], rank == 1
+    order = ["a", "b"][:: -1 if second else 1]
+    for made, settings in (
+        ({"a": heads.Gaussian(4, tasks=2 + rank)}, {}),
+        ({name: heads.Gaussian(4) for name in order}, {}),
+        ({"a": heads.Bernoulli(4)}, {"inference": inference.Laplace() if second else None}),
+        ({"a": heads.Bernoulli(4)}, {"working_memory": None if second else 10}),
+    ):
+        mtl, h = ba.BayesAgg(made, **settings).double(), features()
+        before = copy.deepcopy(mtl.heads.state_dict())
+        y = {name: h.detach()[:, : head.tasks].sigmoid().round() for name, head in made.items()}
+        found += [told(lambda: mtl.collect(h, y))]  # noqa: B023
+        after = mtl.heads.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+    return found
+
+
+def watched_in_one(rank: int | None) -> Any:
+    """The first process keeps gradients in one step, whose draws come in pieces else."""
+    seed = torch.Generator().manual_seed(3)
+    estimator = gradients.MonteCarlo(4)
+    mtl = engine(PrecisionWeighted.paper(), estimator=estimator, working_memory=1, generator=seed)
+    rows, found = WHOLE if rank is None else share(rank), {}
+    mtl.collect(features()[rows], some(rows))
+    mtl.update_prior()
+    mtl.start_bayes()
+    for step in range(3):
+        h = features()
+        mtl.keep_gradients = step == 1 and rank != 1
+        mtl.backward(h[rows], some(rows))
+        assert mtl.info is not None
+        assert (mtl.info.gradients is not None) == mtl.keep_gradients
+        assert h.grad is not None
+        if rank is not None:
+            dist.all_reduce(h.grad)
+            h.grad /= 2
+        found[f"grad {step}"] = h.grad
+    return found
 
 
 def other_states(rank: int) -> list[str]:
@@ -333,7 +371,7 @@ CALLS = [
     loader_fails,
     deferred,
     other_calls,
-    other_heads,
+    other_engines,
     other_states,
     not_averaged,
     the_same_shares,
@@ -341,7 +379,7 @@ CALLS = [
     resumed,
     cut_up,
 ]
-EQUAL = [labels_left_out, heads_that_read_apart, batches_used_up]
+EQUAL = [labels_left_out, heads_that_read_apart, batches_used_up, watched_in_one]
 
 
 def work(rank: int) -> dict[str, Any]:
@@ -414,7 +452,14 @@ def test_calls_that_do_not_belong_together_are_refused_by_all(found: list[Any]) 
         assert said[4] == ""
     assert "StateError: the features need no gradient" in first[2]
     assert "StateError: process 0 refused" in second[2]
-    both(found, "other_heads", "[{'r': [[2, 4]]}, {'r': [[3, 4]]}]")
+    both(
+        found,
+        "other_engines",
+        "tasks=2, bias=False), [([2, 4], torch.float64)])]; process 1: [('a', Gaussian(in_features",
+        "the processes' engines differ in heads: process 0: [('a', Gaussian(",
+        "engines differ in inference: process 0: [TaylorGGN(structure='full')]; process 1: [Lapl",
+        "engines differ in working_memory: process 0: 10; process 1: None. Make the same engine",
+    )
 
 
 def test_processes_begin_from_one_state(found: list[Any]) -> None:

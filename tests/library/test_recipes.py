@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import runpy
 import socket
@@ -28,19 +29,22 @@ NEEDS = {
     "with_transformers": "transformers",
 }
 RECIPES = [name for name, package in NEEDS.items() if importlib.util.find_spec(package)]
-WORLD = 2
+WORLDS = [3, 2]
 
 
-def work(rank: int, world: int, ports: list[int], folder: str) -> list[str]:
-    """Runs each as `torchrun` would; what went wrong."""
+def work(rank: int, ports: list[int], folder: str) -> list[str]:
+    """Runs each as `torchrun` would, in three processes, then in two; what went wrong."""
     dist.destroy_process_group()
     sys.path.insert(0, str(FOLDER))
     found = []
-    for name, port in zip(RECIPES, ports, strict=True):
+    for (world, name), port in zip(itertools.product(WORLDS, RECIPES), ports, strict=True):
+        if rank >= world:
+            break
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-        os.environ |= {"LOCAL_WORLD_SIZE": str(world), "TORCHELASTIC_RUN_ID": name}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(world), "TORCHELASTIC_RUN_ID": f"{name} {world}"}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        sys.argv = [f"{name}.py", f"{folder}/{name}.pt"]
+        sys.argv = [f"{name}.py", f"{folder}/{name} {world}.pt"]
+        sys.modules.pop("example", None)  # it reads the number of processes
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # others' own
@@ -55,13 +59,13 @@ def work(rank: int, world: int, ports: list[int], folder: str) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("recipes")
-    free = [socket.socket() for _ in RECIPES]
+    free = [socket.socket() for _ in RECIPES for _ in WORLDS]
     for one in free:
         one.bind(("127.0.0.1", 0))
     ports = [one.getsockname()[1] for one in free]
     for one in free:
         one.close()
-    assert ranks.run(work, WORLD, WORLD, ports, str(made)) == [[]] * WORLD
+    assert ranks.run(work, max(WORLDS), ports, str(made)) == [[]] * max(WORLDS)
     return made
 
 
@@ -87,11 +91,14 @@ def alone() -> dict[str, Tensor]:
     return {**backbone.state_dict(), **mtl.heads.state_dict()}
 
 
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", NEEDS)
-def test_recipes_train_as_one_process(folder: Path, alone: dict[str, Tensor], name: str) -> None:
+def test_recipes_train_as_one_process(
+    folder: Path, alone: dict[str, Tensor], name: str, world: int
+) -> None:
     if name not in RECIPES:
         pytest.skip(f"needs {NEEDS[name]}")
-    saved = torch.load(folder / f"{name}.pt")
+    saved = torch.load(folder / f"{name} {world}.pt")
     heads = {k.removeprefix("heads."): v for k, v in saved["mtl"].items() if k[:6] == "heads."}
     found = {**saved["backbone"], **heads}
     assert found.keys() == alone.keys()

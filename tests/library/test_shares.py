@@ -118,14 +118,14 @@ def shares(rng: torch.Generator, *, flag: bool = False) -> list[Batch]:
     return found
 
 
-def whole(share: Callable[[], Batch | None], made: Processes | None = None) -> Batch | None:
-    return (made or Processes(True)).whole(
+def whole(share: Callable[[], Batch | None]) -> Batch | None:
+    return Processes(True).whole(
         ("collect",),
         share,
         attached=list,
         nothing=lambda: CHECKED,
         join=lambda: None,
-        heads=nn.ModuleDict({"r": nn.Linear(3, 2), "c": nn.Linear(3, 2)}),
+        device=torch.device("cpu"),
     )
 
 
@@ -304,3 +304,18 @@ def test_engines_join_once_and_share_their_streams(threads: Threads, rng: torch.
     for one in engines:
         for name, prior in one.priors().items():
             torch.testing.assert_close(prior.mean, alone.priors()[name].mean)
+
+
+def test_heads_of_another_precision_are_refused_by_all(
+    threads: Threads, rng: torch.Generator
+) -> None:
+    engines = [ba.BayesAgg({"a": heads.Gaussian(3)}) for _ in SIZES]
+    engines[1].double()
+    x, y = torch.randn(7, 3, generator=rng), torch.randn(7, 1, generator=rng)
+    before = [engine.heads["a"].weight.clone() for engine in engines]
+    for error in threads.run(lambda rank: engines[rank].collect(x[rank:], {"a": y[rank:]})):
+        assert isinstance(error, StateError)
+        assert "differ in heads: process 0: " in str(error)
+        assert "torch.float64" in str(error)
+    for engine, weight in zip(engines, before, strict=True):
+        assert torch.equal(engine.heads["a"].weight, weight)
