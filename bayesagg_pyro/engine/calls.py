@@ -144,13 +144,14 @@ class Calls(Stateful):
         self._processes.check_alike(self._made_of())
         device = next(self.heads.parameters()).device
         number = torch.randint(2**62, (1,)).to(device)
-        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers(), number])
+        self._processes.broadcast([number])
         own = streams(torch.Generator(device).manual_seed(int(number)), list(self._slots))
         for name, slot in self._slots.items():
             if slot.generator is None:
                 slot.generator = slot.tracker.generator = own[name]
         state = {k: v for k, v in saving.state(self).items() if k != "generator"}
         self._processes.check_same(state, device)
+        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
 
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:

@@ -142,6 +142,7 @@ def commit(engine: Any, keys: Any) -> None:
         _take_stream(engine._slots[name], part(own, f"streams.{name}"))
     _take_aggregation(engine, own)
     engine._validation.forget()
+    engine._processes.joined = False  # others may have loaded something else, or nothing
 
 
 def _made(engine: Stateful, own: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Slot]:

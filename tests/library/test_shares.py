@@ -319,3 +319,28 @@ def test_heads_of_another_precision_are_refused_by_all(
         assert "torch.float64" in str(error)
     for engine, weight in zip(engines, before, strict=True):
         assert torch.equal(engine.heads["a"].weight, weight)
+
+
+def test_what_one_process_alone_loads_is_noticed(threads: Threads, rng: torch.Generator) -> None:
+    x, y = torch.randn(7, 3, generator=rng), torch.randn(7, 1, generator=rng)
+    alone = ba.BayesAgg({"a": heads.Gaussian(3)}, distributed=False)
+    saved = alone.state_dict()
+    alone.collect(x, {"a": y})
+    engines = [ba.BayesAgg({"a": heads.Gaussian(3)}) for _ in SIZES]
+
+    def collect(rank: int) -> None:
+        engines[rank].collect(x[rank::3], {"a": y[rank::3]})
+
+    assert threads.run(collect) == [None] * 3
+    engines[2].load_state_dict(saved)
+    weights = [engine.heads["a"].weight.clone() for engine in engines]
+    for error in threads.run(collect):
+        assert isinstance(error, StateError)
+        assert "the processes begin from different states" in str(error)
+    for engine, weight in zip(engines, weights, strict=True):
+        assert torch.equal(engine.heads["a"].weight, weight)
+    for engine in engines:
+        engine.load_state_dict(saved)
+    assert threads.run(collect) == [None] * 3
+    drawn = [torch.rand(3, generator=one._slots["a"].generator).tolist() for one in engines]
+    assert drawn[0] == drawn[1] == drawn[2]
