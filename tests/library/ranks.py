@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["run"]
+__all__ = ["run", "start"]
 
 #: Its imports are shared by all processes that are forked from it.
 multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, "bayesagg_pyro"])
@@ -28,11 +28,19 @@ def run(work: Callable[..., Any], world: int, *args: Any) -> list[Any]:
         args: what can be pickled.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # A server that has imported everything once is quicker than an import in each.
-        mp.start_processes(
-            _worker, (world, folder, work, args), nprocs=world, start_method="forkserver"
-        )
+        context = start(work, world, folder, *args)
+        while not context.join():
+            pass
         return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def start(work: Callable[..., Any], world: int, folder: str, *args: Any) -> mp.ProcessContext:
+    """The processes; `folder` takes what each gives."""
+    # A server that has imported everything once is quicker than an import in each.
+    context: mp.ProcessContext = mp.start_processes(
+        _worker, (world, folder, work, args), world, join=False, start_method="forkserver"
+    )
+    return context
 
 
 def _worker(rank: int, world: int, folder: str, work: Callable[..., Any], args: Any) -> None:
