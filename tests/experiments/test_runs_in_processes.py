@@ -50,6 +50,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "ensemble-heads": {"members": 3},
     "ensemble-networks": {"members": 2},
 }
+#: Those that compute in single precision, whatever the network's.
+SINGLE = ["igbv2"]
 THEIRS = ["torchjd:UPGrad", "torchjd:GradDrop", "torchjd:FAMO", "torchjd:DWA"]
 EVERY = [*METHODS, *(THEIRS if importlib.util.find_spec("torchjd") else [])]
 EVERY += ["ls on branches", "bayesagg on pixels", "aligned-mtl-ub on pixels"]
@@ -106,8 +108,9 @@ class PixelToy(Toy):
 
 
 def toy(case: str, out: Path) -> list[Any]:
-    """Three epochs in float64, with shares of 13 and 12, then 11 and 10 examples."""
+    """Three epochs, with shares of 13 and 12, then 11 and 10 examples."""
     method, _, on = case.partition(" on ")
+    torch.set_default_dtype(torch.float32 if method in SINGLE else torch.float64)
     settings = Settings(epochs=3, batch_size=25, device="cpu", threads=1)
     kind = PixelToy(dropout=0.0, branches=on == "branches") if on else Toy(dropout=0.0)
     run = Run(kind, method, options(method, SMALL.get(method, {})), settings)
@@ -159,13 +162,12 @@ def folder(trained: tuple[Path, dict[str, list[Any]]]) -> Path:
 def test_every_method_takes_the_steps_of_one_process(
     trained: tuple[Path, dict[str, list[Any]]], case: str, tmp_path: Path
 ) -> None:
-    torch.set_default_dtype(torch.float64)
     try:
         alone = toy(case, tmp_path)
     finally:
         torch.set_default_dtype(torch.float32)
     for epoch, other in zip(alone, trained[1][case], strict=True):
-        assert other == pytest.approx(epoch, rel=1e-6)
+        assert other == pytest.approx(epoch, rel=1e-3 if case in SINGLE else 1e-6)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -192,7 +194,7 @@ def test_the_first_process_writes(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bayesagg", "pcgrad"])
 def test_branches_are_for_one_process(name: str) -> None:
-    run = Run(Toy(), name, options(name, {}), Toy.default_settings)
+    run = Run(Toy(), name, options(name, SMALL.get(name, {})), Toy.default_settings)
     method = run.build(torch.device("cpu"))
     method.backbone.branches = torch.nn.Linear(2, 2)
     with pytest.raises(SettingsError, match=f"method = {name!r} cannot work: .* leave --nproc"):

@@ -252,7 +252,9 @@ def watched_in_one(rank: int | None) -> Any:
     """The first process keeps gradients in one step, whose draws come in pieces else."""
     seed = torch.Generator().manual_seed(3)
     estimator = gradients.MonteCarlo(4)
-    mtl = engine(PrecisionWeighted.paper(), estimator=estimator, working_memory=1, generator=seed)
+    mtl = engine(
+        aggregation=PrecisionWeighted.paper(), estimator=estimator, working_memory=1, generator=seed
+    )
     rows, found = WHOLE if rank is None else share(rank), {}
     mtl.collect(features()[rows], some(rows))
     mtl.update_prior()
