@@ -457,7 +457,7 @@ def test_calls_that_do_not_belong_together_are_refused_by_all(found: list[Any]) 
     both(
         found,
         "other_engines",
-        "tasks=2, bias=False), [([2, 4], torch.float64)])]; process 1: [('a', Gaussian(in_features",
+        "engines differ in heads: process 0: [('a', Gaussian(in_features=4, tasks=2, bias=False), [",
         "the processes' engines differ in heads: process 0: [('a', Gaussian(",
         "engines differ in inference: process 0: [TaylorGGN(structure='full')]; process 1: [Lapl",
         "engines differ in working_memory: process 0: 10; process 1: None. Make the same engine",
@@ -484,7 +484,7 @@ def test_nothing_is_silently_wrong(found: list[Any]) -> None:
 
 def test_a_process_that_is_gone_is_named_as_such(found: list[Any]) -> None:
     (said,) = found[0]["gone"]
-    assert "StateError: the processes could not exchange their shares: one has ended" in said
+    assert "StateError: the processes could not exchange what they must: one has ended" in said
 
 
 def test_distributed_is_checked() -> None:
