@@ -457,7 +457,7 @@ def test_calls_that_do_not_belong_together_are_refused_by_all(found: list[Any]) 
     both(
         found,
         "other_engines",
-        "engines differ in heads: process 0: [('a', Gaussian(in_features=4, tasks=2, bias=False), [",
+        "engines differ in heads: process 0: [('a', Gaussian(in_features=4, tasks=2, bias=False",
         "the processes' engines differ in heads: process 0: [('a', Gaussian(",
         "engines differ in inference: process 0: [TaylorGGN(structure='full')]; process 1: [Lapl",
         "engines differ in working_memory: process 0: 10; process 1: None. Make the same engine",
