@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._logit_laws import Law
+from bayesagg_pyro.gradients._logit_laws import Law, shared_product
 from bayesagg_pyro.heads import Categorical
 from bayesagg_pyro.posteriors import KroneckerGaussian
 
@@ -74,16 +74,16 @@ class InterpolatedLaw(Law):
         # Point by point, [tasks, J, b, C] @ [tasks, J, C, R].
         own = delta.permute(0, 3, 1, 2) @ self._noise(z).permute(0, 3, 2, 1)
         own = own.transpose(1, 2) * self._inverse_std()[:, :, None]  # [tasks, b, J, R]
-        samples = (own @ self.node_variance[:, None]).mul_(self.coordinates[:, :, None])
-        samples = samples @ self.inputs[:, None].mT  # E[g | z], [tasks, b, J, d]
-        samples += delta.mT @ self.weight_mean[:, None]
+        samples = shared_product(own, self.node_variance).mul_(self.coordinates[:, :, None])
+        samples = shared_product(samples, self.inputs.mT)  # E[g | z], [tasks, b, J, d]
+        samples += shared_product(delta.mT, self.weight_mean)
         mean = samples.mean(2)
         between = samples.sub_(mean[:, :, None]).square_().sum(2) / degrees
-        turned = delta.movedim(-1, 2) @ self.basis[:, None]
+        turned = shared_product(delta.mT, self.basis)
         square = turned.square_().mean(2)  # E[δ_k²], [tasks, b, C]
         square = square @ self.shares
         gain = self.node_variance[:, None] * self.coordinates[:, :, None]  # [tasks, b, R, D]
-        gain = (gain @ self.inputs[:, None].mT).mul_(self._inverse_std()[..., None])
+        gain = shared_product(gain, self.inputs.mT).mul_(self._inverse_std()[..., None])
         left = (square @ self.node_variance) @ self.inputs.square().mT
         left -= (square[:, :, None] @ gain.square_())[:, :, 0]
         return mean, between.add_(left.clamp_(min=0))

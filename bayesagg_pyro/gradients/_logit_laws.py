@@ -16,7 +16,7 @@ from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Law", "dense_law", "independent_law"]
+__all__ = ["Law", "dense_law", "independent_law", "shared_product"]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class IndependentLaw(Law):
             return self._moments(delta, z, degrees)
         noise = delta * z * self._inverse_std()[..., None]
         samples = self._weighed(noise)  # E[g | z], [tasks, b, J, d]
-        samples += delta.mT @ self.weight_mean[:, None]
+        samples += shared_product(delta.mT, self.weight_mean)
         mean = samples.mean(2)
         between = samples.sub_(mean[:, :, None]).square_().sum(2) / degrees
         square = delta.square().mean(-1)
@@ -181,7 +181,7 @@ class IndependentLaw(Law):
 
     def _weighed(self, coefficients: Tensor) -> Tensor:
         """Σ_k a_k Cov(W_kd, f_k), [tasks, b, C, J] -> [tasks, b, J, d]."""
-        found: Tensor = coefficients.mT @ self.weight_variance[:, None]
+        found = shared_product(coefficients.mT, self.weight_variance)
         return found.mul_(self.coordinates[:, :, None])[..., : self.weight_mean.shape[-1]]
 
     def _moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
@@ -217,6 +217,12 @@ class IndependentLaw(Law):
 
     def _inverse_std(self) -> Tensor:
         return torch.where(self.std > 0, self.std.clamp(min=_tiny(self.std)).reciprocal(), 0.0)
+
+
+def shared_product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """[tasks, b, n, p] times a matrix of all examples, [tasks or 1, p, q], as one product."""
+    found: Tensor = (rows.flatten(1, 2) @ matrix).unflatten(1, rows.shape[1:3])
+    return found
 
 
 def dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> DenseLaw:
