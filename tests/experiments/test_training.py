@@ -72,7 +72,7 @@ def test_ls_is_the_loop_anybody_would_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["ls", "bayesagg"])
 def test_training_learns(method: str, tmp_path: Path) -> None:
-    run = make(method, 25, Toy(rows=600, dropout=0.0), learning_rate=1e-2)
+    run = make(method, 12, Toy(rows=600, dropout=0.0), learning_rate=2e-2)
     record = Trainer(run, tmp_path).train()
     for task in ("sine", "square"):
         assert record["best"]["test"][task] < 0.6 * record["constant"]["test"][task]

@@ -9,6 +9,7 @@ from torch import Tensor
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, predictive
 from bayesagg_pyro.posteriors import Gaussian
+from bayesagg_pyro.predictive import _calibrate
 
 F64 = torch.float64
 
@@ -131,6 +132,14 @@ def test_an_engine_predicts_with_it_until_the_next_update_and_saves_it(rng) -> N
     assert mtl.posteriors()["label"].info.temperature is None
 
 
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temperatures by a few trials instead of 28."""
+    monkeypatch.setattr(_calibrate, "_POINTS", 3)
+    monkeypatch.setattr(_calibrate, "_STEPS", 0)
+
+
+@pytest.mark.usefixtures("coarse")
 def test_steps_never_see_it(rng) -> None:
     first, held_out, step = batch(rng, 50), batch(rng, 40), batch(rng, 8)
     updates = []
@@ -149,6 +158,7 @@ def test_steps_never_see_it(rng) -> None:
     assert torch.equal(*updates)
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_task_without_a_target_keeps_what_is_in_force(rng) -> None:
     mtl = engine()
     mtl.collect(*batch(rng, 50))
