@@ -84,7 +84,7 @@ _RECORD: Final = {
     "constant?": _MEASURED,
     "timing?": {"seconds": NUMBER, "seconds_per_step": {str: NUMBER}},
     "history": [EPOCH],
-    "weights?": [{"epoch": int, "by_example": [[NUMBER]], "applied": [NUMBER]}],
+    "weights?": [{"epoch": int, "by_example": [[VALUE]], "applied": [VALUE]}],
 }
 #: What tables and figures of single runs need besides.
 _WHOLE: Final = {
