@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads, inference
+from bayesagg_pyro.aggregation import PrecisionWeighted
 from benchmarks.published import published_binary_step
 from benchmarks.timing import interleave, peak_memory
 from models.encoder_decoder import EncoderDecoder
@@ -197,7 +198,7 @@ def measure(case: Case, rounds: int = 10, seed: int = 0) -> dict[str, Any]:
     steps = {"ls": _step(case, inputs, bayes=False), "bayesagg": _step(case, inputs, bayes=True)}
     timings = interleave(steps, rounds=rounds, warmup=1 if case.slow else 3)
     published = _published(case, inputs, steps["ls"], rounds)
-    schemes = ba.BayesAgg(case.heads(), **case.settings).schemes
+    schemes = _engine(case).schemes
     return {
         "case": case.name,
         "schemes": ", ".join(dict.fromkeys(map(repr, schemes.values()))),
@@ -227,9 +228,14 @@ def _published(
     return list(timings.ratio("published", "ls"))
 
 
+def _engine(case: Case) -> ba.BayesAgg:
+    """One whose every step reads every posterior."""
+    return ba.BayesAgg(case.heads(), **{"aggregation": PrecisionWeighted(), **case.settings})
+
+
 def _step(case: Case, inputs: Tensor, *, bayes: bool) -> Callable[[], None]:
     backbone = case.backbone()
-    mtl = ba.BayesAgg(case.heads(), **case.settings)
+    mtl = _engine(case)
     with torch.no_grad():
         features = backbone(inputs)
     targets = {name: _targets(head, features) for name, head in _each(mtl)}

@@ -85,6 +85,7 @@ _QM9: Final = {
 _SHORT: Final = {**_QM9, "epochs": 40}
 _BASE: Final = {"pretrain": 5, "resolution": "dimension"}
 _TASK: Final = {"resolution": "task"}
+_HALF: Final = {"power": 0.5}
 _PLATEAU: Final = {"schedule": "plateau", "plateau_factor": 0.7, "plateau_patience": 2}
 
 _LS: Final = Entry("ls", "LS", "ls")
@@ -208,6 +209,36 @@ _ALL: Final = (
         seeds=(0,),
     ),
     Comparison(
+        "digits",
+        "scikit-learn's digits: regression, two binary tasks and ten classes, five seeds; seconds "
+        "a run on one core",
+        "digits",
+        [
+            _LS,
+            _SI,
+            Entry("uw", "UW", "uw"),
+            Entry("imtl-g", "IMTL-G", "imtl-g", {"level": "representation"}),
+            Entry("nash-mtl", "Nash-MTL", "nash-mtl", {"level": "representation"}),
+            Entry("defaults", "BayesAgg, the library's defaults", changes={"rule": "default"}),
+            Entry("dimension", "BayesAgg, the benchmark's own powers, weights per dimension"),
+            Entry(
+                "half", "BayesAgg, s = 0.5 for all, weights per task", changes={**_TASK, **_HALF}
+            ),
+            Entry(
+                "half-learned",
+                "the same, learned weights give the mean of classes",
+                changes={**_TASK, **_HALF, "mean": "learned"},
+            ),
+            Entry(
+                "regression-only",
+                "a fitted regression head alone: s = 0, learned weights for classes",
+                changes={**_TASK, "power": 0.0, "mean": "learned"},
+            ),
+        ],
+        {"threads": 1},
+        seeds=range(5),
+    ),
+    Comparison(
         "qm9-small",
         "6,000 molecules of at most 17 atoms, width 32, batch 60, 200 epochs (pre-training: 40 "
         "of them in the paper's preset, 8 in the recommended one), cosine schedule; eight to "
@@ -219,6 +250,12 @@ _ALL: Final = (
             _recommended("recommended", "BayesAgg, recommended", pretrain=8),
             _SI,
             _paper("paper", "BayesAgg, paper", pretrain=40),
+            Entry(
+                "defaults",
+                "BayesAgg, the library's defaults",
+                changes={"pretrain": 8, "prior": "full-data", "rule": "default"},
+                preset="recommended",
+            ),
         ],
         _QM9,
     ),

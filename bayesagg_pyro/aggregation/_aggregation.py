@@ -70,6 +70,10 @@ class Aggregation(ABC):
         """Whether the variance of each example matters, or only its average over the batch."""
         return True
 
+    def reads_variance(self, head: str) -> bool:
+        """Whether weights or directions rest on the variance of this head's gradients."""
+        return True
+
     @abstractmethod
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, weights and diagnostics."""

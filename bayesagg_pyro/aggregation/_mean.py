@@ -28,6 +28,10 @@ class Mean(Aggregation):
         """False: none is read."""
         return False
 
+    def reads_variance(self, head: str) -> bool:
+        """False: of none."""
+        return False
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Uniform weights over the tasks."""
         return self._uniform(grad, grad.tasks)

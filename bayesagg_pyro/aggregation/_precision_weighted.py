@@ -54,15 +54,17 @@ class PrecisionWeighted(Aggregation):
     scales its gradient, so its α goes with w^(−2s): s = 0.5 is where it cancels; 0 is as no target.
 
     Args:
-        power: s in [0, 1]: one for all tasks, one per task, or {head name: s}. 0 weighs uniformly
-            and never looks at the variance. Left out, 0.5, or 1 with full covariances.
+        power: s in [0, 1]: one for all tasks, one per task, or {head name: s}. Tasks of power 0
+            take no part in the comparison: each has 1 / T, whatever its variance, and the others
+            share the rest. Left out, 0.5, or 1 with full covariances.
         covariance: "diagonal", or "full": g = (Σ Λ_t)⁻¹ Σ Λ_t μ_t with Λ_t = Cov[g_t]⁻¹, whose cost
             is [tasks, B, d, d]; for power 1 and without the resolution "task" alone.
         resolution: at what grain the variance is taken: averaged over batch and dimensions
             ("task"), over the batch ("dimension"), or per example and dimension ("example"). Left
             out, "task", or "example" with full covariances.
         floor: raise variances to this multiple of the median over the tasks, at the grain above.
-        max_ratio: no task's weight exceeds another's by more than this factor, whatever the power.
+        max_ratio: no task's weight exceeds another's by more than this factor, among those that
+            are compared.
 
     Raises:
         DtypeError: if a power is not a number.
@@ -146,6 +148,11 @@ class PrecisionWeighted(Aggregation):
         """For the resolution "example", and for full covariances."""
         return self.resolution == "example" or self.covariance == "full"
 
+    def reads_variance(self, head: str) -> bool:
+        """False for heads of power 0."""
+        power = self.power.get(head) if isinstance(self.power, Mapping) else self.power
+        return power != 0
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction and weights.
 
@@ -220,11 +227,17 @@ class PrecisionWeighted(Aggregation):
         seen = None
         if masked:
             seen = torch.cat([self._compared(grad.labelled()) for grad in grads])[..., None]
+        compared = None
+        if isinstance(power, Tensor):
+            compared = power != 0
+            seen = compared.expand(-1, variance.shape[1], 1) if seen is None else seen & compared
         if self.floor is not None:
             variance = raise_floor(variance, self.floor, seen)
         weights = _softmax(variance, power, seen, self.max_ratio)
         if len(variance) < tasks:
             weights = weights * (len(variance) / tasks)
+        if compared is not None:
+            weights = torch.where(compared, weights, 1 / tasks)
         return list(weights.split(list(map(len, variances))))
 
     def _compared(self, observed: Tensor) -> Tensor:
@@ -304,8 +317,6 @@ def _softmax(
     # A task without variance has a logit of infinity; any huge number that can be subtracted from
     # itself leaves the weight to such tasks alone, in equal parts.
     logits = variance.log().mul_(-power).clamp_(max=_HUGE)
-    if isinstance(power, Tensor):
-        logits = torch.where(power == 0, 0.0, logits)  # power 0 never reads the variance
     if seen is not None:
         logits = torch.where(seen, logits, -torch.inf)
     weights = (logits if max_ratio is None else cap_ratio(logits, max_ratio)).softmax(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import accumulate
 from typing import TypeAlias
@@ -17,6 +17,7 @@ from bayesagg_pyro.engine.reading import Pair, check_pair
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._standardising import Standardising, Units
 from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
@@ -59,12 +60,14 @@ class Batch:
         validity: whether all the values are to be believed.
         processes: how many share the batch.
         watched: whether what passes between the stages is kept, in this process or another.
+        units: {name: units that the head is to take with this batch}, of heads that choose some.
     """
 
     groups: tuple[Group, ...]
     validity: Validity = CHECKED
     processes: int = 1
     watched: bool = False
+    units: Mapping[str, Units] = field(default_factory=dict)
 
     def examples(self, name: str) -> tuple[Tensor, Targets]:
         """What a head reads, [B, d], and its targets."""
@@ -91,6 +94,34 @@ class Batch:
         """The batch, or harmless values where it is bad: 0 · NaN would still be NaN."""
         groups = tuple(group.cleaned(self.validity, heads) for group in self.groups)
         return replace(self, groups=groups)
+
+    def standardised(self, heads: Mapping[str, Head]) -> Batch:
+        """The batch in the units that heads choose with it; where it is bad, cleaned before."""
+        chosen: dict[str, Units] = {}
+        groups = []
+        for group in self.groups:
+            targets = dict(group.targets)
+            for name, own in group.targets.items():
+                head = heads[name]
+                if not isinstance(head, Standardising):
+                    continue
+                before, units = head.units, head.units_for(own)
+                if units is None or before is None:
+                    continue
+                units = Units(*map(self.validity.keep, units, before))
+                # What was chosen before has been applied.
+                new = (before.scale == 0) & (units.scale > 0)
+                values = torch.where(new, units.of(own.values), own.values)
+                targets[name], chosen[name] = own._replace(values=values), units
+            groups.append(replace(group, targets=targets))
+        return replace(self, groups=tuple(groups), units=chosen)
+
+    def take_units(self, heads: Mapping[str, Head]) -> None:
+        """Put in force what heads have chosen."""
+        for name, units in self.units.items():
+            head = heads[name]
+            assert isinstance(head, Standardising)
+            head.take_units(units)
 
     def filled(self, heads: Mapping[str, Head]) -> Batch:
         """The batch, with an unlabelled example in each group that no process has examples of."""
@@ -271,6 +302,7 @@ def show(
         slot.tracker.restart()
     with torch.no_grad():
         for batch in drawn(batches, parse):
+            batch.take_units({slot.name: slot.head for slot in slots})
             wanted = [
                 slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers
             ]

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from bayesagg_pyro._modes import plain, uncompiled
-from bayesagg_pyro.aggregation import Aggregation, PrecisionWeighted
+from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.engine.batch import Batch, Batches, drawn, show
 from bayesagg_pyro.engine.calls import Calls, Given
+from bayesagg_pyro.engine.default_rule import default_aggregation, default_estimators
 from bayesagg_pyro.engine.default_schemes import affordable, default_scheme
 from bayesagg_pyro.engine.info import Observer, StepInfo
 from bayesagg_pyro.engine.layout import check_axis
 from bayesagg_pyro.engine.pieces import Pieces
-from bayesagg_pyro.engine.predictions import InLayout
+from bayesagg_pyro.engine.predictions import InLayout, InTargetUnits
 from bayesagg_pyro.engine.processes import Processes, exchange
 from bayesagg_pyro.engine.reading import (
     Features,
@@ -47,6 +48,7 @@ from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.predictive import calibration
@@ -79,13 +81,18 @@ class BayesAgg(Calls):
 
     Args:
         heads: {name: head}. Names must be usable as names of submodules.
-        aggregation: how gradient distributions become one direction; None takes
-            `PrecisionWeighted()`, one weight per task at a power at which units do not matter.
+        aggregation: how gradient distributions become one direction. None takes the one rule that
+            docs/settings.md recommends, for tasks of all kinds, whose units do not matter: among
+            Gaussian heads, which predict with their posterior mean, `PrecisionWeighted` with one
+            weight per task and s = 0.8; every other task has the weight 1 / T of a mean of losses,
+            and a loss of one's own is brought to the size of −log p.
         inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for heads that
             are Gaussian still (no subclass that changes the model) and TaylorGGN for others, with
             structure "kron" for Categorical heads of more than 768 weights a task, where the prior
             allows it (docs/schemes.md says what that costs).
-        estimator: of the gradients' moments, likewise; None picks by head and posterior types.
+        estimator: of the gradients' moments, likewise. None picks by head and posterior types;
+            where no aggregation is given either, heads that learn by gradient give the gradient at
+            their own weights, `gradients.PlugIn(at="weights")`, and no step makes a posterior.
         prior: a policy for all heads, or {name: policy}. None takes `FullData(variance=1.0)`: the
             paper's policy, with a weaker prior than its own choices (1e-3 on QM9).
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
@@ -153,8 +160,6 @@ class BayesAgg(Calls):
         self.heads = nn.ModuleDict(heads)
         self._heads = dict(heads)
         self._tasks = sum(head.tasks for head in heads.values())
-        self.aggregation = PrecisionWeighted() if aggregation is None else aggregation
-        check_aggregation(self.aggregation, heads)
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
         schemes = per_head("inference", inference, heads, Scheme, default_scheme)
         with named_heads(heads):
@@ -162,11 +167,19 @@ class BayesAgg(Calls):
                 schemes = {n: affordable(schemes[n], heads[n], policies[n]) for n in heads}
             self.schemes = Settled(schemes)
             self.estimators = check_estimators(estimator, heads, self.schemes)
+            sized = aggregation is None
+            if aggregation is None:
+                aggregation = default_aggregation(heads, self.schemes)
+                self.estimators = default_estimators(heads, self.schemes, self.estimators)
+            self.aggregation = aggregation
+            check_aggregation(aggregation, heads)
             own = streams(generator, list(heads))
             self._slots = {
                 n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n])
                 for n, head in heads.items()
             }
+            for slot in self._slots.values():
+                slot.sized = sized
         self.scale = scale
         self._validation = Validation(validate)
         self._processes = Processes(distributed)
@@ -214,7 +227,8 @@ class BayesAgg(Calls):
 
         Returns:
             {name: [tasks]}: mean of each task's loss over its observed examples, at the weights
-            that `predict` uses, before the update; NaN for a task without any.
+            that `predict` uses, before the update; NaN for a task without any. Of targets that a
+            `heads.Gaussian` standardises, in standardised units.
 
         Raises:
             ShapeError, DtypeError, NonFiniteError, DeviceError, TaskError: for bad input, before
@@ -429,6 +443,7 @@ class BayesAgg(Calls):
         for name, (rows, layout) in self._rows(features).items():
             slot = self._slots[name]
             outputs = slot.head(rows, slot.point(warmup=self.warmup))
+            outputs = slot.head.in_target_units(outputs)
             found[name] = layout.back(outputs.to(reported_dtype(rows)))
         return found
 
@@ -444,7 +459,10 @@ class BayesAgg(Calls):
         where = self._rows(features, values=not self._validation.defers(first))
         found, posteriors = {}, self.posteriors()
         for name, (rows, layout) in where.items():
-            predictive = self._slots[name].head.predictive(rows, posteriors[name])
+            head = self._heads[name]
+            predictive = head.predictive(rows, posteriors[name])
+            if isinstance(head, Standardising) and head.units is not None:
+                predictive = InTargetUnits(predictive, head.units)
             found[name] = predictive if layout.plain else InLayout(predictive, layout)
         return found
 

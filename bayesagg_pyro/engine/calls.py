@@ -73,12 +73,17 @@ class Calls(Stateful):
             batch = self._of_all(
                 call, partial(self._share, item, rows, several=True), rows, parameters
             )
-        if batch is None or batch.validity.now:
-            return batch
-        for slot in self._slots.values():
-            batch.validity.require(partial(slot.tracker.holds, batch.examples(slot.name)[0]))
-        batch.validity.note()
-        return batch.cleaned(self._heads)
+        if batch is None:
+            return None
+        if not batch.validity.now:
+            for slot in self._slots.values():
+                batch.validity.require(partial(slot.tracker.holds, batch.examples(slot.name)[0]))
+            batch.validity.note()
+            batch = batch.cleaned(self._heads)
+        for head in self._heads.values():
+            if head.units_state == "open":
+                return batch.standardised(self._heads)
+        return batch
 
     def _share(
         self, item: Callable[[], Given | None], rows: list[Tensor], *, several: bool = False
@@ -155,6 +160,8 @@ class Calls(Stateful):
 
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
+        if batch.units:
+            batch.take_units(self._heads)
         for slot in self._slots.values():
             slot.tracker.collect(*batch.examples(slot.name), batch.validity)
             if not self.warmup and not slot.learns:

@@ -51,7 +51,8 @@ class StepInfo:
             `effective_tasks` equal to; None as above.
         jitter: {name: [tasks or 1]}, relative jitter that the posteriors took (0: none).
         condition: {name: [tasks or 1]}, lower bounds on the condition of their precisions.
-        fresh: {name: whether this step inferred the posterior (else an earlier one was held)}.
+        fresh: {name: whether this step inferred a posterior}; else it used an earlier one, or none
+            was read.
         left_out: {name: [tasks] bool}, whether the batch was left out of each task's prior; heads
             whose policy leaves batches out only.
         scale: factor between the aggregated direction and the update of the features' gradient,

@@ -37,7 +37,14 @@ _MOMENTS = 8
 _NODES = 32 * 6
 
 
-def infer(slot: Slot, features: Tensor, targets: Targets, memory: int | None) -> HeadStep:
+def infer(
+    slot: Slot,
+    features: Tensor,
+    targets: Targets,
+    memory: int | None,
+    *,
+    variance: bool = True,
+) -> HeadStep:
     """A head's prior and posterior for a step, made some tasks at a time if they are large.
 
     Args:
@@ -45,10 +52,11 @@ def infer(slot: Slot, features: Tensor, targets: Targets, memory: int | None) ->
         features: [B, d], detached.
         targets: [B, tasks].
         memory: bytes that dense posteriors may take; None for any number.
+        variance: whether anybody reads that of the gradients.
     """
-    tasks = _tasks_at_once(slot.head, slot.scheme, memory)
+    tasks = _tasks_at_once(slot.head, slot.scheme, memory) if variance else None
     if tasks is None:
-        return slot.infer(features, targets)
+        return slot.infer(features, targets, variance=variance)
     prior = slot.tracker.prior_for(features, targets)
     return _in_parts(_Parts(slot, features, targets, prior, tasks))
 

@@ -1,4 +1,4 @@
-"""Predictive distributions in the shape of features that have more axes than two."""
+"""Predictive distributions in the shape of the features and the units of the targets."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.engine.layout import Layout
 from bayesagg_pyro.errors import ShapeError
+from bayesagg_pyro.heads._standardising import Units
 
-__all__ = ["InLayout"]
+__all__ = ["InLayout", "InTargetUnits"]
 
 
 class InLayout(TorchDistribution):
@@ -101,3 +103,72 @@ class InLayout(TorchDistribution):
             )
         rows = value.movedim(front + self._layout.axis, -1).flatten(front, -2)
         return self._layout.back(function(rows), leading=front)
+
+
+class InTargetUnits(TorchDistribution):
+    """A predictive distribution of a head that has units of its own, in those of the targets.
+
+    Args:
+        standardised: in the head's units, batch shape [examples, tasks]; kept under this name.
+        units: of the head.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (torch's own convention)
+    support = constraints.real
+
+    def __init__(self, standardised: Any, units: Units) -> None:
+        self.standardised = standardised
+        scale = units.factor.clone()
+        self._units = Units(units.loc.clone(), scale)
+        super().__init__(standardised.batch_shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """E[y]."""
+        return self._units.back(self.standardised.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Var y."""
+        return self._squared(self.standardised.variance)
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        """Var E[y | w], where the distribution has it."""
+        return self._squared(self.standardised.epistemic_variance)
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        """E Var[y | w], where the distribution has it."""
+        return self._squared(self.standardised.aleatoric_variance)
+
+    def entropy(self) -> Tensor:
+        """Of each example and task."""
+        found: Tensor = self.standardised.entropy()
+        return found + self._units.scale.log().to(found)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of targets [..., B, tasks]."""
+        found: Tensor = self.standardised.log_prob(self._of(value))
+        return found - self._units.scale.log().to(found)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(Y ≤ y)."""
+        below: Tensor = self.standardised.cdf(self._of(value))
+        return below
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantiles at levels."""
+        return self._units.back(self.standardised.icdf(value))
+
+    def sample(self, sample_shape: Any = (), **how: Any) -> Tensor:
+        """Draw targets; further arguments as the distribution takes them."""
+        return self._units.back(self.standardised.sample(torch.Size(sample_shape), **how))
+
+    def _of(self, value: Tensor) -> Tensor:
+        if isinstance(value, Tensor) and value.ndim == 1 and self.batch_shape[-1] == 1:
+            value = value[:, None]
+        return self._units.of(value.to(self._units.loc.dtype))
+
+    def _squared(self, variance: Tensor) -> Tensor:
+        return variance * self._units.scale.square().to(variance)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import gradients, linalg, predictive
+from bayesagg_pyro.engine.loss_size import loss_size
 from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
+from bayesagg_pyro.gradients._weighted import weighted
 from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors import Policy
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["HeadStep", "Slot", "reported_dtype"]
+__all__ = ["HeadStep", "Slot", "learns", "reported_dtype"]
 
 
 def reported_dtype(features: Tensor) -> torch.dtype:
@@ -46,6 +49,7 @@ class Slot:
             None after each update of the prior.
         learns: whether the head's weights learn by gradient after the warm-up, and predict. Those
             of Gaussian heads follow the posterior mean, unless the scheme expands around them.
+        sized: whether a loss of the user's own is brought to the size of `standard_loss`.
         weight_then: the weights that the full-data posterior was made for, where the head's may be
             others: in a copy, or after others were loaded without a posterior; else None.
     """
@@ -62,10 +66,11 @@ class Slot:
         self.name = name
         self.head = head
         self.scheme = scheme
-        self.learns = scheme.needs_point or not isinstance(head, Gaussian)
+        self.learns = learns(head, scheme)
         self.generator = generator
         self._estimators = estimators
         self.policy = policy
+        self.sized = False
         self.restart()
 
     def restart(self) -> None:
@@ -74,6 +79,7 @@ class Slot:
         self.posterior: Posterior | None = None
         self.calibration: Tensor | None = None
         self.weight_then: Tensor | None = None
+        self._loss_size: tuple[Tensor | None] | None = None
         self.age = 0
         self.due = True
         if not self.head.weight.is_meta:
@@ -106,17 +112,21 @@ class Slot:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def infer(self, features: Tensor, targets: Targets) -> HeadStep:
+    def infer(self, features: Tensor, targets: Targets, *, variance: bool = True) -> HeadStep:
         """Prior and posterior of a step on these examples; nothing changes before `hold`.
 
         Args:
             features: [B, d], detached.
             targets: [B, tasks].
+            variance: whether anybody reads the gradients' variance. Where the head's own weights
+                give the mean, a step makes no posterior without: the prior stands for it.
 
         Raises:
             StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
         """
         prior = self.tracker.prior_for(features, targets)
+        if not (variance or self.estimator is None or self.estimator.mean_needs_posterior):
+            return HeadStep(self, features, targets, prior, prior, 0, variance=False)
         held, refresh, age = self.posterior, self.scheme.refresh, 0
         if refresh == "epoch":
             posterior = self._of_last_epoch()
@@ -156,6 +166,20 @@ class Slot:
         each = self.head.losses(features, targets, weight)
         return targets.mean(each, none=0.0).to(reported_dtype(features))
 
+    @property
+    def loss_size(self) -> Tensor | None:
+        """What the loss is to be divided by, [tasks]; None for 1."""
+        if not self.sized:
+            return None
+        if self._loss_size is None:
+            self._loss_size = (loss_size(self.head),)
+        return self._loss_size[0]
+
+    def in_size(self, losses: Tensor) -> Tensor:
+        """Mean losses [tasks] as they are differentiated."""
+        size = self.loss_size
+        return losses if size is None else losses / size
+
     @torch.no_grad()
     def follow(self) -> None:
         """Write the posterior's mean into weights that do not learn by gradient."""
@@ -183,6 +207,8 @@ class Slot:
                 "with refit(batches)"
             )
         self.tracker.accept(found)
+        if isinstance(self.head, Standardising):
+            self.head.settle_units()
         self.due = True
         self.weight_then = self.calibration = None
 
@@ -254,6 +280,7 @@ class HeadStep:
         prior: of this step.
         posterior: in use.
         age: steps since that was inferred; 0 where this one did.
+        variance: whether gradients are to have one.
     """
 
     slot: Slot
@@ -262,6 +289,7 @@ class HeadStep:
     prior: Posterior
     posterior: Posterior
     age: int
+    variance: bool = field(default=True, kw_only=True)
 
     def gradient(self, rows: slice | None = None, average: bool = False) -> GradientDistribution:
         """The gradient's distribution for some of the examples, [tasks, B, d].
@@ -279,7 +307,10 @@ class HeadStep:
             estimator=slot.estimator,
             generator=slot.generator,
             average=average,
+            variance=self.variance,
         )
+        if slot.loss_size is not None:
+            grad = weighted(grad, (1 / slot.loss_size).expand(grad.shape[1], -1))
         if mask is None:
             return grad
         return grad.changed(batch_loss_scale=loss_scale(mask.mT, grad.like.dtype))
@@ -292,6 +323,11 @@ class HeadStep:
             before = self.prior if slot.posterior is None else slot.posterior
             posterior = validity.keep_posterior(posterior, before)
         slot.posterior, slot.age, slot.due = posterior, self.age, False
+
+
+def learns(head: Head, scheme: Scheme) -> bool:
+    """Whether the head's weights learn by gradient after the warm-up, see `Slot.learns`."""
+    return scheme.needs_point or not isinstance(head, Gaussian)
 
 
 def _follows(weight: Tensor, mean: Tensor) -> Tensor:

@@ -58,7 +58,9 @@ def bayesian_step(
     try:
         with torch.no_grad():
             for slot in slots:
-                heads[slot.name] = infer(slot, *inner.examples(slot.name), memory)
+                variance = keep or aggregation.reads_variance(slot.name)
+                examples = inner.examples(slot.name)
+                heads[slot.name] = infer(slot, *examples, memory, variance=variance)
             grads, results, weights = aggregate(aggregation, heads, batch.groups, memory, keep=keep)
     except NumericalError:
         refuse_weights(slots)
@@ -156,7 +158,7 @@ def _descend(
     taught = []
     for slot in slots:
         if inputs or slot.learns or slot.head.has_own_parameters:
-            taught.append(losses[slot.name])
+            taught.append(slot.in_size(losses[slot.name]))
             for weight in slot.head.parameters():
                 if weight.requires_grad:
                     learned[weight] = None
@@ -239,7 +241,7 @@ def _described(
     )
     for name, one in heads.items():
         posterior, prior = one.posterior.info, one.prior.info
-        info.fresh[name] = one.age == 0
+        info.fresh[name] = one.age == 0 and one.variance
         if posterior is not None:
             info.jitter[name], info.condition[name] = posterior.jitter, posterior.condition
         if prior is not None and prior.left_out is not None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.errors import NumericalError
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.inference import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily
 
@@ -93,6 +94,9 @@ def _of_slot(slot: Slot, *, step: bool) -> list[Undo]:
     written: list[Tensor] = [] if slot.learns else [slot.head.weight]
     if not step:
         written += slot.head.buffers()
+    if isinstance(slot.head, Standardising):
+        found.append(slot.head.undo_state())
+        written += slot.head.open_units if step else []
     return [*found, of_values(written)] if written else found
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from bayesagg_pyro._pieces import CACHE
 from bayesagg_pyro.gradients._averaged import averaged
 from bayesagg_pyro.gradients._conditional import Conditional
-from bayesagg_pyro.gradients._distribution import GradientDistribution
+from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._point import AtPoint
@@ -36,6 +36,7 @@ def distribution(
     estimator: Estimator | None = None,
     generator: torch.Generator | None = None,
     average: bool = False,
+    variance: bool = True,
 ) -> GradientDistribution:
     """The distribution of the gradient of `head.loss` with respect to the features.
 
@@ -50,6 +51,8 @@ def distribution(
         average: whether the variance may be that of the average example, the same for all, from
             `estimator.average_rows` of them drawn at random. Their number divides the squared
             error of that average, which `moment_error` tells; means are each example's own.
+        variance: whether it is wanted; without, it is 0 where the mean alone is at hand
+            (`estimator.mean_needs_posterior` is False).
 
     Returns:
         Moments [tasks, B, d] in the features' dtype; in float64 where examples are weighted.
@@ -66,6 +69,21 @@ def distribution(
     estimator = estimator or default_estimator(head, posterior)
     # Moments stay exact under autocast.
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        if not (variance or estimator.mean_needs_posterior):
+            mean = estimator.mean(head, posterior, features, observed, generator)
+            assert mean is not None
+            none = torch.zeros_like(mean)
+            grad = finish(
+                head,
+                posterior,
+                features,
+                observed,
+                mean,
+                none,
+                lambda: none[..., None].expand(*none.shape, none.shape[-1]),
+                certain=True,
+            )
+            return grad if observed.weight is None else weighted(grad, observed.weight)
         if average:
             found = None
             large = head.tasks * features.numel() > CACHE or len(features) > _ROWS

@@ -31,6 +31,9 @@ class Estimator(ABC):
         """
         return
 
+    #: Whether `mean` is a matter of the posterior, and not of the head's own weights alone.
+    mean_needs_posterior: bool = True
+
     #: Examples that do for an average of the variance over a larger batch; None for all of them.
     average_rows: int | None = None
 

@@ -53,6 +53,7 @@ class PlugIn(Estimator):
             raise SettingError(f"at must be 'posterior mean' or 'weights', not {at!r}")
         self.estimator = estimator
         self.at = at
+        self.mean_needs_posterior = at != "weights"
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
         """Refuse what the other estimator refuses."""
@@ -70,9 +71,7 @@ class PlugIn(Estimator):
         """The other estimator's distribution, shifted to the gradient at the point."""
         inner = self.estimator or default_estimator(head, posterior)
         grad = inner.estimate(head, posterior, features, targets, generator)
-        point = head.point().detach() if self.at == "weights" else posterior.mean
-        weight = point.to(linalg.head_dtype(features.device))
-        mean = sampled_gradients(head, weight[None], features, targets)[0].to(grad.mean.dtype)
+        mean = self.mean(head, posterior, features, targets).to(grad.mean.dtype)
         shift, sampler, error = mean - grad.mean, grad.sampler, grad.error
         return replace(
             grad,
@@ -80,6 +79,19 @@ class PlugIn(Estimator):
             sampler=sampler and (lambda count, generator: sampler(count, generator) + shift),
             error=error and (lambda: MomentError(torch.zeros_like(mean), error().variance)),
         )
+
+    def mean(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The gradient at the point."""
+        point = head.point().detach() if self.at == "weights" else posterior.mean
+        weight = point.to(linalg.head_dtype(features.device))
+        return sampled_gradients(head, weight[None], features, targets)[0]
 
     def __repr__(self) -> str:
         inner = [] if self.estimator is None else [repr(self.estimator)]

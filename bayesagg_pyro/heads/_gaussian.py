@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.heads._standardising import Standardising
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["Gaussian"]
 
 
-class Gaussian(OnePredictor):
+class Gaussian(Standardising):
     """T regression tasks with Gaussian noise.
 
     The noise scale enters the posterior and the predictive, and through the posterior the moments
     of the gradient; all read the one buffer `noise_scale`, so all see a learned value at once. A
     task that fits well would so weigh ever more; left out, the scale stays 1 where it weighs, and
     the data choose it where it predicts. `inference.IntegratedNoise` integrates over it instead.
+    Without a noise scale of the user's, an engine also chooses the units in which 1 is the noise:
+    those of standardised targets, whatever the user's.
 
     Args:
         in_features: d, the number of features.
@@ -40,6 +42,8 @@ class Gaussian(OnePredictor):
             sums (`posterior.info.noise_scale`); with 1 where there are none, as in other schemes.
         prior_variance: variance of the default prior of `model`.
         missing: "nan" reads a NaN target as not observed.
+        standardise: let an engine bring targets to mean 0 and standard deviation 1, see
+            `Standardising`; never where a noise scale is given, which is in units of the targets.
         name: prefix of the Pyro sites.
 
     Raises:
@@ -47,7 +51,7 @@ class Gaussian(OnePredictor):
         ShapeError: if there is neither one noise scale nor one per task.
     """
 
-    per_task: ClassVar[tuple[str, ...]] = ("noise_scale",)
+    per_task: ClassVar[tuple[str, ...]] = ("noise_scale", *Standardising.per_task)
     noise_scale: Tensor  #: τ, [] or [tasks], float64
     noise: Literal["given", "learned", "estimated"]  #: where τ comes from
 
@@ -60,6 +64,7 @@ class Gaussian(OnePredictor):
         noise_scale: float | Sequence[float] | Tensor | Literal["learned"] | None = None,
         prior_variance: float = 1.0,
         missing: Literal["error", "nan"] = "error",
+        standardise: bool = True,
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -70,6 +75,8 @@ class Gaussian(OnePredictor):
             missing=missing,
             name=name,
         )
+        own = self.is_still(Gaussian, "outputs", "likelihood", "loss")
+        self.choose_units(standardise and noise_scale is None and own)
         self.noise = "given"
         if noise_scale is None:
             self.noise, noise_scale = "estimated", 1.0
@@ -92,6 +99,7 @@ class Gaussian(OnePredictor):
         is made.
         """
         self.noise = "learned"
+        self.keep_units()
         self.noise_scale = self.noise_scale.expand(self.tasks).clone()
         return self
 
@@ -108,6 +116,7 @@ class Gaussian(OnePredictor):
                 f"noise_scale=[...] of {self.tasks} numbers to give each its own"
             )
         self.noise_scale.copy_(scale)
+        self.keep_units()
         self.noise = "learned" if self.noise == "learned" else "given"
 
     def with_noise_scale(self, noise_scale: Tensor) -> Gaussian:
@@ -133,6 +142,10 @@ class Gaussian(OnePredictor):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(y − f)², [..., B, tasks]: the paper's loss, the same for every noise scale."""
+        return (targets - outputs).square()
+
+    def standard_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(y − f)²."""
         return (targets - outputs).square()
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:

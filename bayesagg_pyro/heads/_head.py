@@ -59,6 +59,7 @@ class Head(LinearOutputs, ABC):
     #: Buffers that hold one value for each task, or one for all.
     per_task: ClassVar[tuple[str, ...]] = ()
     target_kind: ClassVar[TargetKind] = "real"
+    units_state: Literal["open", "own", "user's"] = "user's"  #: see `Standardising`
 
     def __init__(
         self,
@@ -104,6 +105,10 @@ class Head(LinearOutputs, ABC):
             outputs: [..., B, tasks].
             targets: [B, tasks].
         """
+        return self.negative_log_prob(outputs, targets)
+
+    def standard_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What a loss of one's own is measured by, [..., B, tasks]: −log p, in nats."""
         return self.negative_log_prob(outputs, targets)
 
     def negative_log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -313,6 +318,10 @@ class Head(LinearOutputs, ABC):
             check_finite(owner, parsed)
             self.check_values(parsed)
         return parsed
+
+    def in_target_units(self, outputs: Tensor) -> Tensor:
+        """Outputs as the user's targets are, for heads that have units of their own."""
+        return outputs
 
     def unlabelled(self, batch: int) -> Parsed:
         """Targets of a batch of B examples of which none has a label for any task."""

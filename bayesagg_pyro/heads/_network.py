@@ -175,6 +175,10 @@ class Network(SharedWeights):
             return self.negative_log_prob(outputs, targets)
         return self.observation.loss(outputs, targets)
 
+    def standard_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """That of `observation`."""
+        return self.observation.standard_loss(outputs, targets)
+
     def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
         """Outputs, and harmless ones for examples that do not count, as `observation` has it."""
         return self.observation.counted(outputs, targets)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
@@ -44,4 +45,6 @@ def log_predictive_density(
     if head.target_kind != "class":  # a head's own predictive need not take every dtype
         values = values.to(linalg.head_dtype(features.device))
     density: Tensor = head.predictive(features, posterior, **options).log_prob(values)
+    if isinstance(head, Standardising) and head.units is not None:
+        density = density - head.units.factor.log()
     return density if observed.mask is None else torch.where(observed.mask, density, 0.0)

@@ -184,7 +184,7 @@ def _calibration(head: str, tasks: Sequence[Task]) -> Callable[[], Calibration]:
 
 
 def _gaussian(width: int, tasks: int, bias: bool) -> Head:
-    return heads.Gaussian(width, tasks, bias=bias)
+    return heads.Gaussian(width, tasks, bias=bias, standardise=False)
 
 
 def _bernoulli(width: int, tasks: int, bias: bool) -> Head:

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, priors
+from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import IntegratedNoise, Scheme, TaylorGGN
@@ -54,7 +55,7 @@ class BayesAggMethod(Method):
         self.pretrain = options.pretrain
         self._heads = dict(heads)
         self._options = options
-        self._aggregation = options.aggregation()
+        self._aggregation: Aggregation = options.aggregation()
         self._finest = options.aggregation("example")
         self._fresh: Iterator[tuple[Tensor, dict[str, Tensor]]] | None = None
         moving = ("running", "previous-batch")  # their priors change from step to step
@@ -78,15 +79,18 @@ class BayesAggMethod(Method):
         }
         self.mtl = ba.BayesAgg(
             heads=self._heads,
-            aggregation=self._aggregation,
+            aggregation=None if options.rule == "default" else self._aggregation,
             inference=integrated,
             prior=options.policy(),
             warmup=True,
             scale=options.scale,
             estimator=self._estimators(),
         )
+        self._aggregation = self.mtl.aggregation
 
     def _estimators(self) -> dict[str, gradients.Estimator] | gradients.Estimator | None:
+        if self._options.rule == "default":
+            return None
         if self._options.mean == "learned":
             exact, learned = gradients.Exact(), gradients.PlugIn(at="weights")
             heads = self._heads.items()

@@ -26,6 +26,9 @@ class BayesAggOptions(MethodOptions):
 
     Attributes:
         pretrain: Epochs of linear scalarisation before the first Bayesian one.
+        rule: Powers, resolution, bounds and mean as ``"given"`` below, or the ``"default"`` of the
+            library, which reads none of these: s = 0.8 per task among regression tasks, the weight
+            of a mean of losses and the gradient at the learned weights for others.
         power: Exponent s of the precision in the weights, 0 (plain mean) to 1; one for all tasks,
             ``{head: s}``, or one for each task in a list, heads in order.
         prior: The posterior of the last epoch's features (``"full-data"``, the paper), the same
@@ -56,6 +59,7 @@ class BayesAggOptions(MethodOptions):
     """
 
     pretrain: int = 50
+    rule: Literal["given", "default"] = "given"
     power: float | Mapping[str, float] | Sequence[float] = 0.85
     prior: Prior = "full-data"
     prior_variance: float = 1e-3
@@ -181,6 +185,7 @@ def _are_powers(power: object) -> bool:
 
 _WITHOUT_THE_BATCH = ("previous-batch", "constant")
 _CHOICES = {
+    "rule": ("given", "default"),
     "prior": get_args(Prior),
     "resolution": get_args(Resolution),
     "scale": ("mean", "sum"),

@@ -184,4 +184,4 @@ class Qm9(Benchmark):
 
     def heads(self, bias: bool) -> dict[str, heads.Head]:
         """One Gaussian head with eleven tasks."""
-        return {HEAD: heads.Gaussian(self.width, tasks=len(BENCHMARK), bias=bias)}
+        return {HEAD: heads.Gaussian(self.width, len(BENCHMARK), bias=bias, standardise=False)}

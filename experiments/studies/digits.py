@@ -79,7 +79,7 @@ class ThreeTasks(Digits):
         if self.missing == 0:
             return make(self.kind, self.width, bias)
         return {
-            "regression": heads.Gaussian(self.width, bias=bias, missing="nan"),
+            "regression": heads.Gaussian(self.width, bias=bias, missing="nan", standardise=False),
             "binary": heads.Bernoulli(self.width, 2, bias=bias, missing="nan"),
         }
 

@@ -164,7 +164,7 @@ class UtkFace(Benchmark):
     def heads(self, bias: bool) -> dict[str, Head]:
         """One head per task; the regression head has a bias if the others do."""
         return {
-            "age": heads.Gaussian(self.width, tasks=1, bias=bias),
+            "age": heads.Gaussian(self.width, tasks=1, bias=bias, standardise=False),
             "gender": heads.Bernoulli(self.width, tasks=1, bias=bias),
             "ethnicity": heads.Categorical(self.width, classes=len(ETHNICITIES), bias=bias),
         }

@@ -87,15 +87,18 @@ def cubature(mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
 def precision_weights(
     variance: Tensor, power: Sequence[float], observed: Tensor | None = None
 ) -> Tensor:
-    """α of eq. nll_solution_diag in extended precision; they sum to the observed share."""
+    """α of eq. nll_solution_diag in extended precision; they sum to the observed share.
+
+    Tasks of power 0 have 1 / T each, and the others the rest.
+    """
     lam = np.asarray(variance.double().numpy(), dtype=np.longdouble) ** -1
     lam = lam ** np.asarray(power, dtype=np.longdouble)[:, None, None]
-    if observed is not None:
-        lam = lam * observed.numpy()[..., None]
+    seen = np.ones(variance.shape[:2]) if observed is None else observed.double().numpy()
+    compared = seen * (np.asarray(power)[:, None] > 0)
+    lam = np.where(compared[..., None] > 0, lam, 0)
     total = lam.sum(0)
-    alpha = lam / np.where(total > 0, total, 1)
-    if observed is not None:
-        alpha = alpha * observed.double().mean(0).numpy()[:, None]
+    alpha = lam / np.where(total > 0, total, 1) * compared.mean(0)[:, None]
+    alpha = alpha + ((seen - compared) / len(seen))[..., None]
     return torch.tensor(alpha.astype(np.float64))
 
 

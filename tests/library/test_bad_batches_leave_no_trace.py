@@ -8,6 +8,7 @@ from torch import Tensor
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
+from bayesagg_pyro.aggregation import PrecisionWeighted
 
 Targets = dict[str, Tensor]
 D = 5
@@ -40,7 +41,8 @@ def bad_step(mtl: ba.BayesAgg, x: Tensor, y: Targets) -> None:
 def test_a_posterior_that_is_held_is_not_of_zeros(rng: torch.Generator) -> None:
     """Variational, refreshed every fifth step: the bad batch comes first, good ones use it."""
     scheme = inference.Variational(steps=60, refresh=5)
-    mtl = ba.BayesAgg({"a": heads.Bernoulli(D, 1)}, inference=scheme, validate="deferred")
+    rule, kinds = PrecisionWeighted(), {"a": heads.Bernoulli(D, 1)}
+    mtl = ba.BayesAgg(kinds, rule, inference=scheme, validate="deferred")
     step(mtl, *batch(rng))
     mtl.update_prior()
     mtl.start_bayes()

@@ -102,6 +102,7 @@ def test_pieces_of_tasks_are_as_large_as_memory_allows(rng, at_once) -> None:
     mtl, features, targets = setting(rng, None)
     mtl = ba.BayesAgg(
         dict(mtl.heads.items()),
+        aggregation.PrecisionWeighted(),
         inference={"binary": Counting(), "real": inference.Conjugate()},
         prior=priors.Constant(0.5),
         warmup=False,

@@ -171,7 +171,8 @@ def test_posteriors_that_are_held_are_whole(rng: torch.Generator) -> None:
     class Seldom(inference.TaylorGGN):
         refresh = 3
 
-    mtl = ba.BayesAgg({"a": heads.Bernoulli(D, 4)}, inference=Seldom(), working_memory=1)
+    rule, kinds = aggregation.PrecisionWeighted(), {"a": heads.Bernoulli(D, 4)}
+    mtl = ba.BayesAgg(kinds, rule, inference=Seldom(), working_memory=1)
     x, y = features(rng), (torch.rand(20, 4, generator=rng) < 0.5).float()
     step(mtl, x, {"a": y})
     mtl.update_prior()

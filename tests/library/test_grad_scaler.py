@@ -122,6 +122,7 @@ def test_an_overflow_skips_the_step_and_the_batch_counts_once(bayes, validate) -
 @pytest.mark.parametrize("bayes", [False, True])
 def test_without_a_scaler_an_overflow_is_refused(bayes) -> None:
     net = Net(prior=priors.FullData(1.0))
+    net.mtl.collect(net.features(0).detach(), net.targets(0))  # of which units are chosen
     if bayes:
         net.bayes()
     h = net.features(0).detach().half().requires_grad_()

@@ -118,7 +118,7 @@ def test_a_deferred_loss_that_overflows_reaches_no_gradient(
 
 def test_a_loss_that_overflows_though_the_update_does_not(rng: torch.Generator) -> None:
     backbone, head = nn.Linear(4, 3), heads.Poisson(3)
-    mtl = ba.BayesAgg({"y": head}, inference=inference.Laplace())
+    mtl = ba.BayesAgg({"y": head}, PrecisionWeighted(), inference=inference.Laplace())
     x, y = torch.randn(16, 4, generator=rng), torch.ones(16, 1)
     mtl.collect(backbone(x), {"y": y})
     mtl.update_prior()
@@ -174,7 +174,7 @@ def test_the_head_that_is_the_cause_is_named(rng: torch.Generator) -> None:
 @pytest.mark.parametrize("bayes", [False, True])
 def test_an_update_beyond_half_precision(rng: torch.Generator, bayes: bool) -> None:
     backbone = nn.Linear(4, 3)
-    head = heads.Gaussian(3)
+    head = heads.Gaussian(3, standardise=False)
     mtl = ba.BayesAgg({"y": head})
     x, y = torch.randn(16, 4, generator=rng), 1e7 * torch.randn(16, 1, generator=rng)
     mtl.collect(backbone(x), {"y": y})

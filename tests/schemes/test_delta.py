@@ -98,7 +98,7 @@ def test_the_gradient_is_certain_and_ordinary(rng) -> None:
 def test_a_certain_head_takes_all_the_weight(rng) -> None:
     heads_ = {"sure": heads.Gaussian(3), "unsure": heads.Gaussian(3)}
     schemes = {"sure": inference.Delta(), "unsure": inference.Conjugate()}
-    mtl = ba.BayesAgg(heads_, inference=schemes).double()
+    mtl = ba.BayesAgg(heads_, aggregation.PrecisionWeighted(), inference=schemes).double()
     h, y = normal(rng, 5, 3), {name: normal(rng, 5, 1) for name in heads_}
     mtl.collect(h, y)
     mtl.update_prior()

@@ -1,0 +1,49 @@
+"""How gradients are made and aggregated where the user names no aggregation: one rule for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.engine.slot import learns
+from bayesagg_pyro.gradients import Estimator, PlugIn
+from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference import Scheme
+
+__all__ = ["default_aggregation", "default_estimators"]
+
+#: s among heads that predict with their posterior mean; docs/settings.md has the evidence.
+_POWER: Final = 0.8
+
+
+def default_aggregation(
+    heads: Mapping[str, Head], schemes: Mapping[str, Scheme]
+) -> PrecisionWeighted:
+    """Precisions are compared among heads that predict with their posterior mean, and only there.
+
+    Those are the Gaussian ones: how wide their posterior is, is a matter of the features alone, in
+    units of the targets, so that precisions say how well a task is fitted. The posterior of a head
+    of classes widens without end as the classes come apart, and its precision would take the task
+    away just when it is learned: it keeps the weight 1 / T that it has in a mean of losses.
+    """
+    return PrecisionWeighted(
+        {name: 0.0 if learns(head, schemes[name]) else _POWER for name, head in heads.items()}
+    )
+
+
+def default_estimators(
+    heads: Mapping[str, Head],
+    schemes: Mapping[str, Scheme],
+    given: Mapping[str, Estimator | None],
+) -> dict[str, Estimator | None]:
+    """The expected gradient where the posterior mean predicts; else that at the learned weights.
+
+    A posterior mean has seen the batch that it is to teach: for classes its residuals are too
+    small, and a head that learns by gradient has honest ones at hand.
+    """
+    at_weights = PlugIn(at="weights")
+    return {
+        name: at_weights if found is None and learns(heads[name], schemes[name]) else found
+        for name, found in given.items()
+    }

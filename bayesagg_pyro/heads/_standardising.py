@@ -1,0 +1,175 @@
+"""Real targets in units of their own, so that it does not matter in which a user has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesagg_pyro import linalg
+from bayesagg_pyro.heads._one_predictor import OnePredictor
+from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+
+__all__ = ["Standardising", "Units"]
+
+#: Targets with a mean and a standard deviation within this factor of a standardised one's stay.
+_FACTOR = 3.0
+
+
+class Units(NamedTuple):
+    """y = loc + scale · (y in the head's units), [tasks] each; scale is 0 where none is chosen."""
+
+    loc: Tensor
+    scale: Tensor
+
+    @property
+    def factor(self) -> Tensor:
+        """The scale, 1 where none is chosen."""
+        return torch.where(self.scale > 0, self.scale, 1.0)
+
+    def of(self, values: Tensor) -> Tensor:
+        """Values [..., tasks] in the head's units, in their own dtype."""
+        return ((values.to(self.loc.dtype) - self.loc) / self.factor).to(values.dtype)
+
+    def back(self, values: Tensor) -> Tensor:
+        """Values [..., tasks] of the head in the targets' units."""
+        return (values.to(self.loc.dtype) * self.factor + self.loc).to(values.dtype)
+
+
+class Standardising(OnePredictor):
+    """A head of real targets that may choose its units: mean and standard deviation of a batch.
+
+    Each task chooses once, from the first batch of an engine in which it has targets; if they are
+    all the same, it keeps the user's units. Targets that look standardised, with a standard
+    deviation from 1/3 to 3 and a mean of at most 3, are left as they are, to the bit, since a batch
+    knows their moments less well than whoever standardised them; those that look so but for a
+    factor of a thousand (meV for eV) are divided by that.
+
+    Outside of an engine nothing chooses. Weights, posteriors, outputs, likelihood and losses are in
+    the chosen units; `parse_targets` brings users' targets there, and the engine's predictions come
+    back.
+    """
+
+    per_task: ClassVar[tuple[str, ...]] = ("target_loc", "target_scale")
+    target_loc: Tensor | None  #: [tasks], float64; None for a head that keeps the user's units
+    target_scale: Tensor | None  #: [tasks], float64, 0 where nothing is chosen yet; or None
+
+    def choose_units(self, wanted: bool) -> None:
+        """Register the units, nothing being chosen yet."""
+        zeros = torch.zeros(self.tasks, dtype=torch.float64) if wanted else None
+        self.register_buffer("target_loc", zeros)
+        self.register_buffer("target_scale", None if zeros is None else zeros.clone())
+        #: Whether a task may choose still ("open"), or which units all have ("own", "user's").
+        self.units_state = "open" if wanted else "user's"
+
+    def keep_units(self) -> None:
+        """Leave the user's units to tasks that have not chosen."""
+        if self.target_scale is not None:
+            self.target_scale.masked_fill_(self.target_scale == 0, 1.0)
+            self.settle_units()
+
+    @property
+    def standardises(self) -> bool:
+        """Whether this head chooses units: a model of its own has a meaning in the user's."""
+        return self.target_loc is not None
+
+    @property
+    def units(self) -> Units | None:
+        """The units chosen; None where they are the user's, as far as is known without waiting."""
+        if self.target_loc is None or self.target_scale is None or self.units_state == "user's":
+            return None
+        return Units(self.target_loc, self.target_scale)
+
+    @property
+    def open_units(self) -> list[Tensor]:
+        """What a step may write to."""
+        units = self.units
+        return [] if units is None or self.units_state != "open" else list(units)
+
+    def undo_state(self) -> Callable[[], None]:
+        """What puts back what is known of the units."""
+        before = self.units_state
+
+        def undo() -> None:
+            self.units_state = before
+
+        return undo
+
+    def units_for(self, targets: Targets) -> Units | None:
+        """The units after this batch, targets [B, tasks] as parsed; None where all are chosen."""
+        now = self.units
+        if now is None or self.units_state != "open":
+            return None
+        values = targets.values.to(now.scale.dtype)
+        seen = torch.ones_like(values, dtype=torch.bool) if targets.mask is None else targets.mask
+        count = seen.sum(0)
+        mean = torch.where(seen, values, 0.0).sum(0) / count.clamp(min=1)
+        spread = torch.where(seen, values - mean, 0.0).square().sum(0) / count.clamp(min=1)
+        deviation = spread.sqrt()
+        known = (deviation > 1e-6 * mean.abs()) & deviation.isfinite()  # beyond rounding
+        deviation = torch.where(known, deviation, 1.0)
+        prefix = 10 ** (3 * (deviation.log10() / 3).round())
+        ratio = deviation / prefix
+        like = (ratio >= 1 / _FACTOR) & (ratio <= _FACTOR) & (mean.abs() <= _FACTOR * prefix)
+        new = (now.scale == 0) & (count > 0)
+        loc = torch.where(like | ~known, 0.0, mean)
+        scale = torch.where(like, prefix, deviation)
+        return Units(torch.where(new, loc, now.loc), torch.where(new, scale, now.scale))
+
+    @torch.no_grad()
+    def take_units(self, units: Units) -> None:
+        """Put units in force."""
+        assert self.target_loc is not None
+        assert self.target_scale is not None
+        self.target_loc.copy_(units.loc)
+        self.target_scale.copy_(units.scale)
+        if self.target_scale.device.type == "cpu":
+            self.settle_units()
+
+    def settle_units(self) -> None:
+        """Find out whether all tasks have chosen, which waits for the device."""
+        loc, scale = self.target_loc, self.target_scale
+        if loc is None or scale is None or scale.is_meta or not bool((scale > 0).all()):
+            return
+        plain = bool(((scale == 1) & (loc == 0)).all())
+        self.units_state = "user's" if plain else "own"
+
+    def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Parsed:
+        """As for other heads, and in the head's units."""
+        parsed = super().parse_targets(targets, batch, validate=validate)
+        units = None if isinstance(targets, Parsed) else self.units
+        if units is None:
+            return parsed
+        return Parsed(*parsed._replace(values=units.of(parsed.values)))
+
+    def in_target_units(self, outputs: Tensor) -> Tensor:
+        """Outputs of the head [..., tasks] as the user's targets are."""
+        units = self.units
+        return outputs if units is None else units.back(outputs)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Standardising:
+        # Casting a layer must not round units: only their device follows.
+        kept = {n: self._buffers[n] for n in Standardising.per_task if n in self._buffers}
+        for name in kept:
+            self._buffers[name] = None
+        super()._apply(fn, recurse)
+        device = self.weight.device
+        for name, value in kept.items():
+            if value is not None:
+                value = torch.zeros_like(value, device=device) if value.is_meta else value
+                self._buffers[name] = value.to(device, linalg.head_dtype(device))
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        # A state of before there were units is in the user's.
+        for name, other in (("target_loc", self.target_loc), ("target_scale", self.target_scale)):
+            if other is not None and prefix + "weight" in state_dict:
+                old = torch.zeros_like(other) if name == "target_loc" else torch.ones_like(other)
+                state_dict.setdefault(prefix + name, old)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.target_scale is not None:
+            self.units_state = "open"
+            if self.target_scale.device.type == "cpu":
+                self.settle_units()
