@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import time
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from experiments.runner import (
     work,
 )
 from tests.experiments.toy import without_times
-from tests.runner.jobs import job
+from tests.runner.jobs import Here, job
 
 submitit = pytest.importorskip("submitit")
 cloudpickle = pytest.importorskip("cloudpickle")
@@ -76,9 +77,8 @@ def test_a_job_that_cannot_get_on_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_die_go_on_as_long_as_they_get_on(tmp_path: Path) -> None:
-    """All at once: in a queue a process takes no other along."""
-    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["dies", "kill"])]
+def test_a_process_that_dies_is_begun_again(tmp_path: Path) -> None:
+    one = job(tmp_path / "a", "dies")
     began: list[list[Job]] = []
 
     class Counted(Submitit):
@@ -86,11 +86,41 @@ def test_processes_that_die_go_on_as_long_as_they_get_on(tmp_path: Path) -> None
             began.append(list(jobs))
             return super().submit(jobs, deadline)
 
-    outcomes = execute(jobs, lambda n: Counted(tmp_path / "queue", n, "local"), 2)
-    assert [outcomes[one].ending for one in jobs] == [Ending.DONE, Ending.FAILED]
-    assert "died twice" in outcomes[jobs[1]].message
-    assert Place(jobs[0].folder).state() is State.DONE
-    assert [set(batch) for batch in began] == [set(jobs)] * 2
+    outcomes = execute([one], lambda n: Counted(tmp_path / "queue", n, "local"), 1)
+    assert outcomes[one].ending is Ending.DONE
+    assert Place(one.folder).state() is State.DONE
+    assert began == [[one]] * 2
+
+
+def test_only_those_that_get_on_are_begun_again(tmp_path: Path) -> None:
+    """All at once: in a queue a process takes no other along."""
+    stuck, moving = (job(tmp_path / name) for name in ("stuck", "moving"))
+    began: list[set[Job]] = []
+
+    class Dying(Here):
+        """Every process dies; one job's after another epoch, until it has three."""
+
+        isolated = True
+
+        def submit(self, jobs: Any, deadline: Any) -> Any:
+            began.append(set(jobs))
+            handles: list[Future[Outcome]] = [Future() for _ in jobs]
+            for one, handle in zip(jobs, handles, strict=True):
+                epoch = len(began) if one is moving else 0
+                Place(one.folder).folder.mkdir(exist_ok=True)
+                Place(one.folder).say(state="training", epoch=epoch, epochs=3)
+                if epoch == 3:
+                    handle.set_result(Outcome(Ending.DONE))
+                else:
+                    handle.set_exception(BrokenExecutor())
+            return handles
+
+    outcomes = execute([stuck, moving], Dying, 2)
+    assert outcomes[moving].ending is Ending.DONE
+    assert outcomes[stuck].ending is Ending.FAILED
+    assert "died twice" in outcomes[stuck].message
+    assert Place(stuck.folder).failure()["type"] == "ProcessDied"
+    assert began == [{stuck, moving}, {stuck, moving}, {moving}]
 
 
 class Handle:
