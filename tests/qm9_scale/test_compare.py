@@ -142,7 +142,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "0/200" in found.output
     wrong = CliRunner().invoke(app, ["compare", "nothing"])
     assert wrong.exit_code == 2
-    assert "give one of demo, qm9-small" in wrong.stderr
+    assert "give one of demo, digits, qm9-small" in wrong.stderr
 
 
 def test_minutes_are_for_everything_together(
