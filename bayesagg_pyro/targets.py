@@ -81,12 +81,13 @@ class Targets(NamedTuple):
         parts = [part for part in (self.mask, self.weight) if part is not None]
         if not parts:
             return None
+        shape = parts[0].shape
         if all(map(alike, parts)):  # and stays so
             parts = [part[:, :1] for part in parts]
         factor = parts[0].to(dtype)
         if len(parts) > 1:
             factor = factor * parts[1].to(dtype)
-        return factor.expand(self.values.shape)
+        return factor.expand(shape)
 
 
 def alike(columns: Tensor) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.engine.batch import Batch, Group
 from bayesagg_pyro.errors import StateError
-from bayesagg_pyro.targets import Parsed
+from bayesagg_pyro.targets import Parsed, alike
 
 __all__ = ["Format", "common", "formats", "pack", "unpack", "width"]
 
@@ -22,15 +22,17 @@ class _Column(NamedTuple):
         name: of the head.
         tasks: columns of values, mask and weight.
         values: dtype.
-        mask: whether there is one.
+        mask: its columns: 0 where there is none, 1 where all tasks have the same.
         weight: dtype; None where there is none.
+        weights: columns of the weight, likewise.
     """
 
     name: str
     tasks: int
     values: torch.dtype
-    mask: bool
+    mask: int
     weight: torch.dtype | None
+    weights: int
 
 
 class Format(NamedTuple):
@@ -73,15 +75,15 @@ def pack(group: Group, into: Format) -> Tensor:
         into: where to put it.
     """
     found = [group.features]
-    for name, _, dtype, mask, weight in into.columns:
+    for name, _, dtype, mask, weight, weights in into.columns:
         own = group.targets[name]
         found.append(own.values.to(dtype))
         if mask:
             all_of_them = torch.ones_like(own.values, dtype=torch.bool)
-            found.append(all_of_them if own.mask is None else own.mask)
+            found.append((all_of_them if own.mask is None else own.mask)[:, :mask])
         if weight is not None:
             one = torch.ones_like(own.values, dtype=weight)
-            found.append(one if own.weight is None else own.weight.to(weight))
+            found.append((one if own.weight is None else own.weight.to(weight))[:, :weights])
     return torch.cat([_dense(tensor).view(torch.uint8) for tensor in found], 1)
 
 
@@ -96,11 +98,10 @@ def unpack(rows: Tensor, made_as: Format) -> tuple[Tensor, dict[str, Parsed]]:
     pieces = zip(rows.split(sizes, 1), _pieces(made_as), strict=True)
     found = iter([_dense(piece).view(dtype) for piece, (_, dtype) in pieces])
     features, targets = next(found), {}
-    for name, _, _, mask, weight in made_as.columns:
+    for name, _, _, mask, weight, _ in made_as.columns:
         values = next(found)
-        targets[name] = Parsed(
-            values, next(found) if mask else None, None if weight is None else next(found)
-        )
+        parts = [next(found).expand_as(values) if there else None for there in (mask, weight)]
+        targets[name] = Parsed(values, *parts)
     return features, targets
 
 
@@ -110,12 +111,18 @@ def _format(group: Group) -> Format:
             name,
             own.values.shape[1],
             own.values.dtype,
-            own.mask is not None,
+            _columns(own.mask),
             None if own.weight is None else own.weight.dtype,
+            _columns(own.weight),
         )
         for name, own in group.targets.items()
     )
     return Format(group.features.dtype, group.features.shape[1], columns)
+
+
+def _columns(part: Tensor | None) -> int:
+    """How many columns of a mask or weight [B, tasks] differ."""
+    return 0 if part is None else 1 if alike(part) else part.shape[1]
 
 
 def _common(of: Sequence[Format]) -> Format:
@@ -128,8 +135,9 @@ def _common(of: Sequence[Format]) -> Format:
         columns.append(
             ours[0]._replace(
                 values=_widest(column.values for column in ours),
-                mask=any(column.mask for column in ours),
+                mask=max(column.mask for column in ours),
                 weight=_widest(weights) if weights else None,
+                weights=max(column.weights for column in ours),
             )
         )
     return of[0]._replace(columns=tuple(columns))
@@ -143,12 +151,12 @@ def _dense(tensor: Tensor) -> Tensor:
 def _pieces(of: Format) -> list[tuple[int, torch.dtype]]:
     """Numbers per row and dtype of each tensor, in their order."""
     found = [(of.size, of.features)]
-    for _, tasks, values, mask, weight in of.columns:
+    for _, tasks, values, mask, weight, weights in of.columns:
         found.append((tasks, values))
         if mask:
-            found.append((tasks, torch.bool))
+            found.append((mask, torch.bool))
         if weight is not None:
-            found.append((tasks, weight))
+            found.append((weights, weight))
     return found
 
 
