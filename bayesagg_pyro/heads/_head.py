@@ -329,7 +329,8 @@ class Head(LinearOutputs, ABC):
         # The widest dtype there is: what keeps examples makes room for that of the first batch.
         dtype = torch.long if self.target_kind == "class" else linalg.head_dtype(device)
         values = torch.full((batch, self.tasks), self.filler, dtype=dtype, device=device)
-        return Parsed(values, torch.zeros_like(values, dtype=torch.bool))
+        nobody = torch.zeros(batch, 1, dtype=torch.bool, device=device)
+        return Parsed(values, nobody.expand_as(values))  # a mask that is common to the tasks
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""
