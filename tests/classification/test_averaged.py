@@ -186,21 +186,24 @@ def test_wider_logits_get_more_points(rng, spread, samples, monkeypatch) -> None
     asked.clear()
     gradients.distribution(head, posterior, mixed, torch.zeros(5, 1, dtype=torch.long))
     assert len(asked) == 1  # the widest of a small batch decides for all
-    assert asked[0] == min(128, 2 * samples if samples > 32 else 32)
+    assert asked[0] == min(128, 2 * samples)
 
 
 @pytest.mark.parametrize("structure", ["full", "kron", "diag"])
 @pytest.mark.parametrize("classes", [5, 20])
 def test_the_default_is_as_good_as_it_says(rng, structure, classes) -> None:
-    """2 % of a standard deviation in the mean and 4 % of the variance, at the usual spreads."""
-    head = heads.Categorical(8, classes).double()
-    h, y = normal(rng, 40, 8), torch.randint(0, classes, (40, 1), generator=rng)
-    posterior = inference.TaylorGGN(structure).infer(head, h, y, priors.isotropic(head, 0.3))
-    exact = gradients.distribution(head, posterior, h, y, estimator=Conditional(2**13))
-    found = gradients.distribution(head, posterior, h, y, generator=rng)
-    std = exact.variance.sqrt()
-    assert ((found.mean - exact.mean) / std).square().mean().sqrt() < 0.02
-    assert (found.variance / exact.variance - 1).square().mean().sqrt() < 0.04
+    """1 % of a standard deviation in the mean and 3 % of the variance, over four problems."""
+    mean, variance = [], []
+    for _ in range(4):
+        head = heads.Categorical(8, classes).double()
+        h, y = normal(rng, 40, 8), torch.randint(0, classes, (40, 1), generator=rng)
+        posterior = inference.TaylorGGN(structure).infer(head, h, y, priors.isotropic(head, 0.3))
+        exact = gradients.distribution(head, posterior, h, y, estimator=Conditional(2**12))
+        found = gradients.distribution(head, posterior, h, y, generator=rng)
+        mean.append((found.mean - exact.mean) / exact.variance.sqrt())
+        variance.append(found.variance / exact.variance - 1)
+    assert torch.stack(mean).square().mean().sqrt() < 0.01
+    assert torch.stack(variance).square().mean().sqrt() < 0.03
 
 
 @pytest.mark.parametrize("structure", ["kron", "diag"])
