@@ -81,13 +81,15 @@ class Targets(NamedTuple):
         parts = [part for part in (self.mask, self.weight) if part is not None]
         if not parts:
             return None
-        shape = parts[0].shape
+        tasks = parts[0].shape[-1]
         if all(map(alike, parts)):  # and stays so
             parts = [part[:, :1] for part in parts]
         factor = parts[0].to(dtype)
         if len(parts) > 1:
             factor = factor * parts[1].to(dtype)
-        return factor.expand(shape)
+        return factor.expand(
+            *factor.shape[:-1], tasks
+        )  # an ensemble has weights [members, B, tasks]
 
 
 def alike(columns: Tensor) -> bool:

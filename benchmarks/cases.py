@@ -6,7 +6,7 @@ A case is a line in `CASES`; `measure` times its Bayesian step and its warm-up s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -185,14 +185,19 @@ def selected(only: list[str], *, limits: bool = False, slow: bool = False) -> li
     return found
 
 
-def measure(case: Case, rounds: int = 10, seed: int = 0) -> dict[str, Any]:
+def measure(
+    case: Case, rounds: int = 10, seed: int = 0, *, defaults: bool = False
+) -> dict[str, Any]:
     """Time and memory of both kinds of step.
 
     Args:
         case: What of.
         rounds: Measurements of each, in turns.
         seed: Of weights and data.
+        defaults: Whether steps are those of the default rule; else they read every posterior.
     """
+    if defaults:
+        case = replace(case, settings={"aggregation": None, **case.settings})
     torch.manual_seed(seed)
     inputs = torch.randn(case.inputs)
     steps = {"ls": _step(case, inputs, bayes=False), "bayesagg": _step(case, inputs, bayes=True)}
@@ -229,7 +234,7 @@ def _published(
 
 
 def _engine(case: Case) -> ba.BayesAgg:
-    """One whose every step reads every posterior."""
+    """One whose every step reads every posterior, unless the case says otherwise."""
     return ba.BayesAgg(case.heads(), **{"aggregation": PrecisionWeighted(), **case.settings})
 
 

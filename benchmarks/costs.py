@@ -35,6 +35,7 @@ def run(
     only: list[str] | None = None,
     limits: bool = False,
     slow: bool = False,
+    defaults: bool = False,
 ) -> dict[str, Any]:
     """Time cases.
 
@@ -44,6 +45,7 @@ def run(
         only: Parts of the names of those that are wanted; all else.
         limits: Whether those alone of which something is promised.
         slow: Whether those as well of which a step takes seconds.
+        defaults: Whether steps are those of the default rule; else they read every posterior.
 
     Returns:
         ``rows`` of `measure`, and ``growth``.
@@ -52,7 +54,8 @@ def run(
     rows = []
     for case in selected(only or [], limits=limits, slow=slow):
         with console.status(case.name):
-            rows.append(measure(case, max(2, rounds // 3) if case.slow else rounds, seed))
+            some = max(2, rounds // 3) if case.slow else rounds
+            rows.append(measure(case, some, seed, defaults=defaults))
     growth = {
         term: _exponent([row for row in rows if scheme in row["schemes"]], family)
         for family, (scheme, term) in _FAMILIES.items()
@@ -121,10 +124,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="parts of names")
     parser.add_argument("--limits", action="store_true", help="only what something is promised of")
     parser.add_argument("--slow", action="store_true", help="steps that take seconds as well")
+    parser.add_argument("--defaults", action="store_true", help="steps of the default rule")
     options = parser.parse_args(arguments)
     prepare_folder(options.out.parent)
     try:
-        result = run(options.rounds, only=options.only, limits=options.limits, slow=options.slow)
+        chosen = {name: getattr(options, name) for name in ("only", "limits", "slow", "defaults")}
+        result = run(options.rounds, **chosen)
     except ValueError as error:
         parser.error(str(error))
     write_json(options.out, result)

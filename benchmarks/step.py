@@ -21,7 +21,8 @@ from bayesagg_pyro import aggregation, heads
 from benchmarks.network import random_groups
 from benchmarks.timing import interleave
 from models import CifarNetwork, MessagePassing
-from models.segnet import SegNet
+from models.encoder_decoder import EncoderDecoder
+from models.segnet import SegNetDecoder, SegNetEncoder
 
 __all__ = ["CASES", "Problem", "problem", "run", "steps"]
 
@@ -84,7 +85,7 @@ def _dense(height: int = 288, width: int = 384, levels: int = 5) -> Problem:
 
     pixels = (height, width)
     return Problem(
-        lambda: SegNet(levels=levels),
+        lambda: EncoderDecoder(SegNetEncoder(levels=levels), SegNetDecoder(levels=levels)),
         torch.rand(2, 3, *pixels),
         {
             "segments": torch.randint(13, (2, 1, *pixels)),

@@ -13,7 +13,7 @@ __all__ = ["affordable", "default_scheme"]
 
 #: Weights of a softmax head, classes times features, up to which its posterior is dense: a step
 #: takes time of their cube, and five matrices of their square (`python -m benchmarks.costs`).
-_DENSE = 256
+_DENSE = 768
 
 
 def default_scheme(head: Head) -> Scheme:

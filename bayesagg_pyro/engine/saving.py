@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from bayesagg_pyro.engine.reading import check_names
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.transaction import of_aggregation
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, ShapeError, StateError
+from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 
 if TYPE_CHECKING:
@@ -247,7 +248,8 @@ def _check_weights(engine: Stateful, state: Mapping[str, Tensor], strict: bool) 
         given = part(state, f"heads.{name}")
         wanted = head.state_dict()
         learned = {key for key, _ in head.named_parameters()}
-        lacking, unknown = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted)
+        lacking = sorted(wanted.keys() - given.keys() - set(cast(Head, head).newer_state))
+        unknown = sorted(given.keys() - wanted)
         if strict and (lacking or unknown):
             raise StateError(
                 f"the state of head {name!r} lacks {lacking} and has unknown {unknown}; make the "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from bayesagg_pyro.gradients._averaged import averaged
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
+from bayesagg_pyro.gradients._lazy import Factored
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax
@@ -69,24 +72,23 @@ def distribution(
     estimator = estimator or default_estimator(head, posterior)
     # Moments stay exact under autocast.
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        large = head.tasks * features.numel() > CACHE or len(features) > _ROWS
         if not (variance or estimator.mean_needs_posterior):
-            mean = estimator.mean(head, posterior, features, observed, generator)
-            assert mean is not None
-            none = torch.zeros_like(mean)
-            grad = finish(
-                head,
-                posterior,
-                features,
-                observed,
-                mean,
-                none,
-                lambda: none[..., None].expand(*none.shape, none.shape[-1]),
-                certain=True,
-            )
+            certain = partial(_certain, estimator, head, posterior, features, observed, generator)
+            if average and large and observed.weight is None:
+                factors = estimator.mean_factors(head, features, observed)
+                if factors is not None:
+                    return Factored.of(
+                        certain,
+                        factors=factors,
+                        observed=None if observed.mask is None else observed.mask.mT,
+                        _like=features.new_empty(0),
+                        shape=torch.Size([head.tasks, *features.shape]),
+                    )
+            grad = certain()
             return grad if observed.weight is None else weighted(grad, observed.weight)
         if average:
             found = None
-            large = head.tasks * features.numel() > CACHE or len(features) > _ROWS
             if estimator.average_rows is not None:
                 found = averaged(estimator, head, posterior, features, observed, generator)
             elif observed.weight is None and large:
@@ -95,6 +97,26 @@ def distribution(
                 return found
         grad = estimator.estimate(head, posterior, features, observed, generator)
     return grad if observed.weight is None else weighted(grad, observed.weight)
+
+
+def _certain(
+    estimator: Estimator,
+    head: Head,
+    posterior: Posterior,
+    features: Tensor,
+    targets: Parsed,
+    generator: torch.Generator | None,
+) -> GradientDistribution:
+    """The mean alone; the variance is 0."""
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        mean = estimator.mean(head, posterior, features, targets, generator)
+    assert mean is not None
+    none = torch.zeros_like(mean)
+
+    def covariance() -> Tensor:
+        return none[..., None].expand(*none.shape, none.shape[-1])
+
+    return finish(head, posterior, features, targets, mean, none, covariance, certain=True)
 
 
 def default_estimator(head: Head, posterior: Posterior) -> Estimator:

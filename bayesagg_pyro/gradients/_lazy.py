@@ -41,6 +41,12 @@ class Factors(NamedTuple):
     mixed: Tensor  #: Cov(f, z f) / sqrt(v)
     curved: Tensor  #: (Var(z f) − E f²) / v
 
+    @classmethod
+    def of_means(cls, mean: Tensor, base: Tensor, f: Tensor) -> Factors:
+        """Those of w f for a certain weight, [tasks, d], with x as [B, d] and f as [B, tasks]."""
+        none, nothing = torch.zeros_like(mean[:1]), torch.zeros_like(f)
+        return cls(mean, none, base, none, f, *(nothing for _ in range(5)))
+
     def combined(self, by_task: Tensor, by_example: Tensor | None) -> Tensor:
         """Σ_t α_t E[g_t], [B, d].
 

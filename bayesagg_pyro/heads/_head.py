@@ -58,6 +58,7 @@ class Head(LinearOutputs, ABC):
 
     #: Buffers that hold one value for each task, or one for all.
     per_task: ClassVar[tuple[str, ...]] = ()
+    newer_state: ClassVar[tuple[str, ...]] = ()  #: what older states of a head may lack
     target_kind: ClassVar[TargetKind] = "real"
     units_state: Literal["open", "own", "user's"] = "user's"  #: see `Standardising`
 

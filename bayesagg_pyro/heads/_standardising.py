@@ -53,6 +53,7 @@ class Standardising(OnePredictor):
     """
 
     per_task: ClassVar[tuple[str, ...]] = ("target_loc", "target_scale")
+    newer_state: ClassVar[tuple[str, ...]] = per_task
     target_loc: Tensor | None  #: [tasks], float64; None for a head that keeps the user's units
     target_scale: Tensor | None  #: [tasks], float64, 0 where nothing is chosen yet; or None
 

@@ -191,12 +191,13 @@ def test_separable_classes(rng) -> None:
     y = (h[:, 0] > -0.4).long() + (h[:, 0] > 0.4).long()
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[30.0, 0, 0], [0, 0, 0], [-30.0, 0, 0]]))
-    for structure in ("full", "kron", "diag"):
-        found = inference.TaylorGGN(structure).infer(head, h, y, priors.isotropic(head, 1e4))
+    kron = inference.TaylorGGN("kron", mean_steps=0)
+    for scheme in (kron, *map(inference.TaylorGGN, ("full", "kron", "diag"))):
+        found = scheme.infer(head, h, y, priors.isotropic(head, 1e4))
         assert found.mean.isfinite().all()
         assert found.variance.isfinite().all()
         # the Kronecker curvature is an average over examples: it is not lost where one is certain
-        assert found.info.overlong.item() is (structure != "kron")
+        assert found.info.overlong.item() is (scheme is not kron)
     arrived = inference.Laplace().infer(head, h, y, priors.isotropic(head, 1e4))
     assert arrived.info.converged.all()
     with torch.no_grad():

@@ -211,17 +211,17 @@ def test_error_of_the_approximation(rng) -> None:
 @pytest.mark.parametrize(
     ("classes", "features", "base", "structure"),
     [
-        (8, 31, None, "full"),
-        (8, 32, None, "kron"),
-        (8, 32, lambda head: priors.diagonal(head, 1.0 + torch.arange(264.0)), "full"),
-        (2, 127, None, "full"),
+        (10, 75, None, "full"),
+        (10, 76, None, "kron"),
+        (10, 76, lambda head: priors.diagonal(head, 1.0 + torch.arange(770.0)), "full"),
+        (2, 383, None, "full"),
     ],
 )
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_the_default_is_dense_while_a_step_can_pay_for_it(
     classes, features, base, structure, device
 ) -> None:
-    """Up to 256 weights, and where the prior is one that no Kronecker product can be added to."""
+    """Up to 768 weights, and where the prior is one that no Kronecker product can be added to."""
     with torch.device(device):
         head = heads.Categorical(features, classes)
     mtl = ba.BayesAgg({"animal": head}, prior=priors.FullData(base=base))

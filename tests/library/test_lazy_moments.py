@@ -129,6 +129,30 @@ def test_a_step_with_many_tasks_is_that_of_all_moments(
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.usefixtures("everything_large")
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("kind", HEADS)
+def test_gradients_at_the_weights_are_added_up_by_factors(
+    rng: torch.Generator, kind: str, holes: bool
+) -> None:
+    head, posterior, features, targets = _case(rng, kind, holes)
+    at_weights = gradients.PlugIn(at="weights")
+    whole, lazy = (
+        gradients.distribution(
+            head, posterior, features, targets,
+            estimator=at_weights, variance=False, average=average,
+        )
+        for average in (False, True)
+    )  # fmt: skip
+    assert isinstance(lazy, Factored)
+    for shape in (3, 1, 1), (3, 1, 5), (3, 7, 1):
+        weights = torch.rand(shape, generator=rng, dtype=torch.float64)
+        found = lazy.combined(weights)
+        torch.testing.assert_close(found, whole.combined(weights), rtol=1e-10, atol=1e-12)
+    assert "mean" not in vars(lazy)
+    assert torch.equal(lazy.mean, whole.mean)
+
+
 def test_nothing_of_tasks_examples_and_features_is_made() -> None:
     from benchmarks.timing import peak_memory
 

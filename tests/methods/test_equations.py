@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -281,15 +282,18 @@ def test_gap_balancing_remembers_what_its_weights_did() -> None:
 @pytest.mark.parametrize("name", ["si", "igbv2"])
 def test_logarithms_do_not_see_units(name: str) -> None:
     class Scaled(heads.Gaussian):
-        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-            return super().loss(outputs, targets) * 1024
+        factor = 1
 
-    def scaled() -> tuple[nn.Module, dict[str, heads.Head]]:
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return super().loss(outputs, targets) * self.factor
+
+    def scaled(factor: int) -> tuple[nn.Module, dict[str, heads.Head]]:
         backbone, found = fresh()
         found["large"] = Scaled(WIDTH, bias=True)
+        found["large"].factor = factor
         return backbone, found
 
-    one, two = build(name, seed=1), build(name, scaled, seed=1)
+    one, two = (build(name, partial(scaled, factor), seed=1) for factor in (1, 1024))
     two.load_state_dict(one.state_dict())
     train(one, epochs=3, steps=3)
     train(two, epochs=3, steps=3)

@@ -164,7 +164,7 @@ def test_every_policy_with_data_learns_a_variance(make, rng) -> None:
     y = 3 * h @ torch.randn(4, 2, generator=rng, dtype=torch.float64)
 
     def trained(policy: priors.Policy) -> ba.BayesAgg:
-        mtl = ba.BayesAgg({"a": heads.Gaussian(4, 2)}, prior=policy)
+        mtl = ba.BayesAgg({"a": heads.Gaussian(4, 2, standardise=False)}, prior=policy)
         mtl.backward(h.clone().requires_grad_(), {"a": y})
         mtl.update_prior([(h, {"a": y})] if make is priors.Fresh and policy is mine else None)
         return mtl

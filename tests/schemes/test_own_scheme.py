@@ -10,7 +10,7 @@ import torch
 from problems import Linear, normal, seed
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import heads, inference, posteriors, priors
+from bayesagg_pyro import aggregation, heads, inference, posteriors, priors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
@@ -41,6 +41,7 @@ def test_it_works_in_the_engine(rng, resampled, refresh) -> None:
         torch.manual_seed(number)
         return ba.BayesAgg(
             {"a": heads.Bernoulli(3), "b": heads.Gaussian(3, 2)},
+            aggregation.PrecisionWeighted(),
             inference=resampled(draws=200, keep=20, refresh=refresh),
             prior=priors.FullData(0.5),
             generator=seed(number),
