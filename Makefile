@@ -1,6 +1,6 @@
 # Everything starts here: each target makes the virtual environment first if it is missing.
 #   make demo    train five methods on real molecules; tables, figures, report under results/
-#   make test    format, lint, types, then the whole test suite (one process per core)
+#   make test    format, lint, types, the site, then the whole test suite (one process per core)
 #   make docs    the documentation site, every notebook run, under docs/_build/ (docs-serve shows it)
 #   make bench   timings, as ratios from interleaved runs
 PYTHON ?= python3
@@ -28,7 +28,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check
+test: check docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 docs: $(STAMP)

@@ -27,6 +27,7 @@ myst_heading_anchors = 4
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_output_stderr = "remove"
+suppress_warnings = ["ref.python"]  # two classes may have a property of one name
 
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
