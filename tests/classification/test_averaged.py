@@ -226,6 +226,7 @@ def test_very_many_classes_have_the_moments_of_few(rng, structure, d, monkeypatc
     assert ((found.mean - few.mean) / few.variance.sqrt()).abs().max() < 1e-6
     assert ((alone - mean) / few.variance.sqrt()).abs().max() < 1e-6
     assert (found.variance / few.variance - 1).abs().max() < 0.1
+    assert (found.variance.mean() / few.variance.mean() - 1).abs() < 0.02
 
 
 @pytest.mark.parametrize(("condition", "tolerance"), [(1.0, 1e-12), (1e3, 1e-5), (1e6, 3e-4)])
