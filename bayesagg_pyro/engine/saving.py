@@ -248,7 +248,8 @@ def _check_weights(engine: Stateful, state: Mapping[str, Tensor], strict: bool) 
         given = part(state, f"heads.{name}")
         wanted = head.state_dict()
         learned = {key for key, _ in head.named_parameters()}
-        lacking = sorted(wanted.keys() - given.keys() - set(cast(Head, head).newer_state))
+        newer = set(cast(Head, head).newer_state)  # an older state lacks all of it
+        lacking = sorted(wanted.keys() - given.keys() - (set() if newer & given.keys() else newer))
         unknown = sorted(given.keys() - wanted)
         if strict and (lacking or unknown):
             raise StateError(
