@@ -358,10 +358,12 @@ def _check_direction(method: Any, grad: gradients.GradientDistribution, found: T
         if (variance == 0).any() and seen.all():
             return
         power = _powers(method.power, grad)
-        log = torch.where(seen > 0, -power * variance.log(), -torch.inf)
+        compared = seen * (power > 0)  # a task of power 0 is compared with nobody
+        log = torch.where(compared > 0, -power * variance.log(), -torch.inf)
         top = log.amax(0).clamp(min=-1e300)
-        raw = torch.where(seen > 0, (log - top).exp(), 0.0)
-        weights = raw / raw.sum(0).clamp(min=1e-300) * seen.mean(0)
+        raw = torch.where(compared > 0, (log - top).exp(), 0.0)
+        weights = raw / raw.sum(0).clamp(min=1e-300) * compared.mean(0)
+        weights = weights + (seen - compared) / grad.tasks
     else:
         return
     expected = (weights * scaled).sum(0)

@@ -97,7 +97,7 @@ def _check(
         raise Broken(f"{kind} predictive moments are not finite", f"{mean} {variance}")
     if type(head) is heads.Gaussian and isinstance(posterior, posteriors.Gaussian):
         design = head.design(given.features.double())
-        expected = design @ posterior.mean.double().mT
+        expected = head.in_target_units(design @ posterior.mean.double().mT)
         spread = variance.double().sqrt()
         if not ((mean - expected).abs() <= 1e-4 * (spread + expected.abs())).all():
             raise Broken("Gaussian predictive mean is not hᵀm", f"{mean} {expected}")
