@@ -30,7 +30,7 @@ from experiments.methods.base import (
     Scale,
 )
 from experiments.methods.bayesagg_options import BayesAggOptions
-from experiments.methods.branches import branched
+from experiments.methods.branches import branched, refuse
 from experiments.settings import require
 from experiments.shared_norm import share_norms
 
@@ -130,9 +130,8 @@ class BayesAggMethod(Method):
         Raises:
             SettingsError: Heads have branches of their own.
         """
-        require(
-            not branched(self.backbone),
-            "method",
+        refuse(
+            self.backbone,
             self.name,
             "this network has a branch for each head, which the benchmarks train in one process "
             "only: leave --nproc away",

@@ -12,7 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-__all__ = ["Features", "branched", "halves", "parameters", "read_by"]
+from experiments.settings import require
+
+__all__ = ["Features", "branched", "halves", "parameters", "read_by", "refuse"]
 
 Features = Tensor | Mapping[str, Tensor]
 """``[B, d]`` for all heads, or ``{head: [B, d]}``."""
@@ -21,6 +23,11 @@ Features = Tensor | Mapping[str, Tensor]
 def branched(backbone: nn.Module) -> bool:
     """Whether heads read different features."""
     return hasattr(backbone, "branches")
+
+
+def refuse(backbone: nn.Module, method: str, why: str) -> None:
+    """Raise SettingsError, for a method that cannot train a backbone with branches."""
+    require(not branched(backbone), "method", method, why)
 
 
 def read_by(head: str, features: Features) -> Tensor:

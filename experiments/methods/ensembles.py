@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Bernoulli, Categorical, Head
 from experiments.methods.base import Level, Method, MethodOptions, Scale
-from experiments.methods.branches import branched, read_by
+from experiments.methods.branches import read_by, refuse
 from experiments.methods.network import Network, mean_losses, reported
 from experiments.settings import require
 
@@ -63,12 +63,7 @@ class HeadEnsemble(Network):
     def __init__(
         self, backbone: nn.Module, heads: Mapping[str, Head], options: HeadsOptions
     ) -> None:
-        require(
-            not branched(backbone),
-            "method",
-            self.name,
-            "its members share features, and here each head has its own",
-        )
+        refuse(backbone, self.name, "its members share features, and here each head has its own")
         super().__init__(backbone, heads, options)
         self.members = options.members
         self.weights = nn.ParameterDict(

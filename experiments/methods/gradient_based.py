@@ -15,14 +15,13 @@ from bayesagg_pyro.heads import Head
 from experiments import processes
 from experiments.errors import DivergenceError, SettingsError
 from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
-from experiments.methods.branches import branched, halves, parameters
+from experiments.methods.branches import halves, parameters, refuse
 from experiments.methods.network import Network
 from experiments.methods.task_gradients import (
     add_to_grad,
     parameter_gradients,
     representation_gradients,
 )
-from experiments.settings import require
 
 __all__ = ["GradientBased", "GradientOptions"]
 
@@ -100,9 +99,8 @@ class GradientBased(Network):
         Raises:
             SettingsError: Heads have branches of their own.
         """
-        require(
-            not branched(self.backbone),
-            "method",
+        refuse(
+            self.backbone,
             self.name,
             "this network has a branch for each head, which this method trains in one process only:"
             " leave --nproc away, or give a method that weighs losses",
