@@ -249,7 +249,7 @@ class BayesAgg(Calls):
             return features, targets
 
         call = "backward" if collect else "backward(collect=False)"
-        batch = self._next(call, given, rows)
+        batch = self._next(call, given, rows, scaler=scaler)
         assert batch is not None
         deliver = partial(into_backbone, rows, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
@@ -301,7 +301,7 @@ class BayesAgg(Calls):
 
         with all_or_nothing([passes.undo]):
             call = "backward_in_pieces" if collect else "backward_in_pieces(collect=False)"
-            batch = self._next(call, given, rows, passes.parameters)
+            batch = self._next(call, given, rows, passes.parameters, scaler)
             assert batch is not None
             validity = batch.validity
             return self._take(batch, deliver, collect, scaler)
