@@ -37,11 +37,11 @@ class Calls(Stateful):
 
     Attributes:
         feature_axis: which axis of the features is theirs.
-        scale, working_memory, keep_gradients, observer: see `BayesAgg`.
+        reduction, working_memory, keep_gradients, observer: see `BayesAgg`.
     """
 
     feature_axis: int
-    scale: str
+    reduction: str
     working_memory: int | None
     keep_gradients: bool
     observer: Observer | None
@@ -141,7 +141,7 @@ class Calls(Stateful):
             "estimator": [one.estimator for one in each],
             "prior": [one.policy for one in each],
             "aggregation": self.aggregation,
-            "scale": self.scale,
+            "reduction": self.reduction,
             "working_memory": self.working_memory,
             "feature_axis": self.feature_axis,
         }
@@ -163,8 +163,7 @@ class Calls(Stateful):
 
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
-        if batch.units:
-            batch.take_units(self._heads)
+        batch.take_units()
         for slot in self._slots.values():
             slot.tracker.collect(*batch.examples(slot.name), batch.validity)
             if not self.warmup and not slot.learns:
