@@ -2,70 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from experiments.entries import Comparison, Entry
 from experiments.errors import SettingsError
+from experiments.leagues import LEAGUES
 
 __all__ = ["COMPARISONS", "Comparison", "Entry", "find"]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of the table.
-
-    Attributes:
-        label: Unique in its comparison; also the name of a folder.
-        title: For the table.
-        method: Name of the method.
-        changes: Options of the benchmark, of training and of the method, by name.
-        preset: What they start from; None for the comparison's.
-    """
-
-    label: str
-    title: str
-    method: str = "bayesagg"
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    preset: str | None = None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Entries and seeds.
-
-    Attributes:
-        name: As on the command line.
-        about: For people: what is compared at which scale.
-        benchmark: Its name.
-        entries: In the order of the table, which is the order of the runs too.
-        changes: Options of the benchmark and of training for all entries, by name.
-        preset: What they start from.
-        seeds: Every entry is run with each, the first seed of all entries first.
-    """
-
-    name: str
-    about: str
-    benchmark: str
-    entries: Sequence[Entry]
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    preset: str = "paper"
-    seeds: Sequence[int] = (0, 1, 2)
-
-    def chosen(self, labels: Sequence[str]) -> list[Entry]:
-        """The entries with these labels, or all.
-
-        Raises:
-            SettingsError: An unknown label.
-        """
-        known = {entry.label: entry for entry in self.entries}
-        for label in labels:
-            if label not in known:
-                raise SettingsError(
-                    f"only = {label!r} is unknown in comparison {self.name}: give one of "
-                    f"{', '.join(known)}"
-                )
-        return [known[label] for label in labels] or list(self.entries)
 
 
 # 6,000 molecules of at most 17 atoms and a narrow network: minutes on one core, not hours.
@@ -320,7 +265,7 @@ _ALL: Final = (
     ),
 )
 
-COMPARISONS: Final[Mapping[str, Comparison]] = {found.name: found for found in _ALL}
+COMPARISONS: Final[Mapping[str, Comparison]] = {found.name: found for found in (*_ALL, *LEAGUES)}
 
 
 def find(name: str) -> Comparison:

@@ -23,6 +23,8 @@ from experiments.files import prepare_folder, write_atomically
 __all__ = [
     "COLOURS",
     "LINES",
+    "OTHERS",
+    "OURS",
     "STYLE",
     "draw",
     "errors",
@@ -37,6 +39,8 @@ Record = Mapping[str, Any]
 # Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by line style.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")
+# Where one method is shown among many.
+OURS, OTHERS = "#6A3D9A", "#8A8F98"
 STYLE: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,

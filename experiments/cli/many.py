@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ from experiments.runner import (
     plan_table,
     records,
     summary,
+    tuning,
 )
 from experiments.runner.engines import MakeEngine
 from experiments.runner.values import ends, pairs
@@ -112,9 +114,8 @@ def _search(
         while trials := study.next(side_by_side, total):
             for trial in trials:
                 tell(f"{study.method}, trial {trial.number + 1} of {total}: {trial}")
-            left = None if minutes is None else max(minutes - (time.time() - began) / 60, 1e-3)
             todo = [job for trial in trials for job in trial.jobs]
-            found = _conduct(todo, {**given, "minutes": left}, out, console)
+            found = _conduct(todo, {**given, "minutes": _left(minutes, began)}, out, console)
             outcomes |= found
             for trial in trials:
                 study.tell(trial, found)
@@ -129,12 +130,18 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
     with friendly(given["debug"]) as console:
         found = comparisons.find(name)
         out: Path = given["out"] or Path("results") / name
-        todo = _compared(found, out, given, names)
         if given["figure"] is not None:
             prepare_folder(given["figure"].parent)
-        outcomes: Mapping[Job, Outcome] = {}
+        began, outcomes = time.time(), dict[Job, Outcome]()
+        if found.tuned:
+            found = _settled(found, out, given, names, outcomes, console)
+            given = {**given, "only": None, "minutes": _left(given["minutes"], began)}
+        if not found.entries:
+            _leave(outcomes, console)
+            return
+        todo = _compared(found, out, given, names)
         if not given["table_only"]:
-            outcomes = _conduct(todo, given, out, console)
+            outcomes |= _conduct(todo, given, out, console)
         if given["plan"]:
             return
         shown = table(found, todo)
@@ -145,9 +152,46 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
         if given["figure"] is not None:
             from experiments.compare.figure import draw  # drawing takes seconds to import
 
-            for path in draw(todo, given["figure"]):
+            for path in draw(found, todo, given["figure"]):
                 console.print(f"figure: {path}", soft_wrap=True, highlight=False)
         _leave(outcomes, console)
+
+
+def _settled(
+    found: comparisons.Comparison,
+    out: Path,
+    given: Mapping[str, Any],
+    names: Collection[str],
+    outcomes: dict[Job, Outcome],
+    console: Console,
+) -> comparisons.Comparison:
+    """The entries that are asked for, each with what validation chose after the trials."""
+    values = given_values(given, names)
+    found = tuning.without(
+        dataclasses.replace(
+            found,
+            entries=found.chosen(given["only"] or ()),
+            seeds=_seeds(given["seeds"]) or found.seeds,
+        ),
+        values,
+    )
+    if not found.tuned:
+        return found
+    todo = _compared(
+        tuning.trials(found), out / "trials", {**given, "only": None, "seeds": None}, names
+    )
+    if not given["table_only"]:
+        outcomes |= _conduct(todo, given, out, console)
+    chosen = tuning.best(found, todo)
+    for entry in found.entries:
+        if entry.label not in chosen:
+            console.print(f"{entry.title}: nothing chosen yet, its trials are not finished")
+    return tuning.settled(found, chosen)
+
+
+def _left(minutes: float | None, began: float) -> float | None:
+    """Of so many minutes since the beginning."""
+    return None if minutes is None else max(minutes - (time.time() - began) / 60, 1e-3)
 
 
 def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,15 +11,19 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from scipy.stats import t as student
 
 from bayesagg_pyro import diagnostics
-from experiments import checkpoints, results
+from experiments import checkpoints, escaping, results
+from experiments.compare.league import Standings, ahead, differences, standings
+from experiments.comparisons import Comparison
 from experiments.errors import CheckpointError
-from experiments.figures import COLOURS, log_axis, write_figure
+from experiments.figures import COLOURS, OTHERS, OURS, log_axis, write_figure
+from experiments.files import write_json
 from experiments.runner import Job, configurations
 from experiments.training import CHECKPOINT, RECORD, RESULTS
 
-__all__ = ["curves", "draw", "recorded"]
+__all__ = ["curves", "draw", "league", "recorded"]
 
 _DASHES: Final = ("-", "--", ":", "-.")
 
@@ -35,8 +40,11 @@ _PANELS: Final[tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...]] 
 )
 
 
-def draw(jobs: Sequence[Job], stem: Path) -> list[Path]:
+def draw(comparison: Comparison, jobs: Sequence[Job], stem: Path) -> list[Path]:
     """Draw the scores as ``stem.png`` and ``.pdf``, and records, if any, as ``stem-record``.
+
+    Of a league the final scores of all entries, with the numbers as ``stem.json``; else the scores
+    over the epochs.
 
     Returns:
         The PNG files.
@@ -44,7 +52,12 @@ def draw(jobs: Sequence[Job], stem: Path) -> list[Path]:
     Raises:
         OutputError: They cannot be written.
     """
-    found = [write_figure(lambda: curves(jobs), stem)]
+    if comparison.ours is None:
+        found = [write_figure(lambda: curves(jobs), stem)]
+    else:
+        numbers = standings(comparison, jobs)
+        write_json(stem.with_name(f"{stem.name}.json"), numbers)
+        found = [write_figure(lambda: league(numbers), stem)]
     if any((job.folder / RECORD).is_file() for job in jobs):
         second = stem.with_name(f"{stem.name}-record")
         found.append(write_figure(lambda: recorded(jobs), second))
@@ -69,6 +82,58 @@ def curves(jobs: Sequence[Job]) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
+
+
+def league(found: Standings) -> Figure:
+    """Every entry at a glance, sorted: its score, and what it has more than ours, seed by seed.
+
+    Large points are means and lines their 95 % intervals (Student's t) over seeds, of the
+    differences on the right; small points are seeds. There it is told with how many ours is ahead.
+    """
+    rows = found["entries"]
+    ours = next((row["scores"] for row in rows if row["label"] == found["ours"]), {})
+    figure = Figure(figsize=(7.0, 0.8 + 0.19 * len(rows)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for place, row in enumerate(rows):
+        mine = row["label"] == found["ours"]
+        look: dict[str, Any] = {"color": OURS if mine else OTHERS, "zorder": 3 if mine else 2}
+        scores = row["scores"]
+        _spread(left, place, [*scores.values()], look)
+        if mine:
+            right.axvline(0.0, color=OURS, linewidth=1.0)
+        elif apart := differences(ours, scores):
+            _spread(right, place, apart, look)
+            right.annotate(
+                ahead(ours, scores),
+                (1.0, place),
+                xycoords=("axes fraction", "data"),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+    left.set_yticks(range(len(rows)), [escaping.figure(row["title"]) for row in rows])
+    for label, row in zip(left.get_yticklabels(), rows, strict=True):
+        if row["label"] == found["ours"]:
+            label.set(color=OURS, fontweight="bold")
+    left.invert_yaxis()
+    left.set_xlabel(f"test {found['score']} (%), lower is better")
+    right.set_xlabel("the same minus ours; with how many seeds ours is ahead")
+    for axes in (left, right):
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", color="0.93", linewidth=0.6)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def _spread(axes: Axes, place: float, values: Sequence[float], look: Mapping[str, Any]) -> None:
+    """Seeds, their mean and its interval on one line."""
+    mean = statistics.fmean(values)
+    axes.plot(values, [place] * len(values), "o", markersize=2.0, alpha=0.6, **look)
+    axes.plot(mean, place, "o", markersize=5.0, **look)
+    if len(values) > 1:
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        half = error * float(student.ppf(0.975, len(values) - 1))
+        axes.plot([mean - half, mean + half], [place, place], linewidth=1.4, **look)
 
 
 def recorded(jobs: Sequence[Job]) -> Figure:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from experiments.benchmark import Task
+from experiments.compare.league import Standings, ahead, behind, differences, standings
 from experiments.comparisons import Comparison
 from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.results import training_examples
 from experiments.runner import Job, Place, State, configurations
+from experiments.runner.values import shown
 
 __all__ = ["table"]
 
@@ -21,7 +24,9 @@ def table(comparison: Comparison, jobs: Sequence[Job]) -> Table:
     score = benchmark.score_name
     columns = [f"{task.symbol} ({task.unit})".removesuffix(" ()") for task in benchmark.tasks]
     columns += [f"{score} %", f"{score} %, last epoch", "minutes a run", "seeds"]
-    rows, missing = [], []
+    columns += [*(name.replace("_", " ") for name in comparison.tuned)]
+    entries = {entry.label: entry for entry in comparison.entries}
+    rows, missing = dict[str, Row](), []
     examples: dict[int | None, None] = {}
     for group in configurations(jobs):
         found = []
@@ -36,16 +41,34 @@ def table(comparison: Comparison, jobs: Sequence[Job]) -> Table:
                 missing.append(f"{title}: {place.epochs()}/{job.run.settings.epochs} epochs")
         examples |= dict.fromkeys(map(training_examples, found))
         if found:
-            rows.append(Row(group[0].title, _cells(benchmark.tasks, found)))
+            label = group[0].configuration
+            chosen = [Cell(text=shown(entries[label].changes[k])) for k in comparison.tuned]
+            rows[label] = Row(group[0].title, (*_cells(benchmark.tasks, found), *chosen))
     told = " or ".join("unknown" if n is None else f"{n:,}" for n in examples)
     told = f"Training examples: {told or 'no run is finished'}."
-    return Table(
+    made = Table(
         comparison.name,
         f"{comparison.name}: test {benchmark.metric} at the best validation epoch",
         tuple(map(Column, columns)),
-        tuple(rows),
+        tuple(rows.values()),
         (comparison.about, told, *missing),
     )
+    return made if comparison.ours is None else _league(made, rows, standings(comparison, jobs))
+
+
+def _league(made: Table, rows: Mapping[str, Row], found: Standings) -> Table:
+    """The same table sorted, and beside each row how it stands to ours."""
+    scores = {row["label"]: row["scores"] for row in found["entries"]}
+    ours = scores.get(found["ours"], {})
+    sorted_rows = []
+    for label, theirs in scores.items():
+        more: tuple[Cell, ...] = (MISSING, MISSING)
+        if label != found["ours"] and ours:
+            more = (Cell(text=ahead(ours, theirs)), Cell.spread(differences(ours, theirs), 1))
+        sorted_rows.append(replace(rows[label], cells=(*rows[label].cells, *more)))
+    columns = (*made.columns, Column("ours ahead"), Column(f"{found['score']} − ours"))
+    notes = (*made.notes, *behind(found))
+    return replace(made, columns=columns, rows=tuple(sorted_rows), notes=notes)
 
 
 def _cells(tasks: Sequence[Task], found: Sequence[Mapping[str, Any]]) -> tuple[Cell, ...]:

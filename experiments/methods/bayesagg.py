@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, priors
-from bayesagg_pyro.aggregation import Aggregation
+from bayesagg_pyro.aggregation import Aggregation, TorchJD
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import IntegratedNoise, Scheme, TaylorGGN
@@ -31,6 +31,7 @@ from experiments.methods.base import (
 )
 from experiments.methods.bayesagg_options import BayesAggOptions
 from experiments.methods.branches import branched, refuse
+from experiments.methods.torchjd_arguments import PREFIX, arguments_of, kinds
 from experiments.settings import require
 from experiments.shared_norm import share_norms
 
@@ -55,7 +56,7 @@ class BayesAggMethod(Method):
         self.pretrain = options.pretrain
         self._heads = dict(heads)
         self._options = options
-        self._aggregation: Aggregation = options.aggregation()
+        self._aggregation: Aggregation = self._combination()
         self._finest = options.aggregation("example")
         self._fresh: Iterator[tuple[Tensor, dict[str, Tensor]]] | None = None
         moving = ("running", "previous-batch")  # their priors change from step to step
@@ -79,7 +80,7 @@ class BayesAggMethod(Method):
         }
         self.mtl = ba.BayesAgg(
             heads=self._heads,
-            aggregation=None if options.rule == "default" else self._aggregation,
+            aggregation=None if self._usual else self._aggregation,
             inference=integrated,
             prior=options.policy(),
             warmup=True,
@@ -88,10 +89,25 @@ class BayesAggMethod(Method):
         )
         self._aggregation = self.mtl.aggregation
 
+    @property
+    def _usual(self) -> bool:
+        """Whether the library decides how gradients are made and combined."""
+        return self._options.rule == "default" and self._options.aggregator == "precision"
+
+    def _combination(self) -> Aggregation:
+        name = self._options.aggregator
+        if name == "precision":
+            return self._options.aggregation()
+        known = kinds("aggregation")
+        require(name in known, "aggregator", name, f"give precision or {', '.join(known)}")
+        tasks = sum(head.tasks for head in self._heads.values())
+        given = arguments_of(f"{PREFIX}{name}", known[name], tasks, {})
+        return TorchJD(known[name](**given))
+
     def _estimators(self) -> dict[str, gradients.Estimator] | gradients.Estimator | None:
-        if self._options.rule == "default":
+        if self._usual:
             return None
-        if self._options.mean == "learned":
+        if self._options.rule == "default" or self._options.mean == "learned":
             exact, learned = gradients.Exact(), gradients.PlugIn(at="weights")
             heads = self._heads.items()
             return {n: exact if isinstance(head, Gaussian) else learned for n, head in heads}

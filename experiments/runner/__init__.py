@@ -5,6 +5,7 @@ A run itself is :class:`experiments.run.Run`, trained by :class:`experiments.tra
 
 from __future__ import annotations
 
+from experiments.runner import tuning
 from experiments.runner.benchmarks import BENCHMARKS
 from experiments.runner.engines import Engine, Handle, Local
 from experiments.runner.estimate import Cost, estimate
@@ -55,5 +56,6 @@ __all__ = [
     "plan_table",
     "records",
     "summary",
+    "tuning",
     "work",
 ]

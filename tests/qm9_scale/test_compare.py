@@ -111,7 +111,7 @@ def test_figures_of_scores_and_records(tmp_path: Path) -> None:
     history = json.loads((jobs[0].folder / RESULTS).read_text())["history"]
     assert [line.get_label() for line in scores] == ["LS (1 seed)", "BayesAgg (1 seed)"]
     assert list(scores[0].get_ydata()) == [epoch["score"] for epoch in history]  # type: ignore[arg-type]
-    found = draw(jobs, tmp_path / "figure")
+    found = draw(comparison(), jobs, tmp_path / "figure")
     assert [path.name for path in found] == ["figure.png", "figure-record.png"]
     seen = {axes.get_title(): len(axes.lines) for axes in recorded(jobs).axes}
     assert seen["norm of the features"] == 2

@@ -1,0 +1,102 @@
+"""A league: scores of every entry by seed, sorted, and who is ahead of whom."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.comparisons import Comparison
+from experiments.runner import Job, Place, State, configurations
+
+__all__ = ["ahead", "behind", "differences", "standings"]
+
+Standings = Mapping[str, Any]
+Scores = Mapping[str, float]
+
+
+def standings(comparison: Comparison, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Test scores at the best validation epoch, as plain values: what a figure is drawn from.
+
+    Args:
+        comparison: The league; entries without a finished run are left out.
+        jobs: Its runs.
+    """
+    entries = {entry.label: entry for entry in comparison.entries}
+    benchmark = jobs[0].run.benchmark
+    rows = []
+    for group in configurations(jobs):
+        places = [(job, Place(job.folder)) for job in group]
+        records = [
+            place.load()
+            for job, place in places
+            if place.state() is State.DONE and not place.differences(job.run)
+        ]
+        found = {str(record["settings"]["seed"]): record for record in records}
+        if found:
+            entry = entries[group[0].configuration]
+            tests = {seed: record["best"]["test"] for seed, record in found.items()}
+            rows.append(
+                {
+                    "label": entry.label,
+                    "title": entry.title,
+                    "chosen": {name: entry.changes[name] for name in comparison.tuned},
+                    "scores": {s: record["best"]["test_score"] for s, record in found.items()},
+                    "tasks": {
+                        task.name: {seed: test.get(task.name) for seed, test in tests.items()}
+                        for task in benchmark.tasks
+                    },
+                }
+            )
+    return {
+        "name": comparison.name,
+        "ours": comparison.ours,
+        "score": benchmark.score_name,
+        "tasks": {task.name: task.higher_is_better for task in benchmark.tasks},
+        "entries": sorted(rows, key=lambda row: statistics.fmean(row["scores"].values())),
+    }
+
+
+def differences(ours: Scores, theirs: Scores) -> list[float]:
+    """Theirs minus ours with each seed that both have."""
+    return [theirs[seed] - ours[seed] for seed in ours if seed in theirs]
+
+
+def ahead(ours: Scores, theirs: Scores) -> str:
+    """With how many of the seeds that both have ours has the lower score: ``4 of 5``."""
+    found = differences(ours, theirs)
+    return f"{sum(difference > 0 for difference in found)} of {len(found)}"
+
+
+def behind(found: Standings, reference: str = "ls") -> list[str]:
+    """A sentence for each task: ours beside the reference, in standard errors, and who is ahead."""
+    rows = {row["label"]: row for row in found["entries"]}
+    ours = rows.get(found["ours"])
+    if ours is None:
+        return []
+    told = []
+    for task, higher in found["tasks"].items():
+        sign = 1.0 if higher else -1.0
+        means = {label: _mean(row["tasks"][task]) for label, row in rows.items()}
+        mine = means[ours["label"]]
+        better = [label for label in means if sign * (means[label] - mine) > 0]
+        text = f"{task}: "
+        plain = list(rows[reference]["tasks"][task].values()) if reference in rows else []
+        if len(plain) > 1 and statistics.stdev(plain) > 0:
+            error = statistics.stdev(plain) / math.sqrt(len(plain))
+            text += f"{sign * (mine - means[reference]) / error:+.1f} standard errors of "
+            text += f"{rows[reference]['title']} ahead of it; "
+        best = max(better, key=lambda label: sign * means[label], default=None)
+        text += (
+            "no other is ahead"
+            if best is None
+            else f"{len(better)} others are ahead, {rows[best]['title']} most ({means[best]:.4g})"
+        )
+        told.append(text)
+    return told
+
+
+def _mean(values: Mapping[str, float | None]) -> float:
+    known = [value for value in values.values() if value is not None]
+    return statistics.fmean(known) if known else math.nan

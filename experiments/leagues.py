@@ -1,0 +1,79 @@
+"""Leagues: every method on one data set, each at the learning rate that validation chose for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from experiments.entries import Comparison, Entry
+
+__all__ = ["LEAGUES"]
+
+OURS: Final = "defaults"
+_FEATURES: Final = {"level": "representation"}
+
+
+def _everybody(**ours: Any) -> list[Entry]:
+    """The paper's methods, its ensembles, four younger ones and ours, slow ones last.
+
+    Methods that compare gradients do so at the features, where they can.
+
+    Args:
+        ours: Options of Bayesian aggregation beside its default rule.
+    """
+    return [
+        Entry("ls", "LS", "ls"),
+        Entry(OURS, "BayesAgg", changes={**ours, "rule": "default"}),
+        Entry("si", "SI", "si"),
+        Entry("uw", "UW", "uw"),
+        Entry("rlw", "RLW", "rlw"),
+        Entry("dwa", "DWA", "dwa"),
+        Entry("stch", "STCH", "torchjd:STCH"),
+        Entry("famo", "FAMO", "torchjd:FAMO"),
+        Entry("igbv2", "IGBv2", "igbv2"),
+        Entry("mgda", "MGDA", "mgda", _FEATURES),
+        Entry("pcgrad", "PCGrad", "pcgrad", _FEATURES),
+        Entry("cagrad", "CAGrad", "cagrad", _FEATURES),
+        Entry("imtl-g", "IMTL-G", "imtl-g", _FEATURES),
+        Entry("aligned-mtl-ub", "Aligned-MTL-UB", "aligned-mtl-ub"),
+        Entry("upgrad", "UPGrad", "torchjd:UPGrad", _FEATURES),
+        Entry("fairgrad", "FairGrad", "torchjd:FairGrad", _FEATURES),
+        Entry("stl", "STL", "stl"),
+        Entry("ensemble-heads", "Ensemble (heads)", "ensemble-heads"),
+        Entry("ensemble-networks", "Ensemble (networks)", "ensemble-networks"),
+        Entry(
+            "nash-mtl",
+            "Nash-MTL, a bargain in ten steps",
+            "nash-mtl",
+            {**_FEATURES, "update_weights_every": 10},
+        ),
+    ]
+
+
+_RATES: Final[Sequence[float]] = (3e-3, 1e-2, 3e-2, 1e-1)
+
+LEAGUES: Final = (
+    Comparison(
+        "league-digits",
+        "scikit-learn's digits: every method, 20 epochs, ten seeds; seconds a run on one core",
+        "digits",
+        [
+            *_everybody(),
+            Entry(
+                "powers",
+                "BayesAgg, s = 0.5 / 0.4 / 0.4",
+                changes={
+                    "resolution": "task",
+                    "power": {"regression": 0.5, "binary": 0.4, "classes": 0.4},
+                    "mean": "learned",
+                },
+            ),
+        ],
+        {"threads": 1},
+        seeds=range(10, 20),
+        tuned={"learning_rate": _RATES},
+        tuning_seeds=(20, 21),
+        ours=OURS,
+    ),
+)
+"""All that there are; ``comparisons.COMPARISONS`` has them by name."""
