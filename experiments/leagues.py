@@ -50,30 +50,70 @@ def _everybody(**ours: Any) -> list[Entry]:
     ]
 
 
+def _fitted(aggregator: str, title: str, **ours: Any) -> Entry:
+    """A published aggregator on gradients at the heads of the default rule."""
+    changes = {**ours, "rule": "default", "aggregator": aggregator}
+    return Entry(f"fitted-{aggregator.lower()}", f"{title} on fitted heads", changes=changes)
+
+
+def _neighbours(**ours: Any) -> list[Entry]:
+    """What else could be done with the same posteriors.
+
+    Args:
+        ours: Options of Bayesian aggregation beside its rule.
+    """
+    return [
+        Entry(OURS, "BayesAgg", changes={**ours, "rule": "default"}),
+        _fitted("IMTLG", "IMTL-G", **ours),
+        _fitted("FairGrad", "FairGrad", **ours),
+        _fitted("AlignedMTL", "Aligned-MTL", **ours),
+        _fitted("UPGrad", "UPGrad", **ours),
+        Entry(
+            "evidence",
+            "BayesAgg, prior variance from the evidence",
+            changes={**ours, "rule": "default", "prior": "evidence"},
+        ),
+        Entry(
+            "half",
+            "BayesAgg, s = 0.5 for all",
+            changes={**ours, "resolution": "task", "power": 0.5, "mean": "learned"},
+        ),
+    ]
+
+
 _RATES: Final[Sequence[float]] = (3e-3, 1e-2, 3e-2, 1e-1)
+
+_DIGITS: Final[dict[str, Any]] = {
+    "changes": {"threads": 1},
+    "seeds": range(10, 20),
+    "tuned": {"learning_rate": _RATES},
+    "tuning_seeds": (20, 21),
+    "ours": OURS,
+}
+_DIGITS_POWERS: Final = Entry(
+    "powers",
+    "BayesAgg, s = 0.5 / 0.4 / 0.4",
+    changes={
+        "resolution": "task",
+        "power": {"regression": 0.5, "binary": 0.4, "classes": 0.4},
+        "mean": "learned",
+    },
+)
 
 LEAGUES: Final = (
     Comparison(
         "league-digits",
         "scikit-learn's digits: every method, 20 epochs, ten seeds; seconds a run on one core",
         "digits",
-        [
-            *_everybody(),
-            Entry(
-                "powers",
-                "BayesAgg, s = 0.5 / 0.4 / 0.4",
-                changes={
-                    "resolution": "task",
-                    "power": {"regression": 0.5, "binary": 0.4, "classes": 0.4},
-                    "mean": "learned",
-                },
-            ),
-        ],
-        {"threads": 1},
-        seeds=range(10, 20),
-        tuned={"learning_rate": _RATES},
-        tuning_seeds=(20, 21),
-        ours=OURS,
+        _everybody(),
+        **_DIGITS,
+    ),
+    Comparison(
+        "neighbours-digits",
+        "scikit-learn's digits: other uses of the same posteriors, trained as in league-digits",
+        "digits",
+        [*_neighbours(), _DIGITS_POWERS],
+        **_DIGITS,
     ),
 )
 """All that there are; ``comparisons.COMPARISONS`` has them by name."""

@@ -10,6 +10,8 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, priors
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, SettingError, StateError
 from bayesagg_pyro.gradients import GradientDistribution
+from experiments.errors import SettingsError
+from experiments.methods import BayesAggMethod, BayesAggOptions
 
 agg = pytest.importorskip("torchjd.aggregation")
 
@@ -39,6 +41,42 @@ def test_mean_and_sum_are_ours(theirs: type, ours: str) -> None:
     one, two = aggregation.TorchJD(theirs()), getattr(aggregation, ours)()
     assert one.reduction == two.reduction
     torch.testing.assert_close(one(grad), two(grad))
+
+
+def test_as_an_option_of_the_benchmarks() -> None:
+    """On the default rule's gradients: the posterior mean's, and at learned weights for classes."""
+
+    def parts() -> tuple[torch.nn.Module, dict[str, heads.Head]]:
+        torch.manual_seed(1)
+        found = {"level": heads.Gaussian(4, 2), "kind": heads.Categorical(4, 3)}
+        return torch.nn.Linear(3, 4), found
+
+    net, mine = parts()
+    options = BayesAggOptions(rule="default", aggregator="IMTLG", prior_variance=1.0)
+    method = BayesAggMethod(net, mine, options)
+    other, theirs = parts()
+    at_weights = gradients.PlugIn(at="weights")
+    engine = ba.BayesAgg(
+        theirs,
+        aggregation.TorchJD(agg.IMTLG()),
+        estimator={"level": gradients.Exact(), "kind": at_weights},
+        prior=priors.FullData(1.0),
+        warmup=True,
+        scale="mean",
+    )
+    x = torch.randn(8, 3)
+    targets = {"level": torch.randn(8, 2), "kind": torch.randint(3, (8, 1))}
+    for mtl, backbone in ((method.mtl, net), (engine, other)):
+        mtl.backward(backbone(x), targets)  # the first prior
+        mtl.update_prior()
+        mtl.start_bayes()
+        backbone.zero_grad()
+        mtl.backward(backbone(x), targets)
+    assert isinstance(net, torch.nn.Linear)
+    assert isinstance(other, torch.nn.Linear)
+    torch.testing.assert_close(net.weight.grad, other.weight.grad, rtol=0, atol=0)
+    with pytest.raises(SettingsError, match=r"aggregator = 'IMTL' cannot work: .* IMTLG"):
+        BayesAggMethod(*parts(), BayesAggOptions(aggregator="IMTL"))
 
 
 def test_per_sample_of_a_linear_aggregator_is_the_mean_gradient() -> None:
