@@ -91,7 +91,9 @@ def league(found: Standings) -> Figure:
     differences on the right; small points are seeds. There it is told with how many ours is ahead.
     """
     rows = found["entries"]
-    ours = next((row["scores"] for row in rows if row["label"] == found["ours"]), {})
+    ours: Mapping[str, float] = next(
+        (row["scores"] for row in rows if row["label"] == found["ours"]), {}
+    )
     figure = Figure(figsize=(7.0, 0.8 + 0.19 * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for place, row in enumerate(rows):
@@ -117,7 +119,15 @@ def league(found: Standings) -> Figure:
             label.set(color=OURS, fontweight="bold")
     left.invert_yaxis()
     left.set_xlabel(f"test {found['score']} (%), lower is better")
-    right.set_xlabel("the same minus ours; with how many seeds ours is ahead")
+    right.set_xlabel("the same, minus ours")
+    right.annotate(
+        "seeds with\nours ahead",
+        (1.0, 1.0),
+        xycoords="axes fraction",
+        xytext=(4, 2),
+        textcoords="offset points",
+        va="bottom",
+    )
     for axes in (left, right):
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", color="0.93", linewidth=0.6)

@@ -58,7 +58,7 @@ def best(comparison: Comparison, jobs: Sequence[Job]) -> dict[str, Point]:
         jobs: The trials.
     """
     scores = {group[0].configuration: _score(group) for group in configurations(jobs)}
-    found = {}
+    found: dict[str, Point] = {}
     for entry in comparison.entries:
         tried = [(scores.get(_label(entry, point)), point) for point in _points(comparison)]
         ended = [(score, point) for score, point in tried if score is not None]

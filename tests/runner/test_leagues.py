@@ -165,7 +165,7 @@ def test_the_figure_shows_these_numbers(finished: tuple[Comparison, list[Job]]) 
     apart = [[*map(float, line.get_xdata())] for line in right.lines]  # type: ignore[arg-type]
     assert [-1.0, 2.0] in apart
     assert [2.0, 3.0, 7.0] in apart
-    assert [text.get_text() for text in right.texts] == ["1 of 2", "3 of 3"]
+    assert [text.get_text() for text in right.texts[:2]] == ["1 of 2", "3 of 3"]
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
