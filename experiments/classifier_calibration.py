@@ -1,6 +1,7 @@
 """How far a classifier's probabilities can be trusted, summed up in memory of a few bins a task.
 
-All three take the point prediction as a distribution over classes; a binary task has two.
+All three take the point prediction as a distribution over classes; a binary task has two. Targets
+of NaN were not observed, and count nowhere.
 
 * ECE, expected calibration error (Naeini et al., 2015): confidences, the largest probability of
   each example, are put into 15 bins of equal width; Σ_b n_b / N · |accuracy_b − confidence_b|.
@@ -58,35 +59,47 @@ class Calibration:
         self._tasks, self._kind, self._mean, self._bins = tuple(tasks), kind, mean, bins
         self._gaps: Tensor | None = None
         self._sums: Tensor | None = None
-        self._count = 0
+        self._counts: Tensor | None = None
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in a batch; nothing is copied from the device."""
         measure = _binary if self._kind == "binary" else _classes
-        confidence, right, brier, nll = measure(outputs.double(), targets)
+        seen = ~targets.isnan()
+        confidence, right, brier, nll = (
+            torch.where(seen, values, 0.0) for values in measure(outputs.double(), targets)
+        )
         index = (confidence * self._bins).ceil().long().sub(1).clamp(0, self._bins - 1)
         gaps = torch.zeros(confidence.shape[1], self._bins, dtype=torch.double).to(outputs.device)
         gaps.scatter_add_(1, index.mT, (right - confidence).mT)
         sums = torch.stack([brier.sum(0), nll.sum(0)])
         self._gaps = gaps if self._gaps is None else self._gaps + gaps
         self._sums = sums if self._sums is None else self._sums + sums
-        self._count += len(outputs)
+        counts = seen.sum(0)
+        self._counts = counts if self._counts is None else self._counts + counts
 
     def compute(self) -> dict[str, float | None]:
         """``{"ECE task": ..., "Brier task": ..., "NLL task": ...}`` for every task.
 
+        None for a task without a target; a mean is that of the others.
+
         Raises:
             DataError: The split is empty.
         """
-        if self._gaps is None or self._sums is None:
+        if self._gaps is None or self._sums is None or self._counts is None:
             raise DataError("no metric of an empty split: give more data")
-        rows = torch.cat([self._gaps.abs().sum(1)[None], self._sums]) / self._count
+        there = self._counts > 0
+        rows = torch.cat([self._gaps.abs().sum(1)[None], self._sums]) / self._counts
         if self._mean:
-            means: list[float] = rows.mean(1).tolist()
-            return {name_of(name): value for name, value in zip(NAMES, means, strict=True)}
+            means: list[float] = rows[:, there].mean(1).tolist()
+            return {
+                name_of(name): value if there.any() else None
+                for name, value in zip(NAMES, means, strict=True)
+            }
         return {
-            name_of(name, task): value
-            for task, values in zip(self._tasks, rows.mT.tolist(), strict=True)
+            name_of(name, task): value if seen else None
+            for task, values, seen in zip(
+                self._tasks, rows.mT.tolist(), there.tolist(), strict=True
+            )
             for name, value in zip(NAMES, values, strict=True)
         }
 

@@ -21,6 +21,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "cifar-mtl": "experiments.cifar.benchmark:Cifar",
     "chestxray14": "experiments.chestxray14.benchmark:ChestXray14",
     "utkface": "experiments.utkface.benchmark:UtkFace",
+    "tox21": "experiments.tox21.benchmark:Tox21",
     "scenes": "experiments.dense.scenes:Scenes",
     "nyuv2": "experiments.dense.nyuv2:NyuV2",
     "cityscapes": "experiments.dense.cityscapes:Cityscapes",

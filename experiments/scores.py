@@ -1,8 +1,8 @@
 """Metrics of classification and of mixed tasks, summed up over a split.
 
-Every score belongs to one head. A value of None means that the split cannot tell: there is no
-example of one of the two classes, say. NaN is something else, the sign of a network that has
-diverged.
+Every score belongs to one head. A target of NaN is one that was not observed, and counts nowhere. A
+value of None means that the split cannot tell: there is no example of one of the two classes, say.
+A value of NaN is something else, the sign of a network that has diverged.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from experiments.errors import DataError
 
 __all__ = [
     "AreaUnderCurve",
+    "AveragePrecision",
     "BinaryAccuracy",
     "ClassAccuracy",
     "Largest",
+    "MeanOverTasks",
     "MeanSquaredError",
     "MixedMeter",
     "Score",
     "area_under_curve",
+    "average_precision",
     "mixed",
+    "observed",
 ]
 
 
@@ -45,19 +49,21 @@ class _Mean:
     def __init__(self, factor: float = 1.0) -> None:
         self._factor = factor
         self._sum: Tensor | None = None
-        self._count = 0
+        self._counts: Tensor | None = None
 
-    def add(self, values: Tensor) -> None:
-        """Take in [B, tasks]; nothing is copied from the device."""
-        total = values.double().sum(0)
+    def add(self, values: Tensor, targets: Tensor) -> None:
+        """Take in [B, tasks] each; nothing is copied from the device."""
+        seen = observed(targets)
+        total, counts = torch.where(seen, values.double(), 0.0).sum(0), seen.sum(0)
         self._sum = total if self._sum is None else self._sum + total
-        self._count += len(values)
+        self._counts = counts if self._counts is None else self._counts + counts
 
     def compute(self) -> list[float | None]:
         """One value per task."""
-        if self._sum is None or self._count == 0:
+        if self._sum is None or self._counts is None:
             raise DataError("no metric of an empty split: give more data")
-        return list((self._factor * self._sum / self._count).tolist())
+        means = (self._factor * self._sum / self._counts).tolist()
+        return [mean if n else None for mean, n in zip(means, self._counts.tolist(), strict=True)]
 
 
 class MeanSquaredError(_Mean):
@@ -65,7 +71,7 @@ class MeanSquaredError(_Mean):
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in [B, tasks] each."""
-        self.add((outputs.double() - targets.double()).square())
+        self.add((outputs.double() - targets.double()).square(), targets)
 
 
 class BinaryAccuracy(_Mean):
@@ -76,7 +82,7 @@ class BinaryAccuracy(_Mean):
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in logits [B, tasks] and 0 or 1 [B, tasks]."""
-        self.add(_kept_nan((outputs > 0) == (targets > 0.5), outputs))
+        self.add(_kept_nan((outputs > 0) == (targets > 0.5), outputs), targets)
 
 
 class ClassAccuracy(_Mean):
@@ -88,7 +94,7 @@ class ClassAccuracy(_Mean):
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in logits [B, classes] and classes [B, 1]."""
         right = outputs.argmax(-1, keepdim=True) == targets
-        self.add(_kept_nan(right, outputs.sum(-1, keepdim=True)))
+        self.add(_kept_nan(right, outputs.sum(-1, keepdim=True)), targets)
 
 
 class Largest(_Mean):
@@ -102,16 +108,14 @@ class Largest(_Mean):
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in logits [B, tasks] and 0 or 1 [B, tasks]."""
-        right = targets.gather(1, outputs.argmax(-1, keepdim=True)) > 0.5
-        self.add(_kept_nan(right, outputs.sum(-1, keepdim=True)))
+        chosen = targets.gather(1, outputs.argmax(-1, keepdim=True))
+        self.add(_kept_nan(chosen > 0.5, outputs.sum(-1, keepdim=True)), chosen)
 
 
-class AreaUnderCurve:
-    """Area under the ROC curve per task, exactly, from all logits of the split.
+class _OfRanking:
+    """A metric per task of how all logits of the split rank the examples.
 
-    Memory is that of the split's logits, [N, tasks]; ties count one half. torchmetrics' area takes
-    logits through a sigmoid in float32, where confident ones tie (logits around 100: off by 0.07),
-    and gives 0 for a class that does not occur.
+    Memory is that of the split's logits, [N, tasks].
     """
 
     def __init__(self) -> None:
@@ -121,14 +125,59 @@ class AreaUnderCurve:
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in logits [B, tasks] and 0 or 1 [B, tasks]."""
         self._outputs.append(outputs.detach().float())
-        self._targets.append(targets > 0.5)
+        self._targets.append(targets.float())
 
     def compute(self) -> list[float | None]:
-        """One value per task; None where one of the two classes does not occur."""
+        """One value per task; None where the split cannot tell."""
         if not self._outputs:
             raise DataError("no metric of an empty split: give more data")
         outputs, targets = torch.cat(self._outputs), torch.cat(self._targets)
-        return [area_under_curve(outputs[:, k], targets[:, k]) for k in range(outputs.shape[1])]
+        found = []
+        for k in range(outputs.shape[1]):
+            seen = observed(targets[:, k])
+            found.append(self.measure(outputs[seen, k], targets[seen, k] > 0.5))
+        return found
+
+    def measure(self, scores: Tensor, positive: Tensor) -> float | None:
+        """The metric of [N] scores, and [N] bool which of them are of positive examples."""
+        raise NotImplementedError
+
+
+class AreaUnderCurve(_OfRanking):
+    """Area under the ROC curve per task, exactly; None where one of the classes does not occur.
+
+    Ties count one half. torchmetrics' area takes logits through a sigmoid in float32, where
+    confident ones tie (logits around 100: off by 0.07), and gives 0 for a class that does not
+    occur.
+    """
+
+    def measure(self, scores: Tensor, positive: Tensor) -> float | None:
+        """The area."""
+        return area_under_curve(scores, positive)
+
+
+class AveragePrecision(_OfRanking):
+    """Average precision per task; None where there is no positive example."""
+
+    def measure(self, scores: Tensor, positive: Tensor) -> float | None:
+        """The average."""
+        return average_precision(scores, positive)
+
+
+class MeanOverTasks:
+    """The mean of a score from 0 to 1 over the tasks that the split tells of, in per cent."""
+
+    def __init__(self, score: Callable[[], Score]) -> None:
+        self._score = score()
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in a batch."""
+        self._score.update(outputs, targets)
+
+    def compute(self) -> list[float | None]:
+        """One value; None where the split tells nothing."""
+        told = [value for value in self._score.compute() if value is not None]
+        return [100 * sum(told) / len(told) if told else None]
 
 
 def area_under_curve(scores: Tensor, positive: Tensor) -> float | None:
@@ -149,6 +198,26 @@ def area_under_curve(scores: Tensor, positive: Tensor) -> float | None:
     low = torch.searchsorted(below, above, right=False).double()
     high = torch.searchsorted(below, above, right=True).double()
     return float((low + high).mean() / (2 * len(below)))
+
+
+def average_precision(scores: Tensor, positive: Tensor) -> float | None:
+    """Mean over positive examples of the precision among all that score at least as high.
+
+    Args:
+        scores: [N].
+        positive: [N] bool.
+
+    Returns:
+        None where there is no positive example, NaN where a score is NaN.
+    """
+    above = scores[positive].sort().values
+    if len(above) == 0:
+        return None
+    if scores.isnan().any():
+        return float("nan")
+    right = len(above) - torch.searchsorted(above, above, right=False).double()
+    chosen = len(scores) - torch.searchsorted(scores.sort().values, above, right=False).double()
+    return float((right / chosen).mean())
 
 
 class MixedMeter:
@@ -203,6 +272,11 @@ def mixed(
         )
 
     return make
+
+
+def observed(targets: Tensor) -> Tensor:
+    """Which targets are numbers."""
+    return ~targets.isnan()
 
 
 def _kept_nan(right: Tensor, outputs: Tensor) -> Tensor:

@@ -14,14 +14,14 @@ class Traits:
     """Properties of an aggregator.
 
     Attributes:
-        reduction: Of which size its result is.
+        scale: Of which size its result is.
         random: Whether it draws from torch's global generator.
         scaled: Whether the matrix may be brought to a common size first, because the result
             follows its scale and no state remembers it.
         skips_zeros: Whether it cannot take rows of zeros.
     """
 
-    reduction: Literal["mean", "sum"] = "mean"
+    scale: Literal["mean", "sum"] = "mean"
     random: bool = False
     scaled: bool = True
     skips_zeros: bool = False

@@ -48,6 +48,13 @@ python -m experiments utkface --data UTKFace --method bayesagg --out results/utk
 The three heads with exponents of their own:
 python -m experiments utkface --data UTKFace --power age=0.3,gender=0.05,ethnicity=0.05
 """,
+    "tox21": """
+The file as released (experiments/tox21/release.py tells where):
+python -m experiments tox21 --data tox21.csv.gz
+
+The test has scaffolds that training has not seen:
+python -m experiments tox21 --data tox21.csv.gz --split scaffold --method uw
+""",
     "run": """
 Every method on handwritten digits, in a few minutes:
 python -m experiments run digits --method all --jobs 2 --out results/all

@@ -22,8 +22,9 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
 from experiments.classifier_calibration import Calibration
-from experiments.digits.splits import Rows, read, split
+from experiments.digits.splits import read, split
 from experiments.images.targets import log_frequencies, log_odds
+from experiments.rows import Rows
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
 from experiments.settings import Settings, require, require_seed
 

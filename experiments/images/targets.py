@@ -13,10 +13,11 @@ __all__ = ["log_frequencies", "log_odds", "stratified"]
 def log_odds(targets: Tensor) -> Tensor:
     """[tasks], the logit of each task's share of ones in [N, tasks], one example added to both.
 
-    The constant with the smallest loss, kept finite where a class does not occur.
+    The constant with the smallest loss, kept finite where a class does not occur. NaN is not
+    counted.
     """
-    ones = targets.double().sum(0) + 1
-    return (ones / (len(targets) + 2 - ones)).log().float()
+    ones = targets.double().nansum(0) + 1
+    return (ones / ((~targets.isnan()).sum(0) + 2 - ones)).log().float()
 
 
 def log_frequencies(targets: Tensor, classes: int) -> Tensor:

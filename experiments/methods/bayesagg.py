@@ -84,7 +84,7 @@ class BayesAggMethod(Method):
             inference=integrated,
             prior=options.policy(),
             warmup=True,
-            reduction=options.scale,
+            scale=options.scale,
             estimator=self._estimators(),
         )
         self._aggregation = self.mtl.aggregation

@@ -14,7 +14,7 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Data, Task
 from experiments.digits.benchmark import Digits
-from experiments.digits.splits import Rows
+from experiments.rows import Rows
 from experiments.run import seed_of
 from experiments.settings import require
 from experiments.studies.kinds import KINDS, make

@@ -23,7 +23,7 @@ def run(*arguments: str, code: int = 0) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("command", ["digits", "cifar-mtl", "chestxray14", "utkface"])
+@pytest.mark.parametrize("command", ["digits", "cifar-mtl", "chestxray14", "utkface", "tox21"])
 def test_help(command: str) -> None:
     assert command in run("--help")
     text = run(command, "--help")
@@ -78,6 +78,8 @@ def test_the_papers_options_of_the_method_are_taken(tmp_path: Path) -> None:
         (["cifar-mtl", "--source", "folder", "--data", "absent"], "no folder absent"),
         (["chestxray14", "--data", "absent"], "no folder absent"),
         (["utkface", "--data", "absent"], "no folder absent"),
+        (["tox21", "--data", "absent.csv"], "no file absent.csv: fetch https://"),
+        (["tox21", "--split", "time"], "split = 'time'"),
         (["utkface", "--depth", "50"], "depth = 50"),
         (["cifar-mtl", "--batch-size", "1"], "batch_size = 1 cannot work: give at least 2"),
         (

@@ -11,26 +11,54 @@ from experiments.errors import DataError
 from experiments.images.targets import log_frequencies, log_odds, stratified
 from experiments.scores import (
     AreaUnderCurve,
+    AveragePrecision,
     BinaryAccuracy,
     ClassAccuracy,
     Largest,
+    MeanOverTasks,
     MeanSquaredError,
+    Score,
     area_under_curve,
     mixed,
 )
 
 
 @pytest.mark.parametrize("levels", [3, 20, 10**6])
-def test_area_under_curve_is_scikit_learns(levels: int) -> None:
+def test_rankings_are_scored_as_by_scikit_learn(levels: int) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     g = torch.Generator().manual_seed(levels)
     scores = (torch.rand(500, 4, generator=g) * levels).floor()
-    targets = torch.rand(500, 4, generator=g) < torch.tensor([0.5, 0.1, 0.01, 0.9])
-    meter = AreaUnderCurve()
-    for a, b in zip(scores.split(64), targets.float().split(64), strict=True):
+    targets = (torch.rand(500, 4, generator=g) < torch.tensor([0.5, 0.1, 0.01, 0.9])).float()
+    for kind, oracle in (
+        (AreaUnderCurve, metrics.roc_auc_score),
+        (AveragePrecision, metrics.average_precision_score),
+    ):
+        meter = kind()
+        for a, b in zip(scores.split(64), targets.split(64), strict=True):
+            meter.update(a, b)
+        for k, value in enumerate(meter.compute()):
+            assert value == pytest.approx(oracle(targets[:, k], scores[:, k]), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kind", [AreaUnderCurve, AveragePrecision, BinaryAccuracy, MeanSquaredError]
+)
+def test_what_was_not_observed_counts_nowhere(kind: type[Score]) -> None:
+    g = torch.Generator().manual_seed(0)
+    scores, targets = torch.randn(200, 3, generator=g), (torch.randn(200, 3, generator=g) > 0)
+    seen = torch.rand(200, 3, generator=g) > torch.tensor([0.1, 0.6, 1.0])
+    holes = targets.float().masked_fill(~seen, math.nan)
+    meter, mean = kind(), MeanOverTasks(kind)
+    for a, b in zip(scores.split(64), holes.split(64), strict=True):
         meter.update(a, b)
-    for k, value in enumerate(meter.compute()):
-        assert value == pytest.approx(metrics.roc_auc_score(targets[:, k], scores[:, k]), abs=1e-9)
+        mean.update(a, b)
+    expected = []
+    for k in range(2):
+        alone = kind()
+        alone.update(scores[seen[:, k], k, None], targets[seen[:, k], k, None].float())
+        expected += alone.compute()
+    assert meter.compute() == [*map(pytest.approx, expected), None]
+    assert mean.compute() == [pytest.approx(100 * sum(expected) / 2)]
 
 
 def test_a_class_that_does_not_occur_has_no_area() -> None:
@@ -84,7 +112,7 @@ def test_mixed_meter_keeps_the_order_of_heads() -> None:
 
 
 def test_constants_have_the_smallest_loss() -> None:
-    targets = torch.tensor([[1.0, 0.0]] * 30 + [[0.0, 0.0]] * 70)
+    targets = torch.tensor([[1.0, 0.0]] * 30 + [[0.0, 0.0]] * 70 + [[math.nan, math.nan]] * 9)
     assert torch.sigmoid(log_odds(targets)).tolist() == pytest.approx([31 / 102, 1 / 102])
     classes = torch.tensor([0] * 6 + [2] * 2)[:, None]
     assert log_frequencies(classes, 3).exp().tolist() == pytest.approx([7 / 11, 1 / 11, 3 / 11])

@@ -57,6 +57,22 @@ def test_a_binary_task_is_one_of_two_classes() -> None:
     }
 
 
+def test_what_was_not_observed_counts_nowhere() -> None:
+    g = torch.Generator().manual_seed(2)
+    logits, targets = torch.randn(90, 3, generator=g), torch.ones(90, 3)
+    targets[::2, 0] = math.nan
+    targets[:, 1] = math.nan
+    calibration = Calibration(["a", "b", "c"], "binary")
+    calibration.update(logits, targets)
+    found = calibration.compute()
+    alone = measured(Calibration(["a"], "binary"), logits[1::2, :1], targets[1::2, :1])
+    for figure in ("ECE", "Brier", "NLL"):
+        assert found[f"{figure} a"] == pytest.approx(alone[f"{figure} a"], rel=1e-9)
+        assert found[f"{figure} b"] is None
+    means = measured(Calibration(["a", "b", "c"], "binary", mean=True), logits, targets)
+    assert means["NLL"] == pytest.approx(((found["NLL a"] or 0) + (found["NLL c"] or 0)) / 2)
+
+
 def test_by_hand() -> None:
     """Two examples at 80 % of which one is right, and one at 99 % that is."""
     logits = torch.tensor([[math.log(4)], [math.log(4)], [-math.log(99)]])

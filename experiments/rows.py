@@ -1,0 +1,34 @@
+"""A part of a table in memory, as the trainer wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from experiments.benchmark import Batch
+
+__all__ = ["Rows"]
+
+
+class Rows:
+    """A part of the set: inputs [R, ...] and targets ``{head: [R, ...]}`` on the device."""
+
+    def __init__(self, inputs: Tensor, targets: Mapping[str, Tensor]) -> None:
+        self._inputs, self._targets = inputs, dict(targets)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def steps(self, batch_size: int) -> int:
+        """Number of batches, the last one possibly smaller."""
+        return -(-len(self) // batch_size)
+
+    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """All rows once."""
+        order = torch.arange(len(self))
+        if generator is not None:
+            order = torch.randperm(len(self), generator=generator)
+        for rows in order.to(self._inputs.device).split(batch_size):
+            yield Batch(self._inputs[rows], {k: v[rows] for k, v in self._targets.items()})

@@ -1,0 +1,1 @@
+"""Tox21: twelve toxicity assays of small molecules, most with labels missing."""

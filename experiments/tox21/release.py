@@ -1,0 +1,89 @@
+"""Tox21 as MoleculeNet releases it: one table, a molecule a row, empty where not measured.
+
+NR-AR, ..., SR-p53     the twelve assays: 0, 1 or nothing
+mol_id                 name of the molecule
+smiles                 its structure
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import lzma
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+import torch
+from torch import Tensor
+
+from experiments import reading
+from experiments.errors import DataError
+
+__all__ = ["ASSAYS", "PLACE", "Release", "read"]
+
+ASSAYS: Final = (
+    *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
+    *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
+)
+"""In the order of the released columns: nuclear receptors, then stress responses."""
+
+PLACE: Final = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/tox21.csv.gz"
+"""Where the file is released."""
+
+_LABELS: Final = {"": float("nan"), "0": 0.0, "0.0": 0.0, "1": 1.0, "1.0": 1.0}
+
+
+@dataclass(frozen=True)
+class Release:
+    """N molecules.
+
+    Attributes:
+        names: N names.
+        smiles: N structures.
+        labels: [N, 12] float32, 0 or 1; NaN where not measured.
+    """
+
+    names: tuple[str, ...]
+    smiles: tuple[str, ...]
+    labels: Tensor
+
+
+def read(path: Path) -> Release:
+    """Read the table: a csv, plain or compressed (``.gz``, ``.xz``).
+
+    Raises:
+        DataError: It is missing, damaged, or not this table.
+    """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: give the file tox21.csv.gz in it")
+    remedy = f"fetch {PLACE} and say where it is with --data"
+    return reading.read(path, lambda file: _parsed(_unpacked(file, path.suffix)), remedy)
+
+
+def _unpacked(file: IO[bytes], suffix: str) -> str:
+    opener = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(suffix, bytes)
+    return opener(file.read()).decode("utf-8-sig")
+
+
+def _parsed(text: str) -> Release:
+    table = csv.DictReader(io.StringIO(text), strict=True)
+    missing = [
+        name for name in (*ASSAYS, "mol_id", "smiles") if name not in (table.fieldnames or ())
+    ]
+    if missing:
+        raise ValueError(f"there is no column {missing[0]!r}")
+    names, smiles, labels = [], [], []
+    for line, row in enumerate(table, 2):
+        for assay in ASSAYS:
+            if row[assay] not in _LABELS:
+                raise ValueError(f"line {line}: {assay} is {row[assay]!r}, not 0, 1 or empty")
+        if not row["smiles"]:
+            raise ValueError(f"line {line}: there is no structure")
+        names.append(row["mol_id"])
+        smiles.append(row["smiles"])
+        labels.append([_LABELS[row[assay]] for assay in ASSAYS])
+    if not names:
+        raise ValueError("there is no molecule")
+    return Release(tuple(names), tuple(smiles), torch.tensor(labels))
