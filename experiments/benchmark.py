@@ -168,11 +168,11 @@ class Benchmark(ABC):
 
     @abstractmethod
     def backbone(self) -> nn.Module:
-        """A freshly initialised network from inputs to features ``[B, d]``."""
+        """A newly initialised network from inputs to features ``[B, d]``."""
 
     @abstractmethod
     def heads(self, bias: bool) -> dict[str, Head]:
-        """Freshly initialised heads, ``{name: head}``, on the backbone's features."""
+        """Newly initialised heads, ``{name: head}``, on the backbone's features."""
 
     def delta_m(self, values: Values) -> float | None:
         """Δm in per cent; None when a task has no single-task metric to compare with.

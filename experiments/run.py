@@ -49,20 +49,22 @@ class Run:
         require(batch >= least, "batch_size", batch, f"give at least {least} for this network")
 
     def build(self, device: torch.device) -> Method:
-        """The method with fresh weights, drawn on the CPU from the settings' seed, on ``device``.
+        """The method with new weights, drawn on the CPU from the settings' seed, on ``device``.
 
         Backbone and heads start the same for every method with the same seed.
         """
         torch.manual_seed(seed_of(self.settings.seed, "initial weights"))
 
-        def fresh() -> tuple[nn.Module, dict[str, Head]]:
+        def another() -> tuple[nn.Module, dict[str, Head]]:
             backbone = self.benchmark.backbone().to(device)
             heads = self.benchmark.heads(self.settings.head_bias)
             return backbone, {name: head.to(device) for name, head in heads.items()}
 
-        backbone, heads = fresh()
+        backbone, heads = another()
         joint = self.benchmark.joint
-        method = methods.make(self.method, backbone, heads, self.options, fresh=fresh, joint=joint)
+        method = methods.make(
+            self.method, backbone, heads, self.options, another=another, joint=joint
+        )
         if isinstance(method, methods.Network):
             method.tasks = tuple(self.benchmark.losses)
         return method

@@ -51,7 +51,7 @@ class Aggregation(ABC):
     """
 
     #: Whether the weights of the tasks sum to one ("mean") or to the number of tasks ("sum").
-    scale: Literal["mean", "sum"] = "mean"
+    reduction: Literal["mean", "sum"] = "mean"
 
     #: Whether a task's gradient is one vector, to which numbers that are 0 for all tasks add
     #: nothing: features of any widths then serve in one step.

@@ -57,7 +57,7 @@ class MatrixAggregator:
 
     Args:
         aggregator: an object from `torchjd.aggregation`, or a subclass of its `Aggregator`.
-        generator: randomness; a fresh one with seed 0 if None.
+        generator: randomness; a new one with seed 0 if None.
 
     Raises:
         DtypeError: if `aggregator` is no module that can be called with a matrix.
@@ -74,14 +74,14 @@ class MatrixAggregator:
         self._bargained: Tensor | None = None  # norms at the time of NashMTL's last solution
 
     @property
-    def scale(self) -> Literal["mean", "sum"]:
+    def reduction(self) -> Literal["mean", "sum"]:
         """Whether the result has the size of the gradients' mean or of their sum."""
-        return self._traits.scale
+        return self._traits.reduction
 
     @staticmethod
-    def scale_of(kind: type) -> Literal["mean", "sum"]:
-        """What `scale` is for objects of this class of aggregators."""
-        return traits_of(kind).scale
+    def reduction_of(kind: type) -> Literal["mean", "sum"]:
+        """What `reduction` is for objects of this class of aggregators."""
+        return traits_of(kind).reduction
 
     def degree(self) -> float | None:
         """p, where gradients times c > 0 give a direction times c^p; None where there is no law."""

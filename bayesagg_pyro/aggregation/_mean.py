@@ -43,7 +43,7 @@ class Mean(Aggregation):
         return [self._uniform(grad, sum(heads.values())) for grad in grads]
 
     def _uniform(self, grad: GradientDistribution, tasks: int) -> Aggregated:
-        share = 1 / tasks if self.scale == "mean" else 1.0
+        share = 1 / tasks if self.reduction == "mean" else 1.0
         weights = grad.like.new_full((grad.tasks, 1, 1), share)
         return weighed(weights, grad)
 
@@ -54,4 +54,4 @@ class Mean(Aggregation):
 class Sum(Mean):
     """Σ_t μ_t: linear scalarisation with the posterior mean in place of learned weights."""
 
-    scale: Literal["mean", "sum"] = "sum"
+    reduction: Literal["mean", "sum"] = "sum"

@@ -125,7 +125,8 @@ class PrecisionWeighted(Aggregation):
     ) -> PrecisionWeighted:
         """The paper's rule: weights per example and dimension, eqs nll_solution_*.
 
-        Its update is the mean over tasks: `BayesAgg(..., PrecisionWeighted.paper(), scale="mean")`.
+        Its update is the mean over tasks:
+        `BayesAgg(..., PrecisionWeighted.paper(), reduction="mean")`.
 
         Args:
             power: s; the paper derives 1 and uses 0.3 to 0.95 for regression, 5e-4 to 0.1 for

@@ -27,7 +27,7 @@ class TorchJD(Aggregation):
 
     Args:
         aggregator: such as `torchjd.aggregation.UPGrad()`.
-        generator: randomness of aggregators that draw; a fresh one with seed 0 if None.
+        generator: randomness of aggregators that draw; a new one with seed 0 if None.
 
     Raises:
         DtypeError: if `aggregator` is none.
@@ -37,7 +37,7 @@ class TorchJD(Aggregation):
 
     def __init__(self, aggregator: Any, *, generator: torch.Generator | None = None) -> None:
         self.rows = MatrixAggregator(aggregator, generator=generator)
-        self.scale = self.rows.scale
+        self.reduction = self.rows.reduction
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, and one weight per task where the aggregator has weights.
@@ -53,7 +53,7 @@ class TorchJD(Aggregation):
         direction, weights = self.rows(mean.flatten(1) / batch, _names(grad), present)
         # A mean over the tasks of the batch is their share of one over all tasks, as elsewhere.
         share: Tensor | float = 1.0
-        if present is not None and self.scale == "mean":
+        if present is not None and self.reduction == "mean":
             share = present.to(mean.dtype).mean()
         if weights is not None:
             weights = observed_weights((share * weights.to(mean.dtype))[:, None, None], grad)
@@ -83,7 +83,7 @@ class PerSample(Aggregation):
         aggregator: an aggregator of TorchJD, or an object of this package, which then gets each
             draw as a distribution without variance.
         samples: draws. The error of the average falls with the square root of their number.
-        generator: randomness of the draws and of aggregators that draw; a fresh one with seed 0 if
+        generator: randomness of the draws and of aggregators that draw; a new one with seed 0 if
             None. It must live on the device of the posterior.
 
     Raises:
@@ -103,7 +103,7 @@ class PerSample(Aggregation):
         self.generator = generator
         self._own = generator is None  # made at the first draw, on the device that it then needs
         self._waiting: dict[str, Tensor] = {}  # its state until then
-        self.scale = aggregator.scale
+        self.reduction = aggregator.reduction
         self.flat = aggregator.flat
 
     def aggregate(self, grad: GradientDistribution) -> Aggregated:

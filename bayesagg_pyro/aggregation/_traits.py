@@ -14,14 +14,14 @@ class Traits:
     """Properties of an aggregator.
 
     Attributes:
-        scale: Of which size its result is.
+        reduction: Of which size its result is.
         random: Whether it draws from torch's global generator.
         scaled: Whether the matrix may be brought to a common size first, because the result
             follows its scale and no state remembers it.
         skips_zeros: Whether it cannot take rows of zeros.
     """
 
-    scale: Literal["mean", "sum"] = "mean"
+    reduction: Literal["mean", "sum"] = "mean"
     random: bool = False
     scaled: bool = True
     skips_zeros: bool = False

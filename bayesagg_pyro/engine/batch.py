@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from typing import TypeAlias
@@ -60,14 +60,14 @@ class Batch:
         validity: whether all the values are to be believed.
         processes: how many share the batch.
         watched: whether what passes between the stages is kept, in this process or another.
-        units: {name: units that the head is to take with this batch}, of heads that choose some.
+        units: heads with the units that they are to take with this batch.
     """
 
     groups: tuple[Group, ...]
     validity: Validity = CHECKED
     processes: int = 1
     watched: bool = False
-    units: Mapping[str, Units] = field(default_factory=dict)
+    units: Sequence[tuple[Standardising, Units]] = ()
 
     def examples(self, name: str) -> tuple[Tensor, Targets]:
         """What a head reads, [B, d], and its targets."""
@@ -97,7 +97,7 @@ class Batch:
 
     def standardised(self, heads: Mapping[str, Head]) -> Batch:
         """The batch in the units that heads choose with it; where it is bad, cleaned before."""
-        chosen: dict[str, Units] = {}
+        chosen: list[tuple[Standardising, Units]] = []
         groups = []
         for group in self.groups:
             targets = dict(group.targets)
@@ -112,15 +112,14 @@ class Batch:
                 # What was chosen before has been applied.
                 new = (before.scale == 0) & (units.scale > 0)
                 values = torch.where(new, units.of(own.values), own.values)
-                targets[name], chosen[name] = own._replace(values=values), units
+                targets[name] = own._replace(values=values)
+                chosen.append((head, units))
             groups.append(replace(group, targets=targets))
         return replace(self, groups=tuple(groups), units=chosen)
 
-    def take_units(self, heads: Mapping[str, Head]) -> None:
+    def take_units(self) -> None:
         """Put in force what heads have chosen."""
-        for name, units in self.units.items():
-            head = heads[name]
-            assert isinstance(head, Standardising)
+        for head, units in self.units:
             head.take_units(units)
 
     def filled(self, heads: Mapping[str, Head]) -> Batch:
@@ -302,7 +301,7 @@ def show(
         slot.tracker.restart()
     with torch.no_grad():
         for batch in drawn(batches, parse):
-            batch.take_units({slot.name: slot.head for slot in slots})
+            batch.take_units()
             wanted = [
                 slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers
             ]

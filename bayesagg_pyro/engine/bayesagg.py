@@ -67,10 +67,10 @@ class BayesAgg(Calls):
     Training starts with a warm-up, in which the heads are ordinary linear layers and `backward` is
     the gradient of the summed losses; `start_bayes()` ends it.
 
-    Scale of the update. The warm-up's gradient is that of a sum of T mean losses, and so is the
-    Bayesian update under `scale="sum"`. In the paper (`scale="mean"`) the weights sum to 1, so the
-    update is about T times smaller; Adam's second moments remember the warm-up for a thousand
-    steps, during which its steps shrink as much.
+    Size of the update. The warm-up's gradient is that of a sum of T mean losses, and so is the
+    Bayesian update under `reduction="sum"`. In the paper (`reduction="mean"`) the weights sum to 1,
+    so the update is about T times smaller; Adam's second moments remember the warm-up for a
+    thousand steps, during which its steps shrink as much.
 
     A head's parameter `weight` is always what predicts: where a head does not learn it by gradient,
     it holds the posterior mean, rounded to its dtype. So averages and copies of weights predict;
@@ -98,7 +98,7 @@ class BayesAgg(Calls):
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
             before the first Bayesian step: run the first epoch's batches through `collect`.
         warmup_epochs: call `start_bayes()` on the so many-th `update_prior()` by itself.
-        scale: "sum" or "mean", see above.
+        reduction: "sum" or "mean", see above.
         validate: "now" looks at all values before anything changes (on a GPU this waits for the
             device); "deferred" turns the update into zeros on the device where values are bad and
             raises at the next synchronisation point (`update_prior`, `refit`,
@@ -145,7 +145,7 @@ class BayesAgg(Calls):
         prior: Policy | Mapping[str, Policy] | None = None,
         warmup: bool = True,
         warmup_epochs: int | None = None,
-        scale: Literal["mean", "sum"] = "sum",
+        reduction: Literal["mean", "sum"] = "sum",
         validate: Literal["auto", "now", "deferred"] = "auto",
         generator: torch.Generator | None = None,
         keep_gradients: bool = False,
@@ -155,7 +155,7 @@ class BayesAgg(Calls):
     ) -> None:
         super().__init__()
         check_heads(heads)
-        check_settings(scale, warmup, warmup_epochs, working_memory)
+        check_settings(reduction, warmup, warmup_epochs, working_memory)
         check_axis(feature_axis)
         self.heads = nn.ModuleDict(heads)
         self._heads = dict(heads)
@@ -180,7 +180,7 @@ class BayesAgg(Calls):
             }
             for slot in self._slots.values():
                 slot.sized = sized
-        self.scale = scale
+        self.reduction = reduction
         self._validation = Validation(validate)
         self._processes = Processes(distributed)
         self.generator = generator
@@ -249,7 +249,7 @@ class BayesAgg(Calls):
             return features, targets
 
         call = "backward" if collect else "backward(collect=False)"
-        batch = self._next(call, given, rows)
+        batch = self._next(call, given, rows, scaler=scaler)
         assert batch is not None
         deliver = partial(into_backbone, rows, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
@@ -301,7 +301,7 @@ class BayesAgg(Calls):
 
         with all_or_nothing([passes.undo]):
             call = "backward_in_pieces" if collect else "backward_in_pieces(collect=False)"
-            batch = self._next(call, given, rows, passes.parameters)
+            batch = self._next(call, given, rows, passes.parameters, scaler)
             assert batch is not None
             validity = batch.validity
             return self._take(batch, deliver, collect, scaler)
@@ -549,7 +549,7 @@ class BayesAgg(Calls):
         return info.losses
 
     def _scale(self) -> float:
-        """Factor on the direction, so that weights sum to what `scale` says."""
-        if self.scale == self.aggregation.scale:
+        """Factor on the direction, so that weights sum to what `reduction` says."""
+        if self.reduction == self.aggregation.reduction:
             return 1.0
-        return float(self._tasks) if self.scale == "sum" else 1 / self._tasks
+        return float(self._tasks) if self.reduction == "sum" else 1 / self._tasks

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch
@@ -36,11 +37,11 @@ class Calls(Stateful):
 
     Attributes:
         feature_axis: which axis of the features is theirs.
-        scale, working_memory, keep_gradients, observer: see `BayesAgg`.
+        reduction, working_memory, keep_gradients, observer: see `BayesAgg`.
     """
 
     feature_axis: int
-    scale: str
+    reduction: str
     working_memory: int | None
     keep_gradients: bool
     observer: Observer | None
@@ -54,6 +55,7 @@ class Calls(Stateful):
         item: Callable[[], Given | None],
         attached: list[Tensor] | None = None,
         parameters: Sequence[Tensor] = (),
+        scaler: GradScaler | None = None,
     ) -> Batch | None:
         """An item as a batch, checked; in several processes the batch of all.
 
@@ -62,6 +64,7 @@ class Calls(Stateful):
             item: gives features and targets; None when there are no more.
             attached: for this process's own rows of each group, on the backbone's graph.
             parameters: of the backbone, where the rows' graph does not lead to them.
+            scaler: of the gradients.
 
         Returns:
             None when no process has any more.
@@ -70,9 +73,9 @@ class Calls(Stateful):
         if self._processes.count == 1:
             batch = self._share(item, rows)
         else:
-            batch = self._of_all(
-                call, partial(self._share, item, rows, several=True), rows, parameters
-            )
+            made_with = () if scaler is None else (f"scaler of scale {scaler.get_scale():g}",)
+            share = partial(self._share, item, rows, several=True)
+            batch = self._of_all((call, *made_with), share, rows, parameters)
         if batch is None:
             return None
         if not batch.validity.now:
@@ -102,7 +105,7 @@ class Calls(Stateful):
 
     def _of_all(
         self,
-        call: str,
+        call: tuple[str, ...],
         share: Callable[[], Batch | None],
         rows: list[Tensor],
         parameters: Sequence[Tensor],
@@ -110,9 +113,9 @@ class Calls(Stateful):
         """The batch of all processes."""
         mode = "training" if self.training else "evaluation"
         part = "warm-up" if self.warmup else "Bayesian"
-        observer = self.observer if self.training and call in STEPS else None
+        observer = self.observer if self.training and call[0] in STEPS else None
         batch = self._processes.whole(
-            (call, mode, part, f"validate={self._validation.mode}"),
+            (call[0], mode, part, f"validate={self._validation.mode}", *call[1:]),
             share,
             attached=lambda: [*rows, *parameters],
             nothing=lambda: self._validation.of_nothing(self._slots.values()),
@@ -138,7 +141,7 @@ class Calls(Stateful):
             "estimator": [one.estimator for one in each],
             "prior": [one.policy for one in each],
             "aggregation": self.aggregation,
-            "scale": self.scale,
+            "reduction": self.reduction,
             "working_memory": self.working_memory,
             "feature_axis": self.feature_axis,
         }
@@ -160,8 +163,7 @@ class Calls(Stateful):
 
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
-        if batch.units:
-            batch.take_units(self._heads)
+        batch.take_units()
         for slot in self._slots.values():
             slot.tracker.collect(*batch.examples(slot.name), batch.validity)
             if not self.warmup and not slot.learns:

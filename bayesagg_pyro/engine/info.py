@@ -51,8 +51,8 @@ class StepInfo:
             `effective_tasks` equal to; None as above.
         jitter: {name: [tasks or 1]}, relative jitter that the posteriors took (0: none).
         condition: {name: [tasks or 1]}, lower bounds on the condition of their precisions.
-        fresh: {name: whether this step inferred a posterior}; else it used an earlier one, or none
-            was read.
+        inferred: {name: whether this step inferred a posterior}; else it used an earlier one, or
+            none was read.
         left_out: {name: [tasks] bool}, whether the batch was left out of each task's prior; heads
             whose policy leaves batches out only.
         scale: factor between the aggregated direction and the update of the features' gradient,
@@ -69,7 +69,7 @@ class StepInfo:
     observed_tasks: Tensor | None = None
     jitter: dict[str, Tensor] = field(default_factory=dict)
     condition: dict[str, Tensor] = field(default_factory=dict)
-    fresh: dict[str, bool] = field(default_factory=dict)
+    inferred: dict[str, bool] = field(default_factory=dict)
     left_out: dict[str, Tensor] = field(default_factory=dict)
     scale: float = 1.0
     gradients: GradientDistribution | None = None

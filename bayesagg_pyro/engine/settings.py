@@ -81,7 +81,7 @@ def named_heads(heads: Mapping[str, Head]) -> Iterator[None]:
 
 
 def check_settings(
-    scale: str, warmup: bool, warmup_epochs: int | None, working_memory: int | None
+    reduction: str, warmup: bool, warmup_epochs: int | None, working_memory: int | None
 ) -> None:
     """Refuse settings of the engine outside their range.
 
@@ -90,8 +90,8 @@ def check_settings(
     """
     if not isinstance(warmup, bool):
         raise SettingError(f"warmup must be True or False, not {warmup!r}")
-    if scale not in ("mean", "sum"):
-        raise SettingError(f'scale must be "mean" or "sum", not {scale!r}')
+    if reduction not in ("mean", "sum"):
+        raise SettingError(f'reduction must be "mean" or "sum", not {reduction!r}')
     if warmup_epochs is not None and (warmup_epochs < 1 or not warmup):
         raise SettingError("warmup_epochs must be at least 1 and needs warmup=True")
     if working_memory is not None and working_memory < 1:

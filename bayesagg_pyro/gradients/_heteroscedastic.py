@@ -155,7 +155,7 @@ def _integrate(
 
 def _root(variance: Tensor, of: Tensor | float) -> tuple[Tensor, Tensor]:
     """Standard deviation and its inverse; both 0 where the variance is rounding error of `of`."""
-    noise = 16 * torch.finfo(variance.dtype).eps * of
-    positive = variance > noise
+    rounding = 16 * torch.finfo(variance.dtype).eps * of
+    positive = variance > rounding
     std = torch.where(positive, variance, 1.0).sqrt()
     return torch.where(positive, std, 0.0), torch.where(positive, std.reciprocal(), 0.0)

@@ -61,18 +61,18 @@ class InterpolatedLaw(Law):
         return widest
 
     def logits(self, z: Tensor) -> Tensor:
-        noise = self.node_std @ self._noise(z).flatten(2)
-        found: Tensor = noise.unflatten(2, z.shape).add_(self.logit_mean[..., None])
+        spread = self.node_std @ self._mixed(z).flatten(2)
+        found: Tensor = spread.unflatten(2, z.shape).add_(self.logit_mean[..., None])
         return found
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
-        own = delta.flatten(2) @ self._noise(z).flatten(2).mT / z.shape[1]  # [tasks, b, R]
+        own = delta.flatten(2) @ self._mixed(z).flatten(2).mT / z.shape[1]  # [tasks, b, R]
         centre = delta.mean(-1) @ self.weight_mean
         return centre + self._pulled(own * self._inverse_std()) @ self.inputs.mT
 
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         # Point by point, [tasks, J, b, C] @ [tasks, J, C, R].
-        own = delta.permute(0, 3, 1, 2) @ self._noise(z).permute(0, 3, 2, 1)
+        own = delta.permute(0, 3, 1, 2) @ self._mixed(z).permute(0, 3, 2, 1)
         own = own.transpose(1, 2) * self._inverse_std()[:, :, None]  # [tasks, b, J, R]
         samples = shared_product(own, self.node_variance).mul_(self.coordinates[:, :, None])
         samples = shared_product(samples, self.inputs.mT)  # E[g | z], [tasks, b, J, d]
@@ -88,7 +88,7 @@ class InterpolatedLaw(Law):
         left -= (square[:, :, None] @ gain.square_())[:, :, 0]
         return mean, between.add_(left.clamp_(min=0))
 
-    def _noise(self, z: Tensor) -> Tensor:
+    def _mixed(self, z: Tensor) -> Tensor:
         points = z.shape[1]
         if points not in self.noises:
             turned = (self.basis.mT @ z)[:, None]  # z itself is near the classes

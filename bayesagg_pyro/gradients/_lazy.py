@@ -31,7 +31,7 @@ class Factors(NamedTuple):
     """
 
     mean: Tensor  #: m, [tasks, d]
-    scale: Tensor  #: s, [tasks or 1, d]
+    cross: Tensor  #: s of Cov(w_tj, u_tb) = s_tj x_bj, [tasks or 1, d]
     base: Tensor  #: x, [B, d]
     weight_variance: Tensor  #: diagonal of S, [tasks or 1, d]
     f: Tensor  #: E f, [B, tasks]
@@ -57,11 +57,11 @@ class Factors(NamedTuple):
         f, slope = self.f, self.slope
         if by_example is not None:
             f, slope = f * by_example, slope * by_example
-        return f @ (by_task * self.mean) + self.base * (slope @ (by_task * self.scale))
+        return f @ (by_task * self.mean) + self.base * (slope @ (by_task * self.cross))
 
     def total_variance(self) -> Tensor:
         """Σ_b Var[g_tb], [tasks, d]."""
-        m, s = self.mean, self.scale
+        m, s = self.mean, self.cross
         own = self.weight_variance * self.square.sum(0)[:, None]
         own = own + m.square() * self.var_f.sum(0)[:, None]
         own = own + 2 * m * s * (self.mixed.mT @ self.base)

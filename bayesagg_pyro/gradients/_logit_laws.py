@@ -67,25 +67,25 @@ class DenseLaw(Law):
     """Logits with a full covariance Cov(f) = R Rᵀ.
 
     Attributes:
-        scale: R, symmetric but for the order of its columns, [tasks, b, C, C].
+        root: R, symmetric but for the order of its columns, [tasks, b, C, C].
         inverse: such that (f − E f)ᵀ `inverse` = zᵀ, likewise.
         cross: Cov(W_cd, f_k), [tasks, b, C (k), C (c), d].
         blocks: Cov(W_cd, W_ed), [tasks, C, C, d].
     """
 
-    scale: Tensor
+    root: Tensor
     inverse: Tensor
     cross: Tensor
     blocks: Tensor
 
-    per_example: ClassVar[tuple[str, ...]] = ("logit_mean", "scale", "inverse", "cross")
+    per_example: ClassVar[tuple[str, ...]] = ("logit_mean", "root", "inverse", "cross")
 
     def spread(self) -> Tensor:
-        centred = self.scale - self.scale.mean(-2, keepdim=True)
+        centred = self.root - self.root.mean(-2, keepdim=True)
         return centred.square().sum(-1).amax(-1).sqrt()
 
     def logits(self, z: Tensor) -> Tensor:
-        return (self.scale @ z).add_(self.logit_mean[..., None])
+        return (self.root @ z).add_(self.logit_mean[..., None])
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         centre = delta.mean(-1) @ self.weight_mean
@@ -146,10 +146,10 @@ class IndependentLaw(Law):
     def _logits(self, z: Tensor) -> Tensor:
         """Classes first in memory, [tasks, C, b, J], for products that all examples share."""
         std = self.std.mT.contiguous()
-        noise = std[..., None] * self._turned(z[None])[:, :, None]
+        spread = std[..., None] * self._turned(z[None])[:, :, None]
         if self.basis is not None:
-            noise = (self.basis @ noise.flatten(2)).view(noise.shape)
-        return noise.add_(self.logit_mean.mT[..., None])
+            spread = (self.basis @ spread.flatten(2)).view(spread.shape)
+        return spread.add_(self.logit_mean.mT[..., None])
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         turned = self._turned(z[None])
@@ -160,15 +160,15 @@ class IndependentLaw(Law):
             products = products.unflatten(1, (len(z), -1))  # [tasks, C (c), b, C (k)]
             shares = products.mul_(self.basis[:, :, None]).sum(1)
         shares = (shares * self._inverse_std()) @ self.weight_variance
-        noise = self._from_basis(shares * self.coordinates)
-        mean: Tensor = noise + delta.mean(-1) @ self.weight_mean
+        pulled = self._from_basis(shares * self.coordinates)
+        mean: Tensor = pulled + delta.mean(-1) @ self.weight_mean
         return mean
 
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         if not self.by_samples:
             return self._moments(delta, z, degrees)
-        noise = delta * z * self._inverse_std()[..., None]
-        samples = self._weighed(noise)  # E[g | z], [tasks, b, J, d]
+        own = delta * z * self._inverse_std()[..., None]
+        samples = self._weighed(own)  # E[g | z], [tasks, b, J, d]
         samples += shared_product(delta.mT, self.weight_mean)
         mean = samples.mean(2)
         between = samples.sub_(mean[:, :, None]).square_().sum(2) / degrees
@@ -240,17 +240,17 @@ def dense_law(head: Categorical, posterior: GaussianFamily, design: Tensor) -> D
     # without a bias) drop out of the term in z.
     values, vectors = torch.linalg.eigh(covariance)
     certain = values <= values[..., -1:] * classes * torch.finfo(values.dtype).eps
-    scale = (vectors * torch.where(certain, 0.0, values).sqrt()[..., None, :]) @ vectors.mT
+    root = (vectors * torch.where(certain, 0.0, values).sqrt()[..., None, :]) @ vectors.mT
     inverse = (vectors * torch.where(certain, 0.0, values.rsqrt())[..., None, :]) @ vectors.mT
     mean = (design @ weight_mean.mT).expand(head.tasks, -1, -1)
     # The first coordinates of Sobol points are the most even: they go to the likeliest classes.
     order = mean + covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-    order = order.argsort(-1, descending=True)[..., None, :].expand_as(scale)
+    order = order.argsort(-1, descending=True)[..., None, :].expand_as(root)
     blocks = s.unflatten(2, (classes, -1)).unflatten(1, (classes, -1))
     return DenseLaw(
         mean,
         weight_mean[..., :d],
-        scale.gather(-1, order),
+        root.gather(-1, order),
         inverse.gather(-1, order),
         cross[..., :d],
         blocks[..., :d, :, :d].diagonal(dim1=2, dim2=4).expand(head.tasks, -1, -1, -1),

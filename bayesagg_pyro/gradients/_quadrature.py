@@ -136,7 +136,7 @@ class Quadrature(Estimator):
             lambda: self.estimate(head, posterior, features, targets),
             factors=Factors(
                 posterior.mean[:, :d],
-                factors.scale[:, :d],
+                factors.cross[:, :d],
                 factors.base[:, :d],
                 posterior.variance[:, :d],
                 f,

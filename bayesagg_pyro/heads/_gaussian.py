@@ -53,7 +53,7 @@ class Gaussian(Standardising):
 
     per_task: ClassVar[tuple[str, ...]] = ("noise_scale", *Standardising.per_task)
     noise_scale: Tensor  #: τ, [] or [tasks], float64
-    noise: Literal["given", "learned", "estimated"]  #: where τ comes from
+    noise_source: Literal["given", "learned", "estimated"]  #: where τ comes from
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class Gaussian(Standardising):
         )
         own = self.is_still(Gaussian, "outputs", "likelihood", "loss")
         self.choose_units(standardise and noise_scale is None and own)
-        self.noise = "given"
+        self.noise_source = "given"
         if noise_scale is None:
-            self.noise, noise_scale = "estimated", 1.0
+            self.noise_source, noise_scale = "estimated", 1.0
         if isinstance(noise_scale, str):
             if noise_scale != "learned":
                 raise SettingError(
                     f'noise_scale must be positive numbers or "learned", not {noise_scale!r}'
                 )
-            self.noise = "learned"
+            self.noise_source = "learned"
             noise_scale = [1.0] * tasks
         self.register_buffer(
             "noise_scale",
@@ -98,7 +98,7 @@ class Gaussian(Standardising):
         Each task has a τ of its own from then on and starts at what it was. For before the engine
         is made.
         """
-        self.noise = "learned"
+        self.noise_source = "learned"
         self.keep_units()
         self.noise_scale = self.noise_scale.expand(self.tasks).clone()
         return self
@@ -117,7 +117,7 @@ class Gaussian(Standardising):
             )
         self.noise_scale.copy_(scale)
         self.keep_units()
-        self.noise = "learned" if self.noise == "learned" else "given"
+        self.noise_source = "learned" if self.noise_source == "learned" else "given"
 
     def with_noise_scale(self, noise_scale: Tensor) -> Gaussian:
         """This head with another τ: parameters are shared, nothing of the head itself changes."""

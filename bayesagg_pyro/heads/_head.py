@@ -240,7 +240,7 @@ class Head(LinearOutputs, ABC):
             method: "auto" takes the most exact there is.
             samples: draws of the weights, where they are drawn; None for 512 (128 of a Pyro model).
             tolerance: largest sampling error allowed, for which samples are doubled.
-            generator: a fresh one with a fixed seed if None, so that calls agree.
+            generator: a new one with a fixed seed if None, so that calls agree.
 
         Returns:
             A distribution of batch shape [B, tasks] with `mean`, `log_prob` and `sample`.

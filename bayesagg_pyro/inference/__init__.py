@@ -17,7 +17,7 @@ from bayesagg_pyro.inference._laplace_torch import LaplaceTorch
 from bayesagg_pyro.inference._mcmc import HMC, NUTS
 from bayesagg_pyro.inference._newton import SecondOrder
 from bayesagg_pyro.inference._scheme import Refresh, Scheme
-from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
+from bayesagg_pyro.inference._statistics import Examples, Statistics, Storage
 from bayesagg_pyro.inference._taylor import TaylorGGN
 from bayesagg_pyro.inference._variational import Variational
 
@@ -32,13 +32,13 @@ __all__ = [
     "IntegratedNoise",
     "Iterative",
     "Joint",
-    "Keep",
     "Laplace",
     "LaplaceTorch",
     "Refresh",
     "Scheme",
     "SecondOrder",
     "Statistics",
+    "Storage",
     "TaylorGGN",
     "Variational",
     "learns_noise",

@@ -22,7 +22,7 @@ from bayesagg_pyro.inference._gaussian_sums import (
     noise_precision,
 )
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Keep
+from bayesagg_pyro.inference._statistics import Storage
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
@@ -79,7 +79,7 @@ class Conjugate(Scheme):
             return condition(head, known, total, shift, linalg.Factor(tril, 0.0 * failed))
         return condition(head, known, total, shift)
 
-    def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
+    def statistics(self, head: Head, storage: Storage) -> GaussianStatistics:
         """Empty sums: examples need not be kept."""
         return GaussianStatistics(gaussian(head, "Conjugate inference"))
 

@@ -12,7 +12,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Keep, Statistics
+from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import Point, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
@@ -46,7 +46,7 @@ class Delta(Scheme):
         """The head's own weights, whatever the rest."""
         return _point(head)
 
-    def statistics(self, head: Head, keep: Keep) -> Statistics:
+    def statistics(self, head: Head, storage: Storage) -> Statistics:
         """Nothing is kept but whether there was a batch."""
         return _Seen(head)
 

@@ -31,7 +31,7 @@ _POINTS, _STEPS = 13, 14
 
 def learns_noise(head: Head) -> TypeGuard[Gaussian]:
     """Whether the head's noise is to be learned: `heads.Gaussian(noise_scale="learned")`."""
-    return isinstance(head, Gaussian) and head.noise == "learned"
+    return isinstance(head, Gaussian) and head.noise_source == "learned"
 
 
 def log_evidence(
@@ -200,7 +200,7 @@ class Evidence:
         evidence = GaussianEvidence.of(_sums(head, statistics), prior)
         zero = torch.zeros_like(evidence.total)
         given = -2 * head.noise_scale.to(zero).log().expand_as(zero)
-        learned = head.noise == "learned"
+        learned = head.noise_source == "learned"
         if self.variance is None:
             gamma = zero
         elif self.variance == "shared":
@@ -249,8 +249,8 @@ def _examples(statistics: Statistics) -> Iterable[tuple[Tensor, Targets]]:
         return statistics.chunks()
     raise SettingError(
         f"head {statistics.head.site!r}: the evidence needs the examples, which "
-        f"{type(statistics).__name__} does not keep; use another scheme, Keep(streaming=False), a "
-        "policy other than Running"
+        f"{type(statistics).__name__} does not keep; use another scheme, "
+        "Storage(streaming=False), a policy other than Running"
     )
 
 

@@ -157,7 +157,7 @@ class ExpansionSums(Statistics):
         if "filled" not in state:
             raise StateError(
                 f"{owner}: the saved statistics {sorted(state)} are no streamed sums; make the "
-                "engine with the keep and the scheme as saved"
+                "engine with the storage and the scheme as saved"
             )
         filled = bool(count(state, "filled", most=1))
         if state.keys() == {"filled"}:

@@ -134,7 +134,7 @@ class GaussianStatistics(Statistics):
         explained = (precision @ known.mean[..., None])[..., 0]
         total = known.precision_matrix + precision
         made = condition(head, known, total, shift - explained)
-        if head.noise == "estimated":
+        if head.noise_source == "estimated":
             scale = self._noise(made, precision, shift, noise[:, 0])
             made = made.replace(info=replace(made.info, noise_scale=scale))
         if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:

@@ -45,7 +45,7 @@ class GaussianGuide(PyroModule):
             drawn: Tensor = pyro.sample(self.site, _Pathwise(self))
         return drawn
 
-    def noise(self, *shape: int) -> Tensor:
+    def standard(self, *shape: int) -> Tensor:
         """Standard normal draws."""
         return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
 
@@ -81,16 +81,16 @@ class FullGuide(GaussianGuide):
 
     def draw(self, shape: torch.Size) -> Tensor:
         """loc + C ε."""
-        noise = self.noise(*shape, *self.loc.shape)
-        moved: Tensor = self.loc + (self.scale_tril() @ noise[..., None])[..., 0]
+        z = self.standard(*shape, *self.loc.shape)
+        moved: Tensor = self.loc + (self.scale_tril() @ z[..., None])[..., 0]
         return moved
 
     def log_density(self, z: Tensor) -> Tensor:
         """By one triangular solve."""
         tril = self.scale_tril().detach()
         offset = (z - self.loc.detach())[..., None]
-        noise = torch.linalg.solve_triangular(tril, offset, upper=False)[..., 0]
-        return _standard(noise) - self.log_scale.detach().sum(-1)
+        z = torch.linalg.solve_triangular(tril, offset, upper=False)[..., 0]
+        return _log_standard(z) - self.log_scale.detach().sum(-1)
 
     def posterior(self, whitening: Whitening) -> Gaussian:
         """A Gaussian."""
@@ -103,14 +103,14 @@ class DiagonalGuide(GaussianGuide):
 
     def draw(self, shape: torch.Size) -> Tensor:
         """loc + scale ε."""
-        noise = self.noise(*shape, *self.loc.shape)
-        moved: Tensor = self.loc + self.log_scale.exp() * noise
+        z = self.standard(*shape, *self.loc.shape)
+        moved: Tensor = self.loc + self.log_scale.exp() * z
         return moved
 
     def log_density(self, z: Tensor) -> Tensor:
         """A product of normals."""
         log_scale = self.log_scale.detach()
-        return _standard((z - self.loc.detach()) * (-log_scale).exp()) - log_scale.sum(-1)
+        return _log_standard((z - self.loc.detach()) * (-log_scale).exp()) - log_scale.sum(-1)
 
     def posterior(self, whitening: Whitening) -> DiagonalGaussian:
         """A diagonal Gaussian."""
@@ -139,8 +139,8 @@ class LowRankGuide(GaussianGuide):
 
     def draw(self, shape: torch.Size) -> Tensor:
         """loc + scale ε + F ε'."""
-        own = self.noise(*shape, *self.loc.shape)
-        shared = self.noise(*shape, len(self.loc), self.factor.shape[-1], 1)
+        own = self.standard(*shape, *self.loc.shape)
+        shared = self.standard(*shape, len(self.loc), self.factor.shape[-1], 1)
         moved: Tensor = self.loc + self.log_scale.exp() * own + (self.factor @ shared)[..., 0]
         return moved
 
@@ -180,6 +180,6 @@ class _Pathwise(TorchDistribution):
         return self._guide.log_density(value)
 
 
-def _standard(noise: Tensor) -> Tensor:
+def _log_standard(z: Tensor) -> Tensor:
     """Log-density of a standard normal, [..., P] to [...]."""
-    return -0.5 * (noise.square().sum(-1) + noise.shape[-1] * math.log(2 * math.pi))
+    return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))

@@ -13,7 +13,7 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics, gaussian
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Keep
+from bayesagg_pyro.inference._statistics import Storage
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
@@ -86,7 +86,7 @@ class IntegratedNoise(Scheme):
         misfit = ((values - design @ mean.mT).square() * weight).sum(0)
         return _updated(known, mean, total, factors, weight.sum(0), misfit)
 
-    def statistics(self, head: Head, keep: Keep) -> GaussianStatistics:
+    def statistics(self, head: Head, storage: Storage) -> GaussianStatistics:
         """Empty sums; examples need not be kept."""
         return _Sums(_gaussian(head), self)
 
@@ -189,7 +189,7 @@ class _Sums(GaussianStatistics):
 
 def _gaussian(head: Head) -> Gaussian:
     head = gaussian(head, "IntegratedNoise")
-    if head.noise == "learned":
+    if head.noise_source == "learned":
         raise SettingError(
             f"head {head.site!r} learns its noise, IntegratedNoise integrates over it; give the "
             "head a guess (noise_scale=1.0), or use Conjugate"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro.inference._expansion import Chunk, chunk_of
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
-from bayesagg_pyro.inference._statistics import Examples, Keep
+from bayesagg_pyro.inference._statistics import Examples, Storage
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
@@ -28,14 +28,14 @@ __all__ = ["KeptExamples"]
 class KeptExamples(Examples):
     """Examples that move to the head's device a part at a time.
 
-    Once they exceed `Keep.memory` they are replaced by the sum of their quadratic expansions at the
-    weights of that moment, to which later batches add theirs, each at the weights of its own.
+    Once they exceed `Storage.memory` they are replaced by the sum of their quadratic expansions at
+    the weights of that moment, to which later batches add theirs, each at the weights of its own.
     """
 
     _scheme: SecondOrder
 
-    def __init__(self, head: Head, keep: Keep, scheme: SecondOrder) -> None:
-        super().__init__(head, keep, scheme)
+    def __init__(self, head: Head, storage: Storage, scheme: SecondOrder) -> None:
+        super().__init__(head, storage, scheme)
         self._sums: ExpansionSums | None = None
 
     def __bool__(self) -> bool:
@@ -49,7 +49,7 @@ class KeptExamples(Examples):
         """Append a batch, or add its expansion."""
         if self._sums is None:
             super().add(features, targets, validity)
-            memory = self._keep.memory
+            memory = self._storage.memory
             if memory is not None and self.kept_bytes() > memory >= 2 * self._bytes_of_sums():
                 self._sum_up()
             return
@@ -110,7 +110,7 @@ class KeptExamples(Examples):
             StateError: if it is of another head, structure or way to keep examples.
             NonFiniteError: if a number is not finite.
         """
-        if self._keep.memory is None or "filled" not in state:
+        if self._storage.memory is None or "filled" not in state:
             super().load_state_dict(state)
             self._sums = None
             return

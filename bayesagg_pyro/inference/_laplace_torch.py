@@ -19,7 +19,7 @@ from bayesagg_pyro.heads import Categorical, Gaussian, Head
 from bayesagg_pyro.inference._iterative import default_dtype
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
-from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
+from bayesagg_pyro.inference._statistics import Examples, Statistics, Storage
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
@@ -70,9 +70,9 @@ class LaplaceTorch(Scheme):
         """Refuse heads and priors that laplace-torch does not support."""
         _supported(head, prior, self.structure)
 
-    def statistics(self, head: Head, keep: Keep) -> Statistics:
+    def statistics(self, head: Head, storage: Storage) -> Statistics:
         """Examples, none of them weighted."""
-        return _Unweighted(head, keep, self)
+        return _Unweighted(head, storage, self)
 
     def infer(
         self,

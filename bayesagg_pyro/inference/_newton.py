@@ -31,7 +31,7 @@ from bayesagg_pyro.inference._expansion import (
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
 from bayesagg_pyro.inference._kept import KeptExamples
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Keep, Statistics
+from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     GaussianFamily,
@@ -151,15 +151,15 @@ class SecondOrder(Scheme):
             f"head {head.site!r}",
         )
 
-    def statistics(self, head: Head, keep: Keep) -> Statistics:
-        """Examples, or sums of expansions when streaming or when examples exceed `keep.memory`.
+    def statistics(self, head: Head, storage: Storage) -> Statistics:
+        """Examples, or sums of expansions when streaming or when examples exceed `storage.memory`.
 
         Raises:
             SettingError: if head and structure do not fit.
         """
         check_structure(head, self.structure)
         check_tasks(head)
-        return ExpansionSums(head, self) if keep.streaming else KeptExamples(head, keep, self)
+        return ExpansionSums(head, self) if storage.streaming else KeptExamples(head, storage, self)
 
     @torch.no_grad()
     def leave_out(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._statistics import Examples, Keep, Statistics
+from bayesagg_pyro.inference._statistics import Examples, Statistics, Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
@@ -81,14 +81,14 @@ class Scheme(ABC):
         """
         return
 
-    def statistics(self, head: Head, keep: Keep) -> Statistics:
+    def statistics(self, head: Head, storage: Storage) -> Statistics:
         """An empty collection of training batches, of which it makes a posterior.
 
         Args:
             head: the head.
-            keep: how to keep examples, for schemes that need them.
+            storage: how to keep examples, for schemes that need them.
         """
-        return Examples(head, keep, self)
+        return Examples(head, storage, self)
 
     def leave_out(
         self,

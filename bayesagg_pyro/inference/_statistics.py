@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bayesagg_pyro.inference._scheme import Scheme
 
-__all__ = ["Examples", "Keep", "Statistics"]
+__all__ = ["Examples", "Statistics", "Storage"]
 
 
 class Statistics(ABC):
@@ -117,7 +117,7 @@ class Statistics(ABC):
 
 
 @dataclass(frozen=True)
-class Keep:
+class Storage:
     """How to keep what an epoch shows.
 
     Attributes:
@@ -152,13 +152,13 @@ class Examples(Statistics):
 
     Args:
         head: whose batches they are.
-        keep: how to keep them.
+        storage: how they are kept.
         scheme: infers the posterior of all examples at once.
     """
 
-    def __init__(self, head: Head, keep: Keep, scheme: Scheme) -> None:
+    def __init__(self, head: Head, storage: Storage, scheme: Scheme) -> None:
         super().__init__(head)
-        self._keep = keep
+        self._storage = storage
         self._scheme = scheme
         self._rows = 0
         self._factor = 1.0
@@ -185,7 +185,7 @@ class Examples(Statistics):
 
     def holds(self, features: Tensor) -> Tensor | None:
         """Whether the dtype to keep them in has room for them."""
-        dtype = self._keep.dtype
+        dtype = self._storage.dtype
         if dtype is None or torch.promote_types(dtype, features.dtype) == dtype:
             return None
         return features.to(dtype).isfinite().all()
@@ -205,7 +205,7 @@ class Examples(Statistics):
         elif (fits := self.holds(features)) is not None and not fits:
             raise NonFiniteError(
                 f"head {self.head.site!r}: features of up to {features.abs().max():.3g} overflow "
-                f"{self._keep.dtype}, in which Keep(dtype=...) keeps them; choose a wider one"
+                f"{self._storage.dtype}, in which Storage(dtype=...) keeps them; choose a wider one"
             )
         batch = {"features": features, **targets._asdict()}
         count = len(features)
@@ -221,18 +221,18 @@ class Examples(Statistics):
         """The array of that name with room for `count` more rows, and for their precision."""
         array = self._arrays.get(name)
         needed = self._rows + count
-        dtype = self._keep.dtype if name == "features" else None
+        dtype = self._storage.dtype if name == "features" else None
         dtype = dtype or rows.dtype
         if array is not None:
             dtype = torch.promote_types(dtype, array.dtype)
             if len(array) >= needed and dtype == array.dtype:
                 return array
-        length = max(needed, self._keep.capacity, 0 if array is None else 2 * len(array))
+        length = max(needed, self._storage.capacity, 0 if array is None else 2 * len(array))
         # Rows before the first mask or weight of an epoch had none: all observed, weight 1.
         grown = torch.ones(
             (length, *rows.shape[1:]),
             dtype=dtype,
-            device=self._keep.device or rows.device,
+            device=self._storage.device or rows.device,
         )
         if array is not None:
             grown[: self._rows] = array[: self._rows]
@@ -259,7 +259,7 @@ class Examples(Statistics):
 
     def part(self, head: Head, rows: slice) -> Self:
         """The same features with the targets of some tasks, for a head of those; nothing copied."""
-        own = type(self)(head, self._keep, self._scheme)
+        own = type(self)(head, self._storage, self._scheme)
         own._rows = self._rows
         own._arrays = {
             name: array if name == "features" else array[:, rows]
@@ -279,7 +279,7 @@ class Examples(Statistics):
 
     def to(self, device: torch.device) -> None:
         """Move the examples, unless a device for them was chosen."""
-        if self._keep.device is None:
+        if self._storage.device is None:
             self._arrays = {name: array.to(device) for name, array in self._arrays.items()}
 
     def state_dict(self) -> dict[str, Tensor]:

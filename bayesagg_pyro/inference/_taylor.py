@@ -92,8 +92,8 @@ class TaylorGGN(SecondOrder):
         rise = (newton.pull * step).sum(-1) + 0.5 * tension
         actual = at.value - value(head, chunks, mean) - rise
         # At the optimum both decreases are rounding errors: nothing overshot.
-        noise = torch.finfo(mean.dtype).eps * newton.value.abs().clamp(min=1) * 64
-        ratio = torch.where(predicted > noise, actual / predicted, 1.0)
+        rounding = torch.finfo(mean.dtype).eps * newton.value.abs().clamp(min=1) * 64
+        ratio = torch.where(predicted > rounding, actual / predicted, 1.0)
         return with_info(
             newton.posterior.with_mean(mean),
             newton_decrement=decrease.clamp(min=0).sqrt(),

@@ -133,17 +133,15 @@ class Variational(Iterative):
         return posterior.replace(info=replace(info, elbo=elbo, converged=settled))
 
     def _whitening(self, joint: Joint, start: Posterior | None) -> Whitening:
-        dense = self.guide not in ("low_rank", "diagonal")
-        centre: GaussianFamily = joint.prior
-        if self.whiten == "laplace" and dense:
+        prior, device, dtype = joint.prior, joint.features.device, joint.features.dtype
+        if self.guide in ("low_rank", "diagonal"):
+            if self.whiten == "laplace" or not isinstance(prior, DiagonalGaussian):
+                prior = approximate_diagonally(joint, start)
+            return DiagonalWhitening(prior.to(device, dtype))
+        centre: GaussianFamily = prior
+        if self.whiten == "laplace":
             centre = start if isinstance(start, GaussianFamily) else approximate(joint, start)
-        elif self.whiten == "laplace" or not isinstance(centre, DiagonalGaussian):
-            centre = approximate_diagonally(joint, start)
-        centre = centre.to(joint.features.device, joint.features.dtype)
-        if dense:
-            return DenseWhitening(centre)
-        assert isinstance(centre, DiagonalGaussian)
-        return DiagonalWhitening(centre)
+        return DenseWhitening(centre.to(device, dtype))
 
     def _guide(self, model: Callable[[], None], site: str, joint: Joint) -> nn.Module:
         like, plate = joint.prior.mean, f"{joint.head.site}.tasks"

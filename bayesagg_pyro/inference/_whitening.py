@@ -1,4 +1,8 @@
-"""Coordinates in which a posterior is nearly a standard normal: what samplers and guides like."""
+"""Coordinates in which a posterior is nearly a standard normal: what samplers and guides like.
+
+Whitening, or a non-centred parametrisation (Papaspiliopoulos, Roberts and Sköld, 2007,
+https://doi.org/10.1214/088342307000000014).
+"""
 
 from __future__ import annotations
 

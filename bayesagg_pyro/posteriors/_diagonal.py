@@ -74,8 +74,8 @@ class DiagonalGaussian(GaussianFamily):
 
     def factors(self, design: Tensor) -> Factors:
         """S is diagonal: Cov(w_p, u) = S_pp h_p."""
-        scale = self.precision.reciprocal()
-        return Factors(scale, design, (design.square() @ scale.mT).mT)
+        cross = self.precision.reciprocal()
+        return Factors(cross, design, (design.square() @ cross.mT).mT)
 
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision."""

@@ -37,15 +37,15 @@ class Projection(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """`Projection` where Cov(w_p, u_tb) = scale_tp base_bp.
+    """`Projection` where Cov(w_p, u_tb) = cross_tp base_bp.
 
     Attributes:
-        scale: [tasks or 1, P].
+        cross: [tasks or 1, P].
         base: [B, P].
         variance: Var(u) = hᵀ S h, [tasks or 1, B], at least 0.
     """
 
-    scale: Tensor
+    cross: Tensor
     base: Tensor
     variance: Tensor
 

@@ -143,8 +143,8 @@ class Gaussian(GaussianFamily):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Weights m + L⁻ᵀ ε, [*sample_shape, tasks, P]."""
-        noise = self._standard_normal(sample_shape, generator)
-        return self._mean + torch.einsum("...tk,tkp->...tp", noise, self._expand(self.inverse_tril))
+        z = self._standard_normal(sample_shape, generator)
+        return self._mean + torch.einsum("...tk,tkp->...tp", z, self._expand(self.inverse_tril))
 
     @property
     def precision_log_det(self) -> Tensor:

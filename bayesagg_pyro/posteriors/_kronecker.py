@@ -163,10 +163,10 @@ class KroneckerGaussian(GaussianFamily):
         self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Weights m + Q₁ (ε / sqrt(λ)) Q₂ᵀ, [*sample_shape, tasks, C·D]."""
-        noise = self._standard_normal(sample_shape, generator).unflatten(
+        z = self._standard_normal(sample_shape, generator).unflatten(
             -1, self.eigen.values.shape[1:]
         )
-        return self._mean + self._rotate(noise * self.eigen.values.rsqrt())
+        return self._mean + self._rotate(z * self.eigen.values.rsqrt())
 
     @property
     def precision_log_det(self) -> Tensor:

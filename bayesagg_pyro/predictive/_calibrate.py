@@ -54,7 +54,7 @@ def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
 
 
 def _predicts_with_estimate(head: Gaussian) -> bool:
-    return head.noise == "estimated" and head.is_still(Gaussian, "outputs", "likelihood")
+    return head.noise_source == "estimated" and head.is_still(Gaussian, "outputs", "likelihood")
 
 
 def _has_logits(head: Head) -> bool:

@@ -51,7 +51,7 @@ def in_units_of_noise(
     """
     noise = head.noise_scale.to(epistemic).square()
     found = None if posterior.info is None else posterior.info.noise_scale
-    if head.noise != "estimated" or found is None:
+    if head.noise_source != "estimated" or found is None:
         return epistemic, noise
     ratio = found.to(epistemic).square() / noise
     return epistemic * ratio, noise * ratio

@@ -69,7 +69,7 @@ def predictive(
         tolerance: largest standard error allowed, of a probability, or of a mean in predictive
             standard deviations: draws are doubled until it is met, up to 131,072 (8,192 of a Pyro
             model) and then with a warning. Stored draws are as many as they are.
-        generator: a fresh one with a fixed seed if None, so that calls agree.
+        generator: a new one with a fixed seed if None, so that calls agree.
 
     Returns:
         A distribution of batch shape [B, tasks] in the precision of head algebra: Bernoulli or

@@ -63,7 +63,7 @@ def uncertainty(
         posterior: over its weights.
         features: [B, d].
         samples: draws, where weights are drawn.
-        generator: a fresh one with a fixed seed if None, so that calls agree.
+        generator: a new one with a fixed seed if None, so that calls agree.
 
     Raises:
         ShapeError, DtypeError, NonFiniteError: for bad features, or a posterior over the weights

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.inference import Keep
+from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.priors._states import kept, loaded
@@ -26,7 +26,7 @@ class Constant(DataPolicy):
         variance: γ, in squared units of the weights, one number or one per task.
         base: makes another prior, see `DataPolicy`.
         temperature: divides the data's log-likelihood in the posterior that predicts.
-        keep: how a scheme without sums keeps examples.
+        storage: how a scheme without sums keeps examples.
 
     Raises:
         SettingError: if variance or temperature is not positive and finite.
@@ -38,9 +38,9 @@ class Constant(DataPolicy):
         *,
         base: Base | None = None,
         temperature: float = 1.0,
-        keep: Keep | None = None,
+        storage: Storage | None = None,
     ) -> None:
-        super().__init__(variance, base=base, temperature=temperature, keep=keep)
+        super().__init__(variance, base=base, temperature=temperature, storage=storage)
 
     _renews = False
 

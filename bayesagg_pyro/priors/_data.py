@@ -15,9 +15,9 @@ from bayesagg_pyro._state import finite, named, part, saved
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import (
-    Keep,
     Scheme,
     Statistics,
+    Storage,
     learns_noise,
     scaled,
 )
@@ -57,7 +57,7 @@ class DataPolicy(Policy):
             `mtl.info.left_out` is False for it.
         in_place: write each new prior into the tensors of the last, so that a captured CUDA graph
             sees it. Priors handed out before change with it.
-        keep: how a scheme without sums keeps examples.
+        storage: how a scheme without sums keeps examples.
         dtype: keep dense precisions as lower triangles in this precision and make them some tasks
             at a time: torch.float32 takes 2 P² bytes a task in place of 16 P². None keeps
             precision and factor in float64.
@@ -74,7 +74,7 @@ class DataPolicy(Policy):
         temperature: float = 1.0,
         leave_batch_out: bool = False,
         in_place: bool = False,
-        keep: Keep | None = None,
+        storage: Storage | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.evidence = Evidence() if variance == "learned" else None
@@ -95,7 +95,7 @@ class DataPolicy(Policy):
         self.temperature = temperature
         self.leave_batch_out = leave_batch_out
         self.in_place = in_place
-        self.keep = keep or Keep()
+        self.storage = storage or Storage()
         if dtype is not None and not dtype.is_floating_point:
             raise SettingError(f"a prior is kept in a floating dtype, not {dtype}")
         self.dtype = dtype
@@ -145,10 +145,10 @@ class DataPolicy(Policy):
             )
 
     def _empty(self) -> Statistics:
-        keep = self.keep
+        storage = self.storage
         if self._choice is not None or self.dtype is not None:  # which go through examples
-            keep = replace(keep, memory=None)
-        return self.scheme.statistics(self.head, keep)
+            storage = replace(storage, memory=None)
+        return self.scheme.statistics(self.head, storage)
 
     def _wanted_choice(self) -> Evidence | None:
         """What chooses hyperparameters at an update; None where nothing is to choose."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.inference import Keep
+from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
@@ -35,7 +35,7 @@ class Fresh(DataPolicy):
         leave_batch_out: whether a step's prior is freed of the step's own batch, see `DataPolicy`;
             needs all training examples in the prior, so `examples=None`.
         in_place: write each new prior into the tensors of the last.
-        keep: how a scheme without sums keeps the examples until the posterior is made.
+        storage: how a scheme without sums keeps the examples until the posterior is made.
 
     Raises:
         SettingError: if examples is not positive, or set together with leave_batch_out; as
@@ -51,7 +51,7 @@ class Fresh(DataPolicy):
         temperature: float = 1.0,
         leave_batch_out: bool = False,
         in_place: bool = False,
-        keep: Keep | None = None,
+        storage: Storage | None = None,
     ) -> None:
         super().__init__(
             variance,
@@ -59,7 +59,7 @@ class Fresh(DataPolicy):
             temperature=temperature,
             leave_batch_out=leave_batch_out,
             in_place=in_place,
-            keep=keep,
+            storage=storage,
         )
         integers(examples=1 if examples is None else examples)
         if examples is not None and leave_batch_out:

@@ -24,7 +24,7 @@ class FullData(DataPolicy):
         temperature: divides the data's log-likelihood; above 1 the prior is wider.
         leave_batch_out: whether a step's prior is freed of the step's own batch.
         in_place: write each new prior into the tensors of the last.
-        keep: how a scheme without sufficient statistics (TaylorGGN, Laplace) keeps the epoch's
+        storage: how a scheme without sufficient statistics (TaylorGGN, Laplace) keeps the epoch's
             examples: as they are (the default), in half precision, in host memory, or as
             streamed sums. Conjugate keeps sums whatever is said here.
         dtype: keep dense precisions packed in this precision, see `DataPolicy`.

@@ -71,7 +71,7 @@ class PreviousBatch(DataPolicy):
         if not issubclass(scheme.gives or GaussianFamily, GaussianFamily):
             raise DtypeError(_not_gaussian(head, scheme))
         check_renewed(head, scheme)  # whatever its `refresh` is: every batch goes through it
-        scheme.statistics(head, self.keep)  # refuses heads that the scheme cannot take
+        scheme.statistics(head, self.storage)  # refuses heads that the scheme cannot take
         self._base = self.base_for(head)
         scheme.check(head, self._base)
         self.prior: GaussianFamily = self._base

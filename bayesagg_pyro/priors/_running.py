@@ -9,7 +9,7 @@ from torch import Tensor
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
-from bayesagg_pyro.inference import Keep, Statistics, scaled
+from bayesagg_pyro.inference import Statistics, Storage, scaled
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
@@ -58,7 +58,7 @@ class Running(DataPolicy):
             base=base,
             temperature=temperature,
             leave_batch_out=leave_batch_out,
-            keep=Keep(streaming=True),
+            storage=Storage(streaming=True),
         )
         if not half_life > 0:  # infinity lets nothing fade
             raise SettingError(f"half_life must be positive (in examples), not {half_life}")

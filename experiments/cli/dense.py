@@ -27,7 +27,7 @@ def render(
     val: Annotated[int, typer.Option(help="Images in val/.")] = 40,
     height: Annotated[int, typer.Option(help="Of the images in pixels.")] = 48,
     width: Annotated[int, typer.Option(help="Of the images in pixels.")] = 64,
-    seed: Annotated[int, typer.Option("--seed", "--seeds", help="Decides the rooms.")] = 0,
+    seed: Annotated[int, typer.Option("--seeds", metavar="N", help="Decides the rooms.")] = 0,
     debug: Debug = False,
 ) -> None:
     """Write rendered rooms as files, in the layout of a public release.

@@ -54,31 +54,50 @@ class Source:
                 f"benchmark = {place!r} cannot be found: {module} defines no {name}"
             )
         self._class = found[0]
+        self._bases = [Source(base) for base in self._places(module)]
         doc = inspect.cleandoc(ast.get_docstring(self._class) or "")
         self.about, _, attributes = doc.partition("Attributes:\n")
         self._help = dict(_entries(attributes))
+        for base in self._bases:
+            self._help = base._help | self._help
 
     def fields(self, defaults: Mapping[str, Any] | None = None) -> list[Field]:
-        """Its fields in their order; those of base classes are not its own.
+        """Its own fields in their order, then those of its bases.
 
         Args:
             defaults: What a benchmark has in place of these defaults.
         """
-        found = []
+        found: dict[str, Field] = {}
+        for base in self._bases:
+            found |= {field.name: field for field in base.fields(defaults)}
+        own = {}
         for node in self._class.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 annotation = ast.unparse(node.annotation)
                 if not annotation.startswith("ClassVar"):
                     default = None if node.value is None else _value(node.value)
-                    found.append(self._field(node.target.id, annotation, default, defaults or {}))
-        return found
+                    name = node.target.id
+                    own[name] = self._field(name, annotation, default, defaults or {})
+        return [*({**own, **found} | own).values()]
 
     def literal(self, name: str) -> Any:
-        """The value of a class attribute that is written out; the keywords of a call as a dict."""
+        """The value of a class attribute that is written out, here or in a base.
+
+        The keywords of a call are a dict.
+        """
         for node in self._class.body:
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
                 return None if node.value is None else _value(node.value)
-        return None
+        return next(filter(None, (base.literal(name) for base in self._bases)), None)
+
+    def _places(self, module: str) -> Iterator[str]:
+        """``module:Class`` of the base classes of this package."""
+        bases = {ast.unparse(base) for base in self._class.bases}
+        for node in self._tree.body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("experiments."):
+                yield from (f"{node.module}:{a.name}" for a in node.names if a.name in bases)
+            elif isinstance(node, ast.ClassDef) and node.name in bases:
+                yield f"{module}:{node.name}"
 
     def _field(
         self, name: str, annotation: str, default: Any, defaults: Mapping[str, Any]

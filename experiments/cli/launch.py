@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -14,11 +14,13 @@ from typer.core import TyperCommand
 
 __all__ = ["Command", "friendly"]
 
+_MISSPELT: Final = {"--seed": "--seeds", "--learning-rate": "--lr"}
+
 
 class Command(TyperCommand):
     """Takes ``--seeds 0 1 2``, shows its help to the letter, and refuses empty arguments.
 
-    An empty path would mean the folder that one is in.
+    An empty path would mean the folder that one is in. Every option has one spelling.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,14 +37,20 @@ class Command(TyperCommand):
             name, sign, value = word.partition("=")
             if not word.strip() or (sign and name.startswith("--") and not value.strip()):
                 told = name if sign else before if before.startswith("-") else "an argument"
-                with friendly(debug=False):
-                    from experiments.errors import SettingsError
-
-                    raise SettingsError(f"{told} = {value!r} cannot work: give it a value")
+                _refuse(f"{told} = {value!r} cannot work: give it a value")
+            if name in _MISSPELT:
+                _refuse(f"there is no option {name}: it is spelt {_MISSPELT[name]}")
         several = {
             flag for item in self.params if getattr(item, "multiple", False) for flag in item.opts
         }
         return super().parse_args(ctx, list(_repeated(args, several)))
+
+
+def _refuse(text: str) -> None:
+    with friendly(debug=False):
+        from experiments.errors import SettingsError
+
+        raise SettingsError(text)
 
 
 def _repeated(args: list[str], several: set[str]) -> Iterator[str]:

@@ -22,7 +22,7 @@ OUTPUT: Final = "Output"
 
 #: Flags that are not the field's name.
 _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "learning_rate": ("--lr", "--learning-rate"),
+    "learning_rate": ("--lr",),
     "head_bias": ("--bias/--no-bias",),
     "leave_batch_out": ("--leave-batch-out/--keep-batch",),
 }
@@ -145,7 +145,7 @@ def _seeds(several: bool, default: str) -> inspect.Parameter:
     return _option(
         "seeds",
         list[str] if several else int,
-        ["--seeds", "--seed"],
+        ["--seeds"],
         "Decides initial weights, order of examples and, unless --split-seed is given, which "
         "examples are in which part." + (" A run for each." if several else ""),
         WHAT,

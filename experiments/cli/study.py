@@ -20,7 +20,7 @@ Out = Annotated[
         show_default="results/study-NAME",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", "--seeds", help="The first seed.")]
+Seed = Annotated[int, typer.Option("--seeds", metavar="N", help="The first seed.")]
 Quick = Annotated[
     bool,
     typer.Option("--quick", help="The smallest setting: shows that it works, not what comes out."),

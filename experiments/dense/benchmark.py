@@ -48,6 +48,19 @@ class Dense(Benchmark):
     normals are three Gaussian tasks, one for each coordinate, and the metric makes unit vectors of
     their predictions: half their squared error is 1 − cosine, of unit vectors. Both may be
     `Heteroscedastic` instead.
+
+    Attributes:
+        network: "segnet", or "resnet": a dilated ResNet (torchvision's) with ASPP decoders.
+        width: Channels of the network's finest level, the features of a pixel.
+        levels: How often SegNet halves height and width.
+        depth: Of the ResNet, 50 or 101.
+        weights: What the ResNet starts from: None (random), "imagenet", or a file with a state
+            dict.
+        decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
+        regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
+            differs between pixels.
+        only: One head to train alone: segmentation, depth or normal, as far as there are such; None
+            for all.
     """
 
     metric: ClassVar[str] = "segmentation, depth and normals of pixels"
@@ -71,6 +84,15 @@ class Dense(Benchmark):
     inverse_depth: ClassVar[bool] = False
     every_head: ClassVar[Sequence[str]] = HEADS
 
+    network: Net = "segnet"
+    width: int = 64
+    levels: int = 5
+    depth: int = 50
+    weights: str | None = None
+    decoders: Decoders = "shared"
+    regression: Regression = "gaussian"
+    only: str | None = None
+
     @property
     @abstractmethod
     def number_of_classes(self) -> int:
@@ -83,7 +105,7 @@ class Dense(Benchmark):
 
     @property
     def class_names(self) -> Sequence[str]:
-        """For figures."""
+        """For figures and tables."""
         return [f"class {index}" for index in range(self.number_of_classes)]
 
     @abstractmethod
@@ -93,8 +115,7 @@ class Dense(Benchmark):
     @property
     def own_heads(self) -> Sequence[str]:
         """Names of the heads that are trained."""
-        only = self.options()["only"]
-        return self.every_head if only is None else (only,)
+        return self.every_head if self.only is None else (self.only,)
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -141,7 +162,7 @@ class Dense(Benchmark):
             validation,
             test,
             constants={head: constants[head] for head in self.own_heads},
-            meter=partial(DenseMeter, self.own_heads, classes, mean, std),
+            meter=partial(DenseMeter, self.own_heads, self.class_names, mean, std),
             about={
                 "sizes": {
                     "train": len(train),
@@ -163,10 +184,9 @@ class Dense(Benchmark):
             SettingsError: There is none of that size, or torchvision is missing.
             DataError: The weights to start from cannot be had, or do not fit.
         """
-        options = self.options()
         try:
             encoder, decoder = self._parts()
-            if options["decoders"] == "task":
+            if self.decoders == "task":
                 return BranchedPixels(Branches(encoder, {h: decoder() for h in self.own_heads}))
             return Pixels(EncoderDecoder(encoder, decoder()))
         except (NetworkError, MissingPackageError) as error:
@@ -176,17 +196,15 @@ class Dense(Benchmark):
 
     def _parts(self) -> tuple[nn.Module, Callable[[], nn.Module]]:
         """The encoder, and what makes a decoder."""
-        options = self.options()
-        width, levels = options["width"], options["levels"]
-        if options["network"] == "segnet":
+        width, levels = self.width, self.levels
+        if self.network == "segnet":
             return SegNetEncoder(width, levels), partial(SegNetDecoder, width, levels)
-        encoder = DilatedResNetEncoder(options["depth"], options["weights"])
+        encoder = DilatedResNetEncoder(self.depth, self.weights)
         return encoder, partial(AsppDecoder, width)
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One head for each kind of target."""
-        width = self.options()["width"]
-        varying = self.options()["regression"] == "heteroscedastic"
+        width, varying = self.width, self.regression == "heteroscedastic"
         regression = heads.Heteroscedastic if varying else heads.Gaussian
         make: dict[str, Callable[[], Head]] = {
             "segmentation": lambda: heads.Categorical(width, self.number_of_classes, bias=bias),
@@ -197,7 +215,6 @@ class Dense(Benchmark):
 
     def _check(self) -> None:
         """Raise a ``SettingsError`` for options that all have."""
-        given = self.options()
         for name, right, remedy in (
             (
                 "only",
@@ -209,8 +226,9 @@ class Dense(Benchmark):
             ("decoders", get_args(Decoders), f"give {' or '.join(get_args(Decoders))}"),
             ("levels", range(1, 6), "give 1 to 5"),
         ):
-            require(given[name] in right, name, given[name], remedy)
-        require(given["width"] >= 1, "width", given["width"], "give at least 1")
+            given = getattr(self, name)
+            require(given in right, name, given, remedy)
+        require(self.width >= 1, "width", self.width, "give at least 1")
 
 
 class Pixels(nn.Module):

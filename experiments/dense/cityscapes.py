@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from experiments.benchmark import Figures, Values
-from experiments.dense.benchmark import Decoders, Dense, Net, Regression
+from experiments.dense.benchmark import Dense
 from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require, require_seed
@@ -27,16 +27,6 @@ class Cityscapes(Dense):
         classes: How many the labels tell apart; 7, or 19 in releases that have them.
         validation: Images taken from train/; None for a tenth. val/ is the test split.
         split_seed: Which images are in which part.
-        network: "segnet", or "resnet": a dilated ResNet (torchvision's) with ASPP decoders.
-        width: Channels of the network's finest level, the features of a pixel.
-        levels: How often SegNet halves height and width.
-        depth: Of the ResNet, 50 or 101.
-        weights: What the ResNet starts from: None (random), "imagenet", or a file with a state
-            dict.
-        decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
-        regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
-            differs between pixels.
-        only: One head to train alone: segmentation or depth; None for both.
     """
 
     name: ClassVar[str] = "cityscapes"
@@ -54,14 +44,6 @@ class Cityscapes(Dense):
     classes: int = 7
     validation: int | None = None
     split_seed: int = 0
-    network: Net = "segnet"
-    width: int = 64
-    levels: int = 5
-    depth: int = 50
-    weights: str | None = None
-    decoders: Decoders = "shared"
-    regression: Regression = "gaussian"
-    only: str | None = None
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)

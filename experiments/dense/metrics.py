@@ -63,15 +63,15 @@ class DenseMeter:
 
     Args:
         heads: Which of ``"segmentation"``, ``"depth"`` and ``"normal"`` there are, in order.
-        classes: Number of classes.
+        classes: Their names.
         depth_mean: Mean of the logarithm of the depth that targets were standardised with.
         depth_std: Its standard deviation.
     """
 
     def __init__(
-        self, heads: Sequence[str], classes: int, depth_mean: float, depth_std: float
+        self, heads: Sequence[str], classes: Sequence[str], depth_mean: float, depth_std: float
     ) -> None:
-        self._heads, self._classes = tuple(heads), classes
+        self._heads, self._names, self._classes = tuple(heads), tuple(classes), len(classes)
         self._depth = depth_mean, depth_std
         self._sums: dict[str, Tensor] = {}
 
@@ -109,7 +109,8 @@ class DenseMeter:
         if "segmentation" not in self._heads:
             return {}
         ious = self._ious(self._sums["confusion"].cpu())
-        return {f"IoU {c}": None if v != v else v for c, v in enumerate(ious.tolist())}
+        pairs = zip(self._names, ious.tolist(), strict=True)
+        return {f"IoU {name}": None if v != v else v for name, v in pairs}
 
     def _add(self, name: str, value: Tensor) -> None:
         self._sums[name] = self._sums[name] + value if name in self._sums else value

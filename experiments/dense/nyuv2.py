@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.dense.benchmark import Decoders, Dense, Net, Regression
+from experiments.dense.benchmark import Dense
 from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require_seed
@@ -25,16 +25,6 @@ class NyuV2(Dense):
         data: Folder with the preprocessed train/ and val/.
         validation: Images taken from train/; None for a tenth. val/ is the test split.
         split_seed: Which images are in which part.
-        network: "segnet", or "resnet": a dilated ResNet (torchvision's) with ASPP decoders.
-        width: Channels of the network's finest level, the features of a pixel.
-        levels: How often SegNet halves height and width.
-        depth: Of the ResNet, 50 or 101.
-        weights: What the ResNet starts from: None (random), "imagenet", or a file with a state
-            dict.
-        decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
-        regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
-            differs between pixels.
-        only: One head to train alone: segmentation, depth or normal; None for all.
     """
 
     name: ClassVar[str] = "nyuv2"
@@ -47,14 +37,6 @@ class NyuV2(Dense):
     data: str | None = None
     validation: int | None = None
     split_seed: int = 0
-    network: Net = "segnet"
-    width: int = 64
-    levels: int = 5
-    depth: int = 50
-    weights: str | None = None
-    decoders: Decoders = "shared"
-    regression: Regression = "gaussian"
-    only: str | None = None
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from experiments.dense.benchmark import Decoders, Dense, Net, Regression
+from experiments.dense.benchmark import Dense
 from experiments.dense.release import write
 from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
 from experiments.dense.split import InMemory, Part
@@ -33,16 +33,6 @@ class Scenes(Dense):
         image_width: Of the images in pixels.
         gaps: Leave some pixels unobserved.
         split_seed: Which rooms are drawn.
-        network: "segnet", or "resnet": a dilated ResNet (torchvision's) with ASPP decoders.
-        width: Channels of the network's finest level, the features of a pixel.
-        levels: How often SegNet halves height and width.
-        depth: Of the ResNet, 50 or 101.
-        weights: What the ResNet starts from: None (random), "imagenet", or a file with a state
-            dict.
-        decoders: One for all heads, whose features they share ("shared"), or one for each ("task").
-        regression: Likelihood of depth and normals: "gaussian", or "heteroscedastic", whose noise
-            differs between pixels.
-        only: One head to train alone: segmentation, depth or normal; None for all.
     """
 
     name: ClassVar[str] = "scenes"
@@ -63,14 +53,8 @@ class Scenes(Dense):
     image_width: int = 64
     gaps: bool = True
     split_seed: int = 0
-    network: Net = "segnet"
     width: int = 16
     levels: int = 4
-    depth: int = 50
-    weights: str | None = None
-    decoders: Decoders = "shared"
-    regression: Regression = "gaussian"
-    only: str | None = None
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)

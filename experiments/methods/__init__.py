@@ -213,7 +213,7 @@ def make(
     heads: Mapping[str, Head],
     options: MethodOptions,
     *,
-    fresh: Callable[[], tuple[nn.Module, Mapping[str, Head]]] | None = None,
+    another: Callable[[], tuple[nn.Module, Mapping[str, Head]]] | None = None,
     joint: Collection[str] = (),
 ) -> Method:
     """The method called ``name`` on a backbone and heads.
@@ -223,11 +223,11 @@ def make(
         backbone: The network that it trains.
         heads: ``{name: head}`` on the backbone's features.
         options: Its options.
-        fresh: Makes another backbone and heads; needed by methods that train several networks.
+        another: Makes another backbone and heads; needed by methods that train several networks.
         joint: Heads whose outputs are one task together.
 
     Raises:
-        SettingsError: As in :func:`check`, or ``fresh`` is missing.
+        SettingsError: As in :func:`check`, or ``another`` is missing.
     """
     kind: Any = check(name, options)
     if kind is SingleTask:
@@ -235,7 +235,7 @@ def make(
     if not kind.wants_networks:
         method: Method = kind(backbone, heads, options)
         return method
-    if fresh is None:
-        raise SettingsError(f"method {name} trains several networks: give make(..., fresh=...)")
-    several: Method = kind(backbone, heads, options, fresh=fresh)
+    if another is None:
+        raise SettingsError(f"method {name} trains several networks: give make(..., another=...)")
+    several: Method = kind(backbone, heads, options, another=another)
     return several

@@ -143,8 +143,8 @@ class Method(ABC):
         levels: The levels that may be chosen; ``(level,)`` where left out.
         needs: What the method looks at beyond the losses.
         options_type: The class of its options.
-        wants_networks: Whether it takes the keyword ``fresh``, a function that gives another
-            freshly initialised backbone and heads.
+        wants_networks: Whether it takes the keyword ``another``, a function that gives another
+            newly initialised backbone and heads.
         divided: Parameters whose gradients are those of this process's examples alone.
     """
 

@@ -84,7 +84,7 @@ class BayesAggMethod(Method):
             inference=integrated,
             prior=options.policy(),
             warmup=True,
-            scale=options.scale,
+            reduction=options.scale,
             estimator=self._estimators(),
         )
         self._aggregation = self.mtl.aggregation

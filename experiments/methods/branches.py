@@ -1,7 +1,7 @@
 """Backbones that give each head features of its own: a shared part, then a branch for each head.
 
-Such a backbone has an attribute ``branches``, the module of all branches, and a method ``halves``
-from inputs to what they share and a function from that to ``{head: features}``.
+Such a backbone has an attribute ``branches``, a ``ModuleDict`` of the branch of each head, and a
+method ``halves`` from inputs to what they share and a function from that to ``{head: features}``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from experiments.settings import require
 
-__all__ = ["Features", "branched", "halves", "parameters", "read_by", "refuse"]
+__all__ = ["Features", "branched", "halves", "keep_branch", "parameters", "read_by", "refuse"]
 
 Features = Tensor | Mapping[str, Tensor]
 """``[B, d]`` for all heads, or ``{head: [B, d]}``."""
@@ -28,6 +28,14 @@ def branched(backbone: nn.Module) -> bool:
 def refuse(backbone: nn.Module, method: str, why: str) -> None:
     """Raise SettingsError, for a method that cannot train a backbone with branches."""
     require(not branched(backbone), "method", method, why)
+
+
+def keep_branch(backbone: nn.Module, head: str) -> None:
+    """Take out the branches of other heads, if there are any."""
+    if branched(backbone):
+        every: Any = backbone.branches
+        for other in [name for name in every if name != head]:
+            del every[other]
 
 
 def read_by(head: str, features: Features) -> Tensor:

@@ -134,9 +134,9 @@ class NetworkEnsemble(Network):
         heads: Mapping[str, Head],
         options: NetworksOptions,
         *,
-        fresh: Callable[[], tuple[nn.Module, Mapping[str, Head]]],
+        another: Callable[[], tuple[nn.Module, Mapping[str, Head]]],
     ) -> None:
-        more = [fresh() for _ in range(options.members - 1)]
+        more = [another() for _ in range(options.members - 1)]
         networks = [(backbone, heads), *more]
         super().__init__(nn.ModuleList([network for network, _ in networks]), heads, options)
         self.every = [dict(members) for _, members in networks]

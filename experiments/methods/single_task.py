@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import Method, MethodOptions
-from experiments.methods.branches import read_by
+from experiments.methods.branches import keep_branch, read_by
 from experiments.methods.network import mean_losses, reported
 from experiments.methods.weighted import WeightedLosses
 
@@ -51,8 +51,10 @@ class SingleTask(WeightedLosses):
                 else [slice(task, task + 1) for task in range(head.tasks)]
             )
         ]
-        copies = [copy.deepcopy(backbone) for _ in self._alone[1:]]
-        super().__init__(nn.ModuleList([backbone, *copies]), heads, options)
+        networks = [backbone, *(copy.deepcopy(backbone) for _ in self._alone[1:])]
+        for (name, _), network in zip(self._alone, networks, strict=True):
+            keep_branch(network, name)
+        super().__init__(nn.ModuleList(networks), heads, options)
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass of every network."""

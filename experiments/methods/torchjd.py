@@ -222,7 +222,7 @@ def torchjd_method(name: str) -> type[Method]:
                 **known,
                 "__doc__": f"TorchJD's {plain}.",
                 "aggregator": plain,
-                "scale": Scale(MatrixAggregator.scale_of(kind)),
+                "scale": Scale(MatrixAggregator.reduction_of(kind)),
                 "levels": levels[:1] if plain == "ExcessMTL" else levels,
             },
         )

@@ -10,7 +10,7 @@ import torch
 from dense import KINDS, Task, close, normal, task
 
 from bayesagg_pyro import errors, inference, posteriors, priors
-from bayesagg_pyro.inference import Keep
+from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.targets import Targets
 
 PAIRS = [
@@ -23,8 +23,8 @@ PAIRS = [
 CUTS = [slice(a, b) for a, b in pairwise([0, 3, 10, 11, 24])]
 
 
-def start(t, scheme, keep: Keep | None = None, variance: float = 0.7) -> priors.Policy:
-    return priors.FullData(variance, keep=keep).start(t.head, scheme)
+def start(t, scheme, storage: Storage | None = None, variance: float = 0.7) -> priors.Policy:
+    return priors.FullData(variance, storage=storage).start(t.head, scheme)
 
 
 def rows(t, cut: slice) -> Targets:
@@ -47,14 +47,14 @@ def same(a: posteriors.GaussianFamily, b: posteriors.GaussianFamily, tolerance=1
 
 
 @pytest.mark.parametrize(("kind", "structure"), PAIRS)
-@pytest.mark.parametrize("keep", [Keep(), Keep(streaming=True)], ids=["kept", "streamed"])
+@pytest.mark.parametrize("storage", [Storage(), Storage(streaming=True)], ids=["kept", "streamed"])
 @pytest.mark.parametrize("holes", [False, True])
-def test_however_the_epoch_is_cut(rng, kind, structure, keep, holes) -> None:
+def test_however_the_epoch_is_cut(rng, kind, structure, storage, holes) -> None:
     """While the weights stand still, kept and streamed examples both give direct inference."""
     t = task(rng, kind, n=24, mask=holes, weight=holes, by_target=holes)
     # Kronecker sums alone have the mean of their factors.
     scheme = inference.TaylorGGN(structure, mean_steps=0)
-    tracker = start(t, scheme, keep)
+    tracker = start(t, scheme, storage)
     assert not tracker.collected
     for cut in CUTS:
         tracker.collect(t.features[cut], rows(t, cut))
@@ -101,7 +101,7 @@ def test_the_first_mask_or_weight_may_come_late(rng, first) -> None:
 @pytest.mark.parametrize("capacity", [0, 2, 24, 1000])
 def test_room_grows(rng, capacity) -> None:
     t = task(rng, "class", n=24)
-    statistics = inference.TaylorGGN().statistics(t.head, Keep(capacity=capacity))
+    statistics = inference.TaylorGGN().statistics(t.head, Storage(capacity=capacity))
     for i in range(24):
         statistics.add(t.features[i : i + 1], Targets(t.targets[i : i + 1]))
         room = len(statistics._arrays["features"])
@@ -116,7 +116,7 @@ def test_room_grows(rng, capacity) -> None:
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_half_precision_rounds_the_features_and_nothing_else(rng, device) -> None:
     t = task(rng, "class", n=24, weight=True)
-    tracker = start(t, inference.TaylorGGN(), Keep(dtype=torch.float16, device=device))
+    tracker = start(t, inference.TaylorGGN(), Storage(dtype=torch.float16, device=device))
     for cut in CUTS:
         tracker.collect(t.features[cut], rows(t, cut))
     assert tracker.state_dict()["FullData.statistics.features"].dtype == torch.float16
@@ -143,7 +143,7 @@ def test_streamed_sums_follow_the_weights(rng, structure) -> None:
     the weights have moved since the first batch.
     """
     t = task(rng, "class", n=24, tasks=1)
-    tracker = start(t, inference.TaylorGGN(structure), Keep(streaming=True))
+    tracker = start(t, inference.TaylorGGN(structure), Storage(streaming=True))
     eye = torch.eye(12, dtype=torch.float64)
     curvature, shift = 0 * eye, eye[0] * 0
     outputs, inputs, origin = torch.zeros(3, 3).double(), torch.zeros(4, 4).double(), None
@@ -179,9 +179,9 @@ def test_examples_beyond_a_memory_become_sums(rng, kind, structure) -> None:
     sums = 8 * t.head.blocks * {"full": 12**2, "diag": 12, "kron": 3**2 + 4**2}[structure]
     if kind == "binary":
         sums = 8 * t.head.blocks * {"full": 16, "diag": 4}[structure]
-    tracker = start(t, scheme, Keep(memory=max(500, 2 * sums)))
-    streamed = start(t, scheme, Keep(streaming=True))
-    full = start(t, scheme, Keep(memory=0))  # sums would take more than the examples
+    tracker = start(t, scheme, Storage(memory=max(500, 2 * sums)))
+    streamed = start(t, scheme, Storage(streaming=True))
+    full = start(t, scheme, Storage(memory=0))  # sums would take more than the examples
     kept: list[slice] = []
     for cut in [slice(i, i + 1) for i in range(24)] * 4:
         with torch.no_grad():
@@ -202,11 +202,11 @@ def test_examples_beyond_a_memory_become_sums(rng, kind, structure) -> None:
     assert not kept
     assert len(full._statistics) == 96
     same(tracker.propose(), streamed.propose())
-    again = start(t, scheme, Keep(memory=max(500, 2 * sums)))
+    again = start(t, scheme, Storage(memory=max(500, 2 * sums)))
     again.load_state_dict(tracker.state_dict())
     assert again.collected
     same(again.propose(), tracker.propose())
-    tempered = start(t, scheme, Keep(streaming=True))
+    tempered = start(t, scheme, Storage(streaming=True))
     tempered.load_state_dict(tracker.state_dict())
     same(
         tracker._statistics.scaled(0.5).posterior(priors.isotropic(t.head, 0.7)),
@@ -225,7 +225,7 @@ def test_an_epoch_has_the_mean_of_the_dense_posterior(rng) -> None:
 
 def test_an_evidence_keeps_its_examples(rng) -> None:
     t = task(rng, "class", n=24, tasks=1)
-    tracker = priors.FullData("learned", keep=Keep(memory=10_000)).start(
+    tracker = priors.FullData("learned", storage=Storage(memory=10_000)).start(
         t.head, inference.TaylorGGN("kron")
     )
     for _ in range(100):
@@ -235,11 +235,11 @@ def test_an_evidence_keeps_its_examples(rng) -> None:
 
 def test_bad_ways_to_keep() -> None:
     with pytest.raises(errors.SettingError, match="memory"):
-        Keep(memory=-1)
+        Storage(memory=-1)
     with pytest.raises(errors.SettingError, match="capacity"):
-        Keep(capacity=-1)
+        Storage(capacity=-1)
     with pytest.raises(errors.SettingError, match="floating"):
-        Keep(dtype=torch.int8)
+        Storage(dtype=torch.int8)
     with pytest.raises(errors.SettingError, match="variance"):
         priors.FullData(0.0)
 

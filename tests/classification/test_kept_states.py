@@ -11,14 +11,14 @@ from torch import nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, inference, priors
-from bayesagg_pyro.inference import Keep
+from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.targets import Targets
 
 CUTS = [slice(a, b) for a, b in pairwise([0, 3, 10, 11, 24])]
 
 
-def start(t, scheme, keep: Keep | None = None, variance: float = 0.7) -> priors.Policy:
-    return priors.FullData(variance, keep=keep).start(t.head, scheme)
+def start(t, scheme, storage: Storage | None = None, variance: float = 0.7) -> priors.Policy:
+    return priors.FullData(variance, storage=storage).start(t.head, scheme)
 
 
 def rows(t, cut: slice) -> Targets:
@@ -31,15 +31,15 @@ def rows(t, cut: slice) -> Targets:
 class Run:
     """A small network that learns two heads, with priors of two kinds beside each other."""
 
-    def __init__(self, rng: torch.Generator, keep: Keep, lr: float = 0.1) -> None:
+    def __init__(self, rng: torch.Generator, storage: Storage, lr: float = 0.1) -> None:
         torch.manual_seed(3)
         self.backbone = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 6), nn.Tanh())
         self.backbone = self.backbone.double()
         self.mtl = ba.BayesAgg(
             {"sick": heads.Bernoulli(6, 2), "kind": heads.Categorical(6, 3)},
-            prior=priors.FullData(1.0, keep=keep),
+            prior=priors.FullData(1.0, storage=storage),
             generator=torch.Generator().manual_seed(5),
-            scale="sum",
+            reduction="sum",
         ).double()
         parameters = [*self.backbone.parameters(), *self.mtl.parameters()]
         self.optimiser = torch.optim.SGD(parameters, lr=lr)
@@ -68,11 +68,12 @@ def test_streaming_against_keeping_in_a_small_training(rng) -> None:
     largest difference over all weights in any of 8 epochs, measured over three seeds: the mean
     0.07 to 0.10 standard deviations, the standard deviation 0.7 to 1.5 %.
     """
-    run = Run(rng, Keep())
+    run = Run(rng, Storage())
     worst = []
+    storage = Storage(streaming=True)
     for epoch in range(8):
         streams = {
-            name: priors.FullData(1.0, keep=Keep(streaming=True)).start(head, inference.TaylorGGN())
+            name: priors.FullData(1.0, storage=storage).start(head, inference.TaylorGGN())
             for name, head in run.mtl.heads.items()
         }
         for i in range(10):
@@ -98,27 +99,27 @@ def test_streaming_against_keeping_in_a_small_training(rng) -> None:
 
 
 @pytest.mark.parametrize(
-    "keep",
-    [Keep(), Keep(streaming=True), Keep(dtype=torch.float16, device="cpu", capacity=100)],
+    "storage",
+    [Storage(), Storage(streaming=True), Storage(dtype=torch.float16, device="cpu", capacity=100)],
     ids=["kept", "streamed", "half"],
 )
 @pytest.mark.parametrize("structure", ["full", "diag"])
-def test_a_state_saved_in_the_middle_of_an_epoch(rng, keep, structure) -> None:
+def test_a_state_saved_in_the_middle_of_an_epoch(rng, storage, structure) -> None:
     """Saved, loaded into a fresh engine, continued: to the bit the run that went on."""
     state = rng.get_state()
     runs = []
     for interrupted in (False, True):
         rng.set_state(state)
-        run = Run(rng, keep)
+        run = Run(rng, storage)
         run.mtl.schemes = dict.fromkeys(run.mtl.schemes, inference.TaylorGGN(structure))
-        run = restarted(run, keep, structure, rng, state, None)
+        run = restarted(run, storage, structure, rng, state, None)
         run.epoch()
         run.mtl.update_prior()
         run.mtl.start_bayes()
         for i in range(4):
             run.batch(i)
         if interrupted:
-            run = restarted(run, keep, structure, rng, state, run)
+            run = restarted(run, storage, structure, rng, state, run)
         for i in range(4, 10):
             run.batch(i)
         run.mtl.update_prior()
@@ -131,17 +132,17 @@ def test_a_state_saved_in_the_middle_of_an_epoch(rng, keep, structure) -> None:
         assert torch.equal(a, b)
 
 
-def restarted(run: Run, keep: Keep, structure: str, rng, state, saved: Run | None) -> Run:
+def restarted(run: Run, storage: Storage, structure: str, rng, state, saved: Run | None) -> Run:
     """A run with that structure, fresh or with what another had."""
     rng.set_state(state)
-    fresh = Run(rng, keep)
+    fresh = Run(rng, storage)
     torch.manual_seed(3)
     fresh.mtl = ba.BayesAgg(
         {"sick": heads.Bernoulli(6, 2), "kind": heads.Categorical(6, 3)},
         inference=inference.TaylorGGN(structure),
-        prior=priors.FullData(1.0, keep=keep),
+        prior=priors.FullData(1.0, storage=storage),
         generator=torch.Generator().manual_seed(5),
-        scale="sum",
+        reduction="sum",
     ).double()
     parameters = [*fresh.backbone.parameters(), *fresh.mtl.parameters()]
     fresh.optimiser = torch.optim.SGD(parameters, lr=0.1)
@@ -155,10 +156,10 @@ def restarted(run: Run, keep: Keep, structure: str, rng, state, saved: Run | Non
 
 
 def test_kronecker_sums_survive_a_state_dict(rng) -> None:
-    for keep in (Keep(), Keep(streaming=True)):
+    for storage in (Storage(), Storage(streaming=True)):
         t = task(rng, "class", n=24, mask=True)
         scheme = inference.TaylorGGN("kron")
-        one, two = start(t, scheme, keep), start(t, scheme, keep)
+        one, two = start(t, scheme, storage), start(t, scheme, storage)
         for cut in CUTS[:2]:
             one.collect(t.features[cut], rows(t, cut))
         two.load_state_dict(one.state_dict())
@@ -171,34 +172,34 @@ def test_kronecker_sums_survive_a_state_dict(rng) -> None:
         one.update()
         two.update()
         assert torch.equal(one.prior.mean, two.prior.mean)
-        three = start(t, scheme, keep)
+        three = start(t, scheme, storage)
         three.load_state_dict(one.state_dict())  # a prior of Kronecker type, nothing collected
         assert torch.equal(three.prior.covariance_matrix, one.prior.covariance_matrix)
         assert not three.collected
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("change", ["features", "tasks", "structure", "keep"])
+@pytest.mark.parametrize("change", ["features", "tasks", "structure", "storage"])
 def test_statistics_of_another_head_are_refused(rng, streaming, change) -> None:
     t = task(rng, "class", n=6)
-    keep = Keep(streaming=streaming)
-    saved = start(t, inference.TaylorGGN(), keep)
+    storage = Storage(streaming=streaming)
+    saved = start(t, inference.TaylorGGN(), storage)
     saved.collect(t.features, Targets(t.targets))
     other = task(
         rng, "class", n=6, d=4 if change == "features" else 3, tasks=3 if change == "tasks" else 2
     )
     scheme = inference.TaylorGGN("diag" if change == "structure" else "full")
-    keep = Keep(streaming=streaming != (change == "keep"))
-    tracker = start(other, scheme, keep)
+    storage = Storage(streaming=streaming != (change == "storage"))
+    tracker = start(other, scheme, storage)
     tracker.collect(other.features, Targets(other.targets))
     before = tracker.propose()
     # Examples serve any structure, and sums an engine whose examples may become such.
-    if (change, streaming) in (("structure", False), ("keep", True)):
+    if (change, streaming) in (("structure", False), ("storage", True)):
         tracker.load_state_dict(saved.state_dict())
         assert tracker.collected
         if not streaming:
             return
-        tracker = start(t, inference.TaylorGGN(), Keep(memory=None))
+        tracker = start(t, inference.TaylorGGN(), Storage(memory=None))
         tracker.collect(t.features, Targets(t.targets))
         before = tracker.propose()
     with pytest.raises(errors.StateError, match=r"as saved"):
@@ -208,7 +209,7 @@ def test_statistics_of_another_head_are_refused(rng, streaming, change) -> None:
 
 def test_an_empty_state_empties_streamed_sums() -> None:
     head = heads.Bernoulli(3)
-    start = lambda: inference.TaylorGGN().statistics(head, Keep(streaming=True))  # noqa: E731
+    start = lambda: inference.TaylorGGN().statistics(head, Storage(streaming=True))  # noqa: E731
     sums, empty = start(), start().state_dict()
     observed = head.parse_targets(torch.ones(4, 1), 4)
     sums.add(torch.randn(4, 3, dtype=torch.float64), observed)

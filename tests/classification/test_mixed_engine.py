@@ -86,7 +86,7 @@ def test_a_bernoulli_step_from_end_to_end(rng) -> None:
     backbone = nn.Sequential(nn.Linear(2, d), nn.Tanh()).double()
     head = heads.Bernoulli(d, tasks, pos_weight=[0.5, 2.0])
     rule = aggregation.PrecisionWeighted.paper(power)
-    mtl = ba.BayesAgg({"a": head}, rule, prior=priors.FullData(0.5), scale="mean").double()
+    mtl = ba.BayesAgg({"a": head}, rule, prior=priors.FullData(0.5), reduction="mean").double()
     x, y = normal(rng, n, 2), (torch.rand(n, tasks, generator=rng) < 0.5).double()
     mask = torch.rand(n, tasks, generator=rng) < 0.8
     weight = 2 * torch.rand(n, tasks, generator=rng, dtype=F64)
@@ -195,7 +195,7 @@ def test_a_small_training_learns_all_heads(rng) -> None:
             "kind": heads.Categorical(24, 3),
         },
         aggregation.PrecisionWeighted.paper(0.1),
-        scale="sum",
+        reduction="sum",
         warmup_epochs=2,
         generator=rng,
     ).double()

@@ -9,7 +9,7 @@ from mixed import make
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, inference, priors
-from bayesagg_pyro.inference import Keep
+from bayesagg_pyro.inference import Storage
 
 NAN = float("nan")
 POISON = {"sick": [0.0, NAN, 1e30, -7.0], "side": [0, 1, 99, -1], "kind": [0, 2, 99, -1]}
@@ -138,7 +138,7 @@ def test_deferred_validation_of_classes(rng, bad, streaming, call) -> None:
         return ba.BayesAgg(
             {"kind": heads.Categorical(4, 3), "sick": heads.Bernoulli(4)},
             validate="deferred",
-            prior=priors.FullData(keep=Keep(streaming=streaming)),
+            prior=priors.FullData(storage=Storage(streaming=streaming)),
         ).double()
 
     h, y = normal(rng, 8, 4), torch.randint(0, 3, (8,), generator=rng)

@@ -19,6 +19,7 @@ from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.dense.scenes import Scenes
 from experiments.errors import DataError, SettingsError
 from experiments.figures import weights
+from experiments.methods.branches import read_by
 from experiments.report.runs import single
 from experiments.run import Run
 from experiments.training import Trainer
@@ -119,18 +120,23 @@ def test_a_dilated_residual_network(tmp_path: Path) -> None:
     assert "network" not in SMALL.identity()  # records made before there was a choice go on
 
 
-def test_normals_have_one_network_of_their_own() -> None:
+@pytest.mark.parametrize("decoders", ["shared", "task"])
+def test_normals_have_one_network_of_their_own(decoders: Any) -> None:
     """Three coordinates are one task: STL trains three networks, each of which gives all of one."""
+    benchmark = dataclasses.replace(SMALL, decoders=decoders)
     options = methods.options("stl", {}, {})
-    method: Any = Run(SMALL, "stl", options, SMALL.default_settings).build(torch.device("cpu"))
+    run = Run(benchmark, "stl", options, SMALL.default_settings)
+    method: Any = run.build(torch.device("cpu"))
     assert len(method.backbone) == 3
-    (batch,) = SMALL.load(torch.device("cpu")).train.batches(16)
+    (batch,) = benchmark.load(torch.device("cpu")).train.batches(16)
     method.train(False)
     predicted = method.predict(batch.inputs)
     for (name, outputs), backbone in zip(predicted.items(), method.backbone, strict=True):
-        assert torch.equal(outputs, method.by_name[name](backbone(batch.inputs)))
+        features = read_by(name, backbone(batch.inputs))
+        assert torch.equal(outputs, method.by_name[name](features))
     losses = method.backward(batch.inputs, batch.targets)
     assert [len(loss) for loss in losses.values()] == [1, 1, 3]
+    assert all(weight.grad is not None for weight in method.backbone.parameters())
 
 
 def test_branches_descend_their_own_loss_alone() -> None:

@@ -127,7 +127,7 @@ def test_metrics_agree_with_others() -> None:
     """Over all pixels together, however they come in batches."""
     classification = pytest.importorskip("torchmetrics.functional.classification")
     predictions, targets = random_pixels(5000)
-    meter = DenseMeter(HEADS, 6, depth_mean=0.4, depth_std=0.5)
+    meter = DenseMeter(HEADS, "abcdef", depth_mean=0.4, depth_std=0.5)
     for rows in torch.arange(5000).split([1, 3000, 1999]):
         meter.update(
             {name: value[rows] for name, value in predictions.items()},
@@ -142,8 +142,8 @@ def test_metrics_agree_with_others() -> None:
     assert found["miou"] == pytest.approx(100 * float(jaccard(average="macro")), rel=1e-5)
     every = jaccard(average="none")
     figures = meter.figures()
-    assert figures["IoU 2"] == pytest.approx(100 * float(every[2]), rel=1e-5)
-    assert figures["IoU 5"] is None
+    assert figures["IoU c"] == pytest.approx(100 * float(every[2]), rel=1e-5)
+    assert figures["IoU f"] is None
     right = classification.multiclass_accuracy(guess, truth, 6, average="micro", ignore_index=-1)
     assert found["pixel_accuracy"] == pytest.approx(100 * float(right), rel=1e-5)
 
@@ -171,7 +171,7 @@ def test_median_to_a_hundredth_of_a_degree() -> None:
     radians = torch.tensor(np.deg2rad(degrees))
     normal = torch.stack([radians.sin(), torch.zeros(20_001), radians.cos()], 1)
     truth = torch.tensor([0.0, 0.0, 1.0]).expand(20_001, 3)
-    meter = DenseMeter(["normal"], 2, 0.0, 1.0)
+    meter = DenseMeter(["normal"], "ab", 0.0, 1.0)
     meter.update({"normal": normal}, {"normal": (truth, torch.ones(20_001, 3, dtype=torch.bool))})
     assert meter.compute()[1] == pytest.approx(np.median(degrees), abs=0.01)
 
@@ -179,7 +179,7 @@ def test_median_to_a_hundredth_of_a_degree() -> None:
 def test_nothing_observed_and_nothing_finite() -> None:
     predictions, targets = random_pixels(50)
     nothing = {name: (values, torch.zeros_like(mask)) for name, (values, mask) in targets.items()}
-    meter = DenseMeter(HEADS, 6, 0.0, 1.0)
+    meter = DenseMeter(HEADS, "abcdef", 0.0, 1.0)
     with pytest.raises(DataError, match="empty split"):
         meter.compute()
     meter.update(predictions, nothing)

@@ -29,7 +29,7 @@ class World:
             "level": heads.Gaussian(5, tasks=3, missing="nan"),
             "flag": heads.Bernoulli(5, tasks=2, missing="nan"),
         }
-        self.mtl = ba.BayesAgg(self.heads, rule or aggregation.PrecisionWeighted(), scale="sum")
+        self.mtl = ba.BayesAgg(self.heads, rule or aggregation.PrecisionWeighted(), reduction="sum")
         self.mtl.backward(self.h.clone().requires_grad_(), self.y)
         self.mtl.update_prior()
         self.mtl.start_bayes()
@@ -76,7 +76,7 @@ def test_a_record_has_null_for_what_was_not_there(tmp_path: Path) -> None:
 def test_weights_are_of_examples_with_a_label(rule: aggregation.Aggregation) -> None:
     grad = World().gradient()
     found = diagnostics.weights(grad, rule.aggregate(grad))
-    share = 1.0 if rule.scale == "sum" else 0.2
+    share = 1.0 if rule.reduction == "sum" else 0.2
     nan = math.nan
     expected = torch.tensor([share, nan, share, share, nan]).double()
     for values in (found.mean, found.quantiles[0], found.quantiles[2], found.by_dimension[:, 0]):

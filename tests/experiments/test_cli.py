@@ -83,7 +83,9 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
         (["--width", "0"], "width = 0 cannot work"),
         (["--network", "resnet"], "network = 'resnet' cannot work"),
         (["--threads", "0"], "threads = 0 cannot work: give at least 1"),
-        (["--seed", "-1"], "seed = -1 cannot work"),
+        (["--seed", "1"], "there is no option --seed: it is spelt --seeds"),
+        (["--learning-rate=1"], "there is no option --learning-rate: it is spelt --lr"),
+        (["--seeds", "-1"], "seed = -1 cannot work"),
         (["--split-seed", "-1"], "split_seed = -1 cannot work: give a whole number"),
         (["--resume"], "no checkpoint at"),
         (["--molecules", "1000"], "1000"),
@@ -179,7 +181,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list((out / "figures").glob("*.png"))) == 2
     assert "34 training examples" in (out / "report" / "report.md").read_text()
     assert (out / "report" / "figures" / "flow.png").exists()
-    text = run("demo", "--out", str(out), *small, "--learning-rate", "0.1", code=2)
+    text = run("demo", "--out", str(out), *small, "--lr", "0.1", code=2)
     assert "holds a finished run with other settings (settings.learning_rate: 0.003 there" in text
     (out / "ls" / RESULTS).touch()
     assert "an earlier version's demonstration" in run("demo", "--out", str(out), code=2)

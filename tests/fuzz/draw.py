@@ -96,7 +96,7 @@ def draw(seed: str) -> Case:
     if rng.random() < 0.7:
         settings.append(("generator", "torch.Generator().manual_seed(1)"))
     if rng.random() < 0.3:
-        settings.append(("scale", rng.choice(["'sum'", "'mean'"])))
+        settings.append(("reduction", rng.choice(["'sum'", "'mean'"])))
     if rng.random() < 0.15:
         settings.append(("warmup", False))
     if rng.random() < 0.1:

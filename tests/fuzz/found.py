@@ -117,7 +117,7 @@ FOUND: dict[str, Case] = {
         "heads.Bernoulli(2)",
         Call("collect", features=1e6),
         Call("update_prior"),
-        prior="priors.FullData(keep=inference.Keep(dtype=torch.float16))",
+        prior="priors.FullData(storage=inference.Storage(dtype=torch.float16))",
     ),
     "precisions that half precision does not hold": _one(
         "heads.Categorical(2, 3)",

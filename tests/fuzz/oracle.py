@@ -36,7 +36,7 @@ def check_step(mtl: ba.BayesAgg, update: Tensor) -> None:
         return
     for name, head in mtl.heads.items():
         prior, posterior = kept.priors[name], kept.posteriors[name]
-        if info.fresh[name]:
+        if info.inferred[name]:
             _check_posterior(
                 head, mtl.schemes[name], kept.features, kept.targets[name], prior, posterior
             )

@@ -120,7 +120,7 @@ _BASES = [
     "lambda head: priors.dense(head, covariance(head))",
     "lambda head: priors.weight_and_bias(head, 1.0, 10.0)",
 ]
-_KEEPS = ["streaming=True", "dtype=torch.float16", "capacity=3"]
+_STORAGES = ["streaming=True", "dtype=torch.float16", "capacity=3"]
 
 
 def prior(rng: Random) -> str | None:
@@ -132,11 +132,11 @@ def prior(rng: Random) -> str | None:
         shared = _maybe(rng, 0.3, temperature=2.0) | {"base": rng.choice(_BASES)}
     out = _maybe(rng, 0.15, leave_batch_out=True)
     in_place = _maybe(rng, 0.15, in_place=True)
-    keep = _maybe(rng, 0.15, keep=f"inference.Keep({rng.choice(_KEEPS)})")
+    storage = _maybe(rng, 0.15, storage=f"inference.Storage({rng.choice(_STORAGES)})")
     names = ["FullData", "PreviousBatch", "Running", "Constant"] * 4 + ["Fresh"] * 2 + ["learned"]
     kind = rng.choice(names)
     if kind == "Constant":
-        return _make("priors.Constant", **shared, **keep)
+        return _make("priors.Constant", **shared, **storage)
     if kind == "PreviousBatch":
         return _make(
             "priors.PreviousBatch", rng.choice([0.05, 0.0, 0.3, 1.0]), **shared, **in_place
@@ -146,14 +146,14 @@ def prior(rng: Random) -> str | None:
         return _make("priors.Running", rng.choice([1.0, 10, 1e4]), **shared, **out, **refresh)
     if kind == "Fresh":
         examples = _maybe(rng, 0.5, examples=5)
-        return _make("priors.Fresh", **shared, **out, **in_place, **keep, **examples)
+        return _make("priors.Fresh", **shared, **out, **in_place, **storage, **examples)
     if kind == "learned":
         options = _maybe(rng, 0.4, variance=["'task'", "'shared'"], bounds="(1e-2, 1e2)")
         shared["variance"] = _make("priors.Evidence", **options)
         kind = rng.choice(["FullData", "FullData", "Fresh", "Constant"])
         return _make(f"priors.{kind}", **shared, **(out | in_place if kind != "Constant" else {}))
     packed = _maybe(rng, 0.15, dtype=["torch.float32", "torch.float64", "torch.float16"])
-    return _make("priors.FullData", **shared, **out, **in_place, **keep, **packed)
+    return _make("priors.FullData", **shared, **out, **in_place, **storage, **packed)
 
 
 # -- estimators and aggregations -----------------------------------------------------------------

@@ -199,9 +199,9 @@ def test_the_engine_trains_a_users_head_of_two_outputs(streaming) -> None:
     """The default scheme, statistics of both kinds, a state, and the share that was dropped."""
 
     def engine() -> ba.BayesAgg:
-        keep = inference.Keep(streaming=streaming)
+        storage = inference.Storage(streaming=streaming)
         head = started(Beta(D, 2, outputs_per_task=2, bias=True))
-        return ba.BayesAgg({"y": head}, prior=priors.FullData(keep=keep), generator=rng())
+        return ba.BayesAgg({"y": head}, prior=priors.FullData(storage=storage), generator=rng())
 
     mtl, h = engine(), normal(N, D)
     assert isinstance(mtl.schemes["y"], inference.TaylorGGN)

@@ -64,7 +64,7 @@ def test_posteriors(name: str, change: str, where: str) -> None:
             with pytest.raises(errors.BayesAggError, match=type(case.head).__name__):
                 build().infer(case.head, case.features, case.targets, prior)
             with pytest.raises(errors.BayesAggError, match=type(case.head).__name__):
-                build().statistics(case.head, inference.Keep())
+                build().statistics(case.head, inference.Storage())
             continue
         found = build().infer(case.head, case.features, case.targets, prior)
         expected = build().infer(case.plain, *case.data, plain_prior)

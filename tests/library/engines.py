@@ -26,7 +26,7 @@ class Toy:
         }
         settings.setdefault("aggregation", aggregation.PrecisionWeighted.paper(power=POWERS))
         settings.setdefault("prior", priors.FullData(variance=0.5))
-        settings.setdefault("scale", "mean")
+        settings.setdefault("reduction", "mean")
         self.mtl = ba.BayesAgg(self.heads, **settings).to(dtype)
         n = 24
         self.x = torch.randn(n, 4, generator=rng, dtype=dtype)

@@ -180,7 +180,7 @@ def test_one_task_and_equal_tasks(rng, rule) -> None:
     close(rule(one), one.mean[0])
     assert rule.aggregate(one).effective_tasks.item() == pytest.approx(1)
     equal = GradientDistribution(one.mean.expand(4, -1, -1), one.variance.expand(4, -1, -1))
-    times = 4 if rule.scale == "sum" else 1
+    times = 4 if rule.reduction == "sum" else 1
     close(rule(equal), one.mean[0] * times)
     assert rule.aggregate(equal).effective_tasks.item() == pytest.approx(4)
 
@@ -189,9 +189,9 @@ def test_mean_and_sum(rng) -> None:
     grad = gradient_moments(rng)
     close(Mean()(grad), grad.mean.mean(0))
     close(Sum()(grad), grad.mean.sum(0))
-    assert Mean.scale == "mean"
-    assert Sum.scale == "sum"
-    assert PrecisionWeighted.scale == "mean"
+    assert Mean.reduction == "mean"
+    assert Sum.reduction == "sum"
+    assert PrecisionWeighted.reduction == "mean"
     close(weights(Sum(), grad), torch.ones(3, 4, 5).double())
     assert Sum().aggregate(grad).effective_tasks.item() == pytest.approx(3)
 
@@ -221,7 +221,7 @@ def test_missing_targets_keep_a_point_posterior_equal_to_scalarisation(rng, rule
     grad = GradientDistribution(grad.mean, torch.zeros_like(grad.variance), observed)
     counts = observed.sum(1).clamp(min=1).double()
     expected = (grad.mean / counts[:, None, None]).sum(0)
-    if rule.scale == "mean":
+    if rule.reduction == "mean":
         expected = expected / 3
     close(rule(grad) / 8, expected)
 

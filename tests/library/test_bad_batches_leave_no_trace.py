@@ -51,7 +51,7 @@ def test_a_posterior_that_is_held_is_not_of_zeros(rng: torch.Generator) -> None:
     step(mtl, *batch(rng))
     held = mtl._slots["a"].posterior
     assert held is not None
-    assert not mtl.info.fresh["a"]  # type: ignore[union-attr]
+    assert not mtl.info.inferred["a"]  # type: ignore[union-attr]
     torch.testing.assert_close(held.mean, before.mean)  # there was none before: the prior
     torch.testing.assert_close(held.variance, before.variance)
 

@@ -137,7 +137,7 @@ def test_frozen_heads_do_not_learn(rng: torch.Generator) -> None:
 def test_an_update_needs_data_also_the_second_time(
     rng: torch.Generator, streaming: bool, in_place: bool
 ) -> None:
-    policy = priors.FullData(in_place=in_place, keep=inference.Keep(streaming=streaming))
+    policy = priors.FullData(in_place=in_place, storage=inference.Storage(streaming=streaming))
     mtl = ba.BayesAgg({"a": heads.Bernoulli(D, 2)}, prior=policy)
     mtl.collect(features(rng), {"a": torch.ones(20, 2)})
     mtl.update_prior()
@@ -181,7 +181,7 @@ def test_posteriors_that_are_held_are_whole(rng: torch.Generator) -> None:
     for _ in range(4):
         step(mtl, x, {"a": y})
         assert mtl.info is not None
-        fresh.append(mtl.info.fresh["a"])
+        fresh.append(mtl.info.inferred["a"])
     assert fresh == [True, False, False, True]
 
 

@@ -175,7 +175,7 @@ def test_looking_at_a_running_prior_changes_nothing_of_training(refresh) -> None
 
 @pytest.mark.parametrize("bayes", [False, True])
 def test_features_that_are_kept_in_a_narrow_dtype_are_flagged(bayes) -> None:
-    policy = priors.FullData(keep=inference.Keep(dtype=torch.float16))
+    policy = priors.FullData(storage=inference.Storage(dtype=torch.float16))
     mtl = ba.BayesAgg({"a": heads.Bernoulli(2)}, prior=policy, validate="deferred")
     x, y = torch.tensor([[1.0, 2.0], [-1.0, 0.5]]), {"a": torch.tensor([[0.0], [1.0]])}
     mtl.collect(x, y)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from engines import Toy
@@ -121,8 +123,10 @@ def test_float16_features_with_tiny_variances(rng) -> None:
     assert torch.equal(low.grad, high.grad.half())
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_a_compiled_backbone_takes_the_same_step(backend) -> None:
+    if backend == "inductor" and shutil.which("c++") is None:
+        pytest.skip("inductor needs a C++ compiler")
     grads = []
     for compiled in (False, True):
         torch.manual_seed(0)

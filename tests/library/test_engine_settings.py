@@ -98,7 +98,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "aggregation",
     ),
     "an aggregation's name": ({"aggregation": "mean"}, errors.DtypeError, "aggregation"),
-    "another scale": ({"scale": "median"}, errors.SettingError, "scale.*median"),
+    "another reduction": ({"reduction": "median"}, errors.SettingError, "reduction.*median"),
     "another validation": ({"validate": "later"}, errors.SettingError, "validate.*later"),
     "no epochs of warm-up": ({"warmup_epochs": 0}, errors.SettingError, "warmup"),
     "epochs without warm-up": (

@@ -52,9 +52,9 @@ def test_warmup_gradient_is_that_of_the_summed_losses(rng) -> None:
         assert not loss.requires_grad
 
 
-@pytest.mark.parametrize(("scale", "factor"), [("mean", 1.0), ("sum", 5.0)])
-def test_bayesian_update_equals_the_dense_stages(rng, scale, factor) -> None:
-    toy = Toy(rng, scale=scale).bayes()
+@pytest.mark.parametrize(("reduction", "factor"), [("mean", 1.0), ("sum", 5.0)])
+def test_bayesian_update_equals_the_dense_stages(rng, reduction, factor) -> None:
+    toy = Toy(rng, reduction=reduction).bayes()
     rows = slice(16, 24)
     h, alpha, direction = dense_direction(toy, rows)
     h.backward(direction * factor / 8)
@@ -88,14 +88,14 @@ def test_bayesian_update_equals_the_composed_stages(rng) -> None:
 
 def test_sum_rule_under_scale_mean_is_the_mean_rule(rng) -> None:
     updates = []
-    for rule, scale in (
+    for rule, reduction in (
         (aggregation.Sum(), "mean"),
         (aggregation.Mean(), "mean"),
         (aggregation.Sum(), "sum"),
         (aggregation.Mean(), "sum"),
     ):
         torch.manual_seed(0)
-        toy = Toy(torch.Generator().manual_seed(1), aggregation=rule, scale=scale).bayes()
+        toy = Toy(torch.Generator().manual_seed(1), aggregation=rule, reduction=reduction).bayes()
         toy.step(slice(0, 16))
         updates.append(toy.grads()[0])
     close(updates[0], updates[1])
@@ -224,7 +224,7 @@ def test_the_scale_of_the_losses_does_not_stop_learning(rng, factor) -> None:
         toy.heads,
         aggregation.PrecisionWeighted.paper(0.5),
         prior=priors.FullData(variance=factor**2),
-        scale="sum",
+        reduction="sum",
     )
     optimizer = torch.optim.Adam(toy.backbone.parameters(), lr=0.02)
     toy.bayes()  # without training first

@@ -296,6 +296,9 @@ def test_shapes_that_do_not_fit_are_refused(rng: torch.Generator) -> None:
     }.items():
         with pytest.raises(errors.ShapeError, match=f"'{name}'.*must have the features' shape"):
             mtl.collect(x, {**y, name: wrong})
+    for wrong in ((y["depth"],), (y["depth"], None, None, None)):
+        with pytest.raises(errors.BayesAggError, match=r"'depth'.*not of length [14];"):
+            mtl.collect(x, {**y, "depth": wrong})
     with pytest.raises(errors.ShapeError, match="no axis 3"):
         made(3).predict(x[0])
     for axis in (0, 1.0, True, None):

@@ -64,7 +64,7 @@ def test_sums_equal_inference_on_the_whole_epoch(sizes, variance, noise, bias, m
 def test_scheme_conditions_sums_on_any_prior(rng) -> None:
     c = case(rng, noise=[0.3, 1.0, 2.0], bias=True)
     scheme = inference.Conjugate()
-    sums = scheme.statistics(c.head, inference.Keep())
+    sums = scheme.statistics(c.head, inference.Storage())
     assert not sums
     for rows in (slice(0, 5), slice(5, 12)):
         sums.add(c.features[rows], Targets(c.targets[rows]))
@@ -148,7 +148,7 @@ def test_a_policys_variance_must_be_positive(variance) -> None:
 def test_kept_examples_keep_their_digits_beside_coarser_ones(rng) -> None:
     """A batch under autocast, or with bfloat16 targets, comes first."""
     head = heads.StudentT(2)
-    sums = inference.TaylorGGN().statistics(head, inference.Keep(capacity=10))
+    sums = inference.TaylorGGN().statistics(head, inference.Storage(capacity=10))
     h = torch.randn(6, 2, generator=rng, dtype=torch.float64)
     y = 1e5 + torch.randn(6, 1, generator=rng, dtype=torch.float64)
     sums.add(h[:3].half(), Targets(torch.ones(3, 1, dtype=torch.bfloat16), None))

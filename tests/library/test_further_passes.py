@@ -62,7 +62,7 @@ def test_uncounted_passes_do_not_age_posteriors(rng) -> None:
         for collect in (True, False, False):
             x, y = toy.batch(toy.batches[step % 2])
             toy.mtl.backward(toy.backbone(x), y, collect=collect)
-            seen.append(toy.mtl.info.fresh["energy"])
+            seen.append(toy.mtl.info.inferred["energy"])
     assert seen[::3] == [
         True,
         False,

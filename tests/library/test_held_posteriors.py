@@ -83,7 +83,7 @@ def test_a_bad_batch_at_a_refresh_leaves_the_posterior_from_before(bad, samples)
     with pytest.raises(errors.NonFiniteError):
         mtl.raise_deferred()
     assert step(mtl, 4) == pytest.approx(1)  # neither the prior's 0, nor that of batch 3
-    assert not mtl.info.fresh["a"]
+    assert not mtl.info.inferred["a"]
     assert [step(mtl, 5), step(mtl, 6)] == pytest.approx([5, 5])  # and good ones replace it
 
 

@@ -99,7 +99,7 @@ def test_sums_say_what_they_lost(rng) -> None:
     h, y = collinear(rng, 1e11)
     head = heads.Gaussian(6, 2, bias=False, noise_scale=NOISE, name="depths").double()
     scheme = inference.Conjugate()
-    sums = scheme.statistics(head, inference.Keep())
+    sums = scheme.statistics(head, inference.Storage())
     sums.add(h, head.parse_targets(y, len(h)))
     with pytest.warns(RuntimeWarning, match="depths.*off by"):
         p = sums.posterior(priors.isotropic(head, 1e4))

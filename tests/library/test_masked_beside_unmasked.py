@@ -87,7 +87,7 @@ def engine(names, rule: aggregation.Aggregation, memory: int | None, scheme=None
         rule,
         inference=scheme,
         prior=priors.Constant(1.0),
-        scale="mean",
+        reduction="mean",
         working_memory=memory,
     )
     return mtl.double()

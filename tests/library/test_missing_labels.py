@@ -44,11 +44,11 @@ STYLES = ["nan", "mask", "mask over NaN", "mask over 1e30"]
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("scale", ["mean", "sum"])
-def test_an_epoch_and_a_step_equal_the_loop_over_tasks(rng, style, scale) -> None:
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_an_epoch_and_a_step_equal_the_loop_over_tasks(rng, style, reduction) -> None:
     rule = aggregation.PrecisionWeighted.paper(0.8)
     backbone, head, mtl, x, y, observed = world(
-        rng, "nan" if style == "nan" else "error", aggregation=rule, scale=scale
+        rng, "nan" if style == "nan" else "error", aggregation=rule, reduction=reduction
     )
     given = give(style, y, observed)
 
@@ -81,7 +81,7 @@ def test_an_epoch_and_a_step_equal_the_loop_over_tasks(rng, style, scale) -> Non
         direction += alpha[t] * mean[t] * observed[:, t, None] * 16 / observed[:, t].sum()
     assert (direction[3] == 0).all()
     h = backbone(x)
-    factor = 3 if scale == "sum" else 1
+    factor = 3 if reduction == "sum" else 1
     wanted = torch.autograd.grad(h, list(backbone.parameters()), direction * factor / 16)
     for p, g in zip(backbone.parameters(), wanted, strict=True):
         close(p.grad, g)

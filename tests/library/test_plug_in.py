@@ -74,7 +74,7 @@ def test_serves_the_engine(rng) -> None:
         {"y": head},
         aggregation.PrecisionWeighted.paper(power=0.5),
         estimator=gradients.PlugIn(),
-        scale="mean",
+        reduction="mean",
     )
     features = torch.randn(12, 4, generator=rng, dtype=torch.float64, requires_grad=True)
     targets = {"y": torch.randn(12, 3, generator=rng, dtype=torch.float64)}

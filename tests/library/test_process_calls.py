@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import (
@@ -26,6 +27,7 @@ from bayesagg_pyro import errors, gradients, heads, inference, priors
 from bayesagg_pyro.aggregation import PrecisionWeighted
 from tests.library import ranks
 
+BOTH = "tensor parallel, sharded over the data"
 #: Shares of 16 examples.
 CUTS = [0, 9, 16]
 WHOLE = slice(None)
@@ -77,6 +79,15 @@ def split(net: Net) -> nn.Module:
     return parallelize_module(net, init_device_mesh("cpu", (2,)), plan)
 
 
+def split_and_sharded(net: Net) -> tuple[nn.Module, Any]:
+    """Of two processes that share each example, and two such pairs that share the batch."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    parallelize_module(net, mesh["tp"], {"a": ColwiseParallel(), "b": RowwiseParallel()})
+    for module in (net.a, net.b, net):
+        fully_shard(module, mesh=mesh["dp"])
+    return net, mesh["dp"].get_group()
+
+
 BACKBONES: dict[str, Callable[[Net], nn.Module]] = {
     "unused parameters": lambda net: DistributedDataParallel(net, find_unused_parameters=True),
     "static graph": lambda net: DistributedDataParallel(net, static_graph=True),
@@ -96,9 +107,15 @@ def micro_batches(kind: str, rank: int | None) -> list[slice]:
 
 def trained(kind: str, rank: int | None) -> dict[str, Tensor]:
     """Gradients after two steps of warm-up and two Bayesian ones."""
-    mtl = engine(warmup_epochs=1, distributed=kind != "tensor parallel")
     torch.manual_seed(0)
-    net: Any = Net() if rank is None else BACKBONES[kind](Net())
+    net: Any = Net()
+    together: Any = kind != "tensor parallel"
+    if kind == BOTH and rank is not None:
+        net, together = split_and_sharded(net)
+        rank //= 2
+    elif rank is not None:
+        net = BACKBONES[kind](net)
+    mtl = engine(warmup_epochs=1, distributed=together)
     # Tensors of a sharded network and others do not meet in one update.
     optimizers = [torch.optim.SGD(m.parameters(), 0.05, foreach=False) for m in (net, mtl)]
     for step in range(4):
@@ -227,6 +244,19 @@ def other_calls(rank: int) -> list[str]:
     assert h.grad is None
     step()
     return [*found, told(lambda: mtl.update_prior([] if rank else None)), told(mtl.update_prior)]
+
+
+def other_scalers(rank: int) -> list[str]:
+    """A scaler in one process alone, then scales that differ; gradients stay as they are."""
+    mtl, h, rows = engine(), features(), share(rank)
+
+    def step(scaler: GradScaler | None) -> str:
+        return told(lambda: mtl.backward(h[rows], some(rows), scaler=scaler))
+
+    one = GradScaler("cpu", init_scale=8.0)
+    found = [step(one if rank == 0 else None), step(GradScaler("cpu", init_scale=4.0 + rank))]
+    assert h.grad is None
+    return [*found, step(GradScaler("cpu", enabled=False) if rank else None), step(one)]
 
 
 def other_engines(rank: int) -> list[str]:
@@ -373,6 +403,7 @@ CALLS = [
     loader_fails,
     deferred,
     other_calls,
+    other_scalers,
     other_engines,
     other_states,
     not_averaged,
@@ -382,6 +413,10 @@ CALLS = [
     cut_up,
 ]
 EQUAL = [labels_left_out, heads_that_read_apart, batches_used_up, watched_in_one]
+
+
+def work_of_four(rank: int) -> dict[str, Tensor]:
+    return trained(BOTH, rank)
 
 
 def work(rank: int) -> dict[str, Any]:
@@ -420,6 +455,13 @@ def test_backbones_take_the_step_of_one_process(found: list[Any], kind: str) -> 
 
 
 @pytest.mark.usefixtures("double")
+def test_data_and_tensor_parallel_together() -> None:
+    alone = trained(BOTH, None)
+    for mine in ranks.run(work_of_four, 4):
+        close(mine, alone)
+
+
+@pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("case", EQUAL)
 def test_shares_may_lack_labels_and_batches(found: list[Any], case: Callable[..., Any]) -> None:
     alone = case(None)
@@ -454,6 +496,14 @@ def test_calls_that_do_not_belong_together_are_refused_by_all(found: list[Any]) 
         assert said[4] == ""
     assert "StateError: the features need no gradient" in first[2]
     assert "StateError: process 0 refused" in second[2]
+    both(
+        found,
+        "other_scalers",
+        "validate=auto, scaler of scale 8; process 1: backward, training, warm-up, validate=auto)",
+        "scaler of scale 4; process 1: backward, training, warm-up, validate=auto, scaler of sca",
+        "",
+        "",
+    )
     both(
         found,
         "other_engines",

@@ -125,7 +125,7 @@ def test_conjugate_refuses_other_heads_and_priors() -> None:
     with pytest.raises(errors.DtypeError, match="Empirical"):
         inference.Conjugate().infer(head, h, y, posteriors.Empirical(prior.sample((4,))))
     with pytest.raises(errors.DtypeError, match="Other"):
-        inference.Conjugate().statistics(Other(3), inference.Keep())
+        inference.Conjugate().statistics(Other(3), inference.Storage())
 
 
 @pytest.mark.parametrize("size", [(3, 3), (2, 4), (1, 3)], ids=str)

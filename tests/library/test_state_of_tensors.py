@@ -34,7 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "previous": {"prior": priors.PreviousBatch()},
     "constant": {"prior": priors.Constant()},
     "evidence": {"prior": priors.FullData("learned")},
-    "streamed": {"prior": priors.FullData(keep=inference.Keep(streaming=True))},
+    "streamed": {"prior": priors.FullData(storage=inference.Storage(streaming=True))},
     "kronecker": {
         "inference": {
             "y": inference.IntegratedNoise(),

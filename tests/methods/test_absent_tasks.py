@@ -54,7 +54,9 @@ def build(name: str, kept: tuple[str, ...] = NAMES) -> Method:
     given = {**QUICK.get(name, {}), **_OPTIONS.get(name, {})}
     if "weights" in given:
         given["weights"] = given["weights"][: len(kept)]
-    method = methods.make(name, *make(kept), methods.options(name, given), fresh=lambda: make(kept))
+    method = methods.make(
+        name, *make(kept), methods.options(name, given), another=lambda: make(kept)
+    )
     if name == "torchjd:PBI":  # whose preference is in single precision
         method.scalarizer.weights = method.scalarizer.weights.double()  # type: ignore[attr-defined]
     method.train()
@@ -247,7 +249,7 @@ def test_aggregations_leave_the_task_out(kind: str, name: str, per_sample: bool)
             )  # fmt: skip
             rule = aggregation.PerSample(rule, samples=2)
         result = rule.aggregate(grad)
-        times = len(kept) if rule.scale == "mean" else 1
+        times = len(kept) if rule.reduction == "mean" else 1
         found.append((result.direction * times, result.weights, result.effective_tasks))
     (one, weights, number), (two, _, fewer) = found
     assert one.norm() > 0

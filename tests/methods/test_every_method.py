@@ -231,5 +231,5 @@ def test_without_torchjd_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_several_networks_need_a_maker() -> None:
-    with pytest.raises(SettingsError, match=r"give make\(..., fresh=...\)"):
+    with pytest.raises(SettingsError, match=r"give make\(..., another=...\)"):
         methods.make("ensemble-networks", *fresh(), methods.options("ensemble-networks", {}))

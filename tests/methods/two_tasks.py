@@ -48,7 +48,7 @@ def build(
 ) -> Method:
     torch.manual_seed(seed)
     options = methods.options(name, {**QUICK.get(name, {}), **given})
-    return methods.make(name, *make(), options, fresh=make)
+    return methods.make(name, *make(), options, another=make)
 
 
 def train(

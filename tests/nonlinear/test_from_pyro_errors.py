@@ -109,8 +109,8 @@ def test_settings_that_do_not_fit() -> None:
         heads.FromPyro(classes, D, target_kind="class", missing="nan")
     head = heads.FromPyro(linear, D)
     with pytest.raises(errors.SettingError, match=r"one of \('full',\)"):
-        inference.Laplace("diag").statistics(head, inference.Keep())
+        inference.Laplace("diag").statistics(head, inference.Storage())
     with pytest.raises(errors.DtypeError, match="Conjugate"):
-        inference.Conjugate().statistics(head, inference.Keep())
+        inference.Conjugate().statistics(head, inference.Storage())
     with pytest.raises(NotImplementedError, match="likelihood_at"):
         head.likelihood(torch.zeros(2, 1))

@@ -172,8 +172,8 @@ def test_streamed_sums_equal_one_expansion(rng: torch.Generator) -> None:
     head = heads.Network(mlp(2), heads.Bernoulli(D, tasks=2))
     h, y = data(head.observation, rng, 12)
     scheme, prior = inference.TaylorGGN(), priors.isotropic(head, 1.0)
-    sums = scheme.statistics(head, inference.Keep(streaming=True))
-    kept = scheme.statistics(head, inference.Keep())
+    sums = scheme.statistics(head, inference.Storage(streaming=True))
+    kept = scheme.statistics(head, inference.Storage())
     for rows in (slice(0, 5), slice(5, 12)):
         parsed = head.parse_targets(y[rows], len(h[rows]))
         sums.add(h[rows], parsed)
@@ -274,9 +274,9 @@ def test_errors_say_what_to_do() -> None:
         heads.Network(mlp(2), heads.Network(mlp(2), heads.Gaussian(D, tasks=2)))
     head = heads.Network(mlp(3), heads.Categorical(D, 3))
     with pytest.raises(errors.SettingError, match=r"one of \('full', 'diag'\)"):
-        inference.TaylorGGN("kron").statistics(head, inference.Keep())
+        inference.TaylorGGN("kron").statistics(head, inference.Storage())
     with pytest.raises(errors.DtypeError, match="Conjugate"):
-        inference.Conjugate().statistics(head, inference.Keep())
+        inference.Conjugate().statistics(head, inference.Storage())
     several = heads.Network(mlp(3), heads.Bernoulli(D, tasks=3))
     with pytest.raises(errors.ShapeError, match="1, shared weights"):
         several.check_weights(priors.isotropic(heads.Gaussian(D, tasks=2), 1.0), "prior")

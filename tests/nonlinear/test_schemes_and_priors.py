@@ -56,7 +56,7 @@ def test_known_weights_give_the_ordinary_gradient(kind: str, rng: torch.Generato
 
 POLICIES = [
     priors.FullData(1.0),
-    priors.FullData(1.0, keep=inference.Keep(streaming=True)),
+    priors.FullData(1.0, storage=inference.Storage(streaming=True)),
     priors.PreviousBatch(),
     priors.Running(half_life=20),
 ]

@@ -42,7 +42,7 @@ def train(
         estimator=gradients.MonteCarlo(samples) if samples else None,
         prior=priors.FullData(1.0),
         warmup_epochs=1,
-        scale="sum",
+        reduction="sum",
         generator=torch.Generator().manual_seed(0),
     )
     optimizer = torch.optim.Adam([*net.parameters(), *mtl.parameters()], lr=lr)

@@ -79,7 +79,7 @@ SCHEMES: dict[str, tuple[Callable[..., Data], inference.Scheme]] = {
 POLICIES: dict[str, Callable[[], priors.Policy]] = {
     "full": lambda: priors.FullData(0.5),
     "full in place": lambda: priors.FullData(0.5, in_place=True),
-    "full streamed": lambda: priors.FullData(0.5, keep=inference.Keep(streaming=True)),
+    "full streamed": lambda: priors.FullData(0.5, storage=inference.Storage(streaming=True)),
     "full left out": lambda: priors.FullData(0.5, leave_batch_out=True),
     "constant": lambda: priors.Constant(0.5, temperature=2.0),
     "previous": lambda: priors.PreviousBatch(0.2, variance=0.5),

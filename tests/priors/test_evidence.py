@@ -186,7 +186,7 @@ def test_every_policy_with_data_learns_a_variance(make, rng) -> None:
 def test_a_head_can_be_told_to_learn_its_noise(rng) -> None:
     head = heads.Gaussian(4, 3, noise_scale=0.5)
     assert head.learn_noise() is head
-    assert head.noise == "learned"
+    assert head.noise_source == "learned"
     assert head.noise_scale.tolist() == [0.5, 0.5, 0.5]
     head.set_noise_scale([1.0, 2.0, 3.0])  # one for each task now
     assert heads.Gaussian(4, 3, noise_scale=[1.0, 2.0, 3.0]).learn_noise().noise_scale[2] == 3
@@ -238,7 +238,7 @@ def test_laplace_evidence_is_at_its_maximum(make, variance, rng) -> None:
     data.targets = (logits > 0).double() if make is bernoulli else logits.argmax(1)
     laplace = inference.Laplace(tolerance=1e-5)
     prior = priors.isotropic(data.head, 1.0)
-    kept = laplace.statistics(data.head, inference.Keep())
+    kept = laplace.statistics(data.head, inference.Storage())
     kept.add(*data.parsed(slice(0, 60)))
     found = priors.Evidence(variance, bounds=(1e-3, 1e2)).posterior(kept, prior)
 
@@ -314,19 +314,19 @@ def test_refusals(rng) -> None:
     with pytest.raises(errors.SettingError, match="variance must be"):
         priors.Evidence(0.5)
     data = bernoulli(rng)
-    streaming = priors.FullData("learned", keep=inference.Keep(streaming=True))
+    streaming = priors.FullData("learned", storage=inference.Storage(streaming=True))
     with pytest.raises(errors.SettingError, match="evidence needs the examples"):
         streaming.start(data.head, inference.TaylorGGN())
     learned = heads.Gaussian(4, noise_scale="learned")
     for policy, scheme in (
         (priors.FullData(), inference.Delta()),
-        (priors.FullData(keep=inference.Keep(streaming=True)), inference.TaylorGGN()),
+        (priors.FullData(storage=inference.Storage(streaming=True)), inference.TaylorGGN()),
         (priors.Running(half_life=30), inference.Laplace()),
     ):
         with pytest.raises(errors.SettingError, match="evidence needs the examples"):
             policy.start(learned, scheme)
     draws = posteriors.Empirical(torch.ones(2, 3, 5).double())
-    kept = inference.Laplace().statistics(data.head, inference.Keep())
+    kept = inference.Laplace().statistics(data.head, inference.Storage())
     with pytest.raises(errors.DtypeError, match="scales a Gaussian prior"):
         priors.Evidence().posterior(kept, draws)
     learns = heads.Gaussian(4, noise_scale="learned")
@@ -354,7 +354,7 @@ def test_variances_that_cannot_be_computed_are_not_chosen(rng) -> None:
     values = (torch.rand(40, 1, generator=rng) < torch.sigmoid(features[:, :1])).double()
 
     def chosen(scheme) -> torch.Tensor:
-        kept = scheme.statistics(head, inference.Keep())
+        kept = scheme.statistics(head, inference.Storage())
         kept.add(features, head.parse_targets(values, 40))
         found = priors.Evidence().posterior(kept, priors.isotropic(head, 1.0))
         return found.info.prior_variance
@@ -388,7 +388,7 @@ def test_a_temperature_tempers_the_posterior_and_not_the_evidence(make, rng) -> 
     data = make(rng)
     scheme = inference.Conjugate() if make is gaussian else inference.TaylorGGN()
     base = priors.isotropic(data.head, 1.0)
-    sums = scheme.statistics(data.head, inference.Keep())
+    sums = scheme.statistics(data.head, inference.Storage())
     sums.add(*data.parsed(WHOLE))
     cold, hot = (priors.Evidence().posterior(sums, base, temperature=t) for t in (1.0, 4.0))
     close(hot.info.prior_variance, cold.info.prior_variance)

@@ -128,7 +128,7 @@ def test_batches_in_turn_equal_all_at_once_and_sums(rng) -> None:
     d = data(rng)
     whole = posterior(d)
     step = priors.isotropic(d.head, 0.8)
-    sums = SCHEME.statistics(d.head, inference.Keep())
+    sums = SCHEME.statistics(d.head, inference.Storage())
     for part in (slice(0, 4), slice(4, 17), slice(17, 30)):
         step = SCHEME.infer(d.head, *d.rows(part), step)
         sums.add(*d.parsed(part))
@@ -232,7 +232,7 @@ def test_tempered_sums_are_those_of_weighted_examples(rng, scheme) -> None:
     d = data(rng)
     features, targets = d.parsed(slice(0, 30))
     weight = torch.ones(30, 3).double() if targets.weight is None else targets.weight
-    sums = [scheme.statistics(d.head, inference.Keep()) for _ in range(2)]
+    sums = [scheme.statistics(d.head, inference.Storage()) for _ in range(2)]
     sums[0].add(features, targets)
     sums[1].add(features, targets._replace(weight=weight / 4))
     prior = priors.isotropic(d.head, 0.8)

@@ -19,7 +19,7 @@ def linear(rng: torch.Generator, examples: int, noise: float) -> tuple[Tensor, T
 
 
 def posterior_of(head, features, targets, prior) -> GaussianFamily:
-    statistics = inference.Conjugate().statistics(head, inference.Keep())
+    statistics = inference.Conjugate().statistics(head, inference.Storage())
     statistics.add(features, head.parse_targets(targets, len(features)))
     return statistics.posterior(prior)
 

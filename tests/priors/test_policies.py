@@ -87,7 +87,7 @@ def test_running_streams_second_order_expansions(rng) -> None:
     data = bernoulli(rng)
     scheme = inference.TaylorGGN()
     running = priors.Running(1e15).start(data.head, scheme)
-    full = priors.FullData(keep=inference.Keep(streaming=True)).start(data.head, scheme)
+    full = priors.FullData(storage=inference.Storage(streaming=True)).start(data.head, scheme)
     for part in PARTS:
         for tracker in (running, full):
             tracker.collect(*data.parsed(part))
@@ -216,7 +216,7 @@ def test_policies_of_heads_do_not_mix(rng) -> None:
     "policy",
     [
         lambda t: priors.FullData(temperature=t),
-        lambda t: priors.FullData(temperature=t, keep=inference.Keep(streaming=True)),
+        lambda t: priors.FullData(temperature=t, storage=inference.Storage(streaming=True)),
         lambda t: priors.Running(50, temperature=t),
         lambda t: priors.PreviousBatch(0.1, temperature=t),
     ],

@@ -37,7 +37,7 @@ def engine(rule: aggregation.Aggregation, bias: bool) -> BayesAgg:
         "first": heads.Gaussian(6, tasks=3, bias=bias),
         "second": heads.Gaussian(6, tasks=2, bias=bias),
     }
-    mtl = BayesAgg(made, rule, prior=priors.FullData(variance=1.0), scale="sum")
+    mtl = BayesAgg(made, rule, prior=priors.FullData(variance=1.0), reduction="sum")
     mtl.collect(torch.randn(9, 6), {"first": torch.randn(9, 3), "second": torch.randn(9, 2)})
     mtl.update_prior()
     return mtl.to(META)

@@ -14,7 +14,7 @@ from bayesagg_pyro import aggregation, errors, gradients, heads, inference, post
 class World:
     """Three kinds of heads with missing labels on a small network."""
 
-    def __init__(self, rng: torch.Generator, scale: str, holes: bool, **settings) -> None:
+    def __init__(self, rng: torch.Generator, reduction: str, holes: bool, **settings) -> None:
         torch.manual_seed(3)
         self.backbone = nn.Sequential(nn.Linear(4, 5), nn.Tanh()).double()
         self.heads = {
@@ -23,7 +23,7 @@ class World:
             "kind": heads.Categorical(5, 3),
         }
         self.mtl = ba.BayesAgg(
-            self.heads, inference=inference.Delta(), scale=scale, **settings
+            self.heads, inference=inference.Delta(), reduction=reduction, **settings
         ).double()
         self.x = normal(rng, 12, 4)
         values = {

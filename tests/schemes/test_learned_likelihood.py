@@ -46,7 +46,7 @@ def test_posterior_is_detached(rng, scheme) -> None:
     [
         priors.FullData(),
         priors.FullData(leave_batch_out=True),
-        priors.FullData(keep=inference.Keep(streaming=True)),
+        priors.FullData(storage=inference.Storage(streaming=True)),
         priors.Running(half_life=20),
         priors.PreviousBatch(),
         priors.FullData("learned"),

@@ -63,4 +63,4 @@ def test_it_works_in_the_engine(rng, resampled, refresh) -> None:
         grads.append(leaf.grad)
     assert torch.equal(*grads)
     assert grads[0].isfinite().all()
-    assert mtl.info.fresh["a"] == (refresh == "step")
+    assert mtl.info.inferred["a"] == (refresh == "step")

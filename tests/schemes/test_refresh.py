@@ -78,7 +78,7 @@ def test_every_so_many_steps(refresh, fresh, batches) -> None:
     seen = []
     for number in range(7):
         w.step(number)
-        seen.append(w.mtl.info.fresh)
+        seen.append(w.mtl.info.inferred)
     assert [one["size"] for one in seen] == [bool(f) for f in fresh]
     assert [one["sick"] for one in seen] == [bool(f) for f in fresh]
     assert scheme.calls == [(6, number > 0) for number in range(batches) for _ in range(2)]
@@ -91,7 +91,7 @@ def test_once_per_epoch_is_the_posterior_of_its_full_data() -> None:
     seen = []
     for number in range(6):
         w.step(number)
-        seen.append(w.mtl.info.fresh["size"])
+        seen.append(w.mtl.info.inferred["size"])
         held = w.mtl.info.stages.posteriors
         assert all(held[name] is full for name, full in w.mtl.posteriors().items())
         if number == 2:
@@ -136,7 +136,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(scheme) -> None:
     for number in (1, 2, 3):
         for one in (w, other):
             one.step(number)
-        assert w.mtl.info.fresh == other.mtl.info.fresh
+        assert w.mtl.info.inferred == other.mtl.info.inferred
         for a, b in zip(w.grads(), other.grads(), strict=True):
             assert torch.equal(a, b)
         infos = w.mtl.info.condition, other.mtl.info.condition

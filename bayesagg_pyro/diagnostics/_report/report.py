@@ -68,7 +68,7 @@ def report(
         record: a recorder's file.
         draws: samples for k-hat and for the shape of gradients.
         title: of the page.
-        generator: randomness; a fresh one with a fixed seed if None.
+        generator: randomness; a new one with a fixed seed if None.
 
     Returns:
         All checks, in the page's order. An alarm is a value past its threshold.
