@@ -45,7 +45,7 @@ def run(case: str = "qm9", rounds: int = 20) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_process, (case, rounds, folder), nprocs=WORLD)
-        found: dict[str, Any] = json.loads(Path(folder, "found.json").read_text())
+        found: dict[str, Any] = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
     return {"case": case, **found}
 
 
@@ -71,7 +71,7 @@ def _process(rank: int, case: str, rounds: int, folder: str) -> None:
         totals = {name: [sum(parts) for parts in rows] for name, rows in found.items()}
         ratio = median(a / b for a, b in zip(totals["two"], totals["one"], strict=True))
         told["two over one"] = round(ratio, 3)
-        Path(folder, "found.json").write_text(json.dumps(told))
+        Path(folder, "found.json").write_text(json.dumps(told), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -19,7 +19,12 @@ def _main() -> None:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, _leave)
-    from experiments.cli import PROGRAM, app
+    try:
+        from experiments.cli import PROGRAM, app
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("rich", "typer"):
+            raise
+        sys.exit(f'error: {error.name} is not installed: pip install -e ".[experiments]"')
 
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)

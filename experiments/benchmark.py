@@ -129,6 +129,7 @@ class Benchmark(ABC):
         method_options: The paper's options of methods for this benchmark, where they differ from
             the methods' own defaults: ``{method: {option: value}}``.
         grid: The values that the paper searched, ``{option of bayesagg: values}``.
+        packages: What it needs beyond the library and NumPy, as pip knows it.
         places: Options that only say where data lie or how they are handed over.
         later: Options that came after others had left records: at their defaults they decide
             nothing that those records do not know.
@@ -145,6 +146,7 @@ class Benchmark(ABC):
     watched: ClassVar[int] = 20
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    packages: ClassVar[Sequence[str]] = ()
     places: ClassVar[frozenset[str]] = frozenset()
     later: ClassVar[frozenset[str]] = frozenset()
 
@@ -165,6 +167,14 @@ class Benchmark(ABC):
         Raises:
             DataError: It is missing or damaged; the message says what to do.
         """
+
+    def look(self) -> str:
+        """What of the data is there, in a line, without reading it; empty where nobody looked.
+
+        Raises:
+            DataError: Something is missing; the message says what to do.
+        """
+        return ""
 
     @abstractmethod
     def backbone(self) -> nn.Module:

@@ -46,7 +46,10 @@ _TYPESET: Final = "\u017f"
 """Letters up to here need no package under pdfLaTeX."""
 
 _MARKED: Final = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
-_NAME: Final = re.compile(r"[^A-Za-z0-9_@.:-]+")
+_NAME: Final = re.compile(r"[^A-Za-z0-9_@.-]+")
+_RESERVED: Final = re.compile(r"(?i)(con|prn|aux|nul|(com|lpt)[0-9])(?=\.|$)")
+"""Names that are devices under Windows, with any ending."""
+
 _LONGEST: Final = 100
 
 
@@ -91,8 +94,9 @@ def figure(text: object) -> str:
 
 
 def file_name(text: object, taken: Container[str] = ()) -> str:
-    """A name within its folder, by a number apart from those that are taken."""
-    name = _NAME.sub("-", str(text)).strip("-.")[:_LONGEST] or "unnamed"
+    """A name within its folder, on any system, by a number apart from those that are taken."""
+    name = _NAME.sub("-", str(text)).strip("-.")[:_LONGEST].rstrip(".") or "unnamed"
+    name = _RESERVED.sub(r"\1_", name) if _RESERVED.match(name) else name
     number, free = 2, name
     while free in taken:
         number, free = number + 1, f"{name}-{number}"

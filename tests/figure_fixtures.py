@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ __all__ = ["undrawn"]
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made and their files written, but nothing is laid out: a second for each."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return
     from matplotlib.figure import Figure
 
     def save(self: Figure, file: Any, **settings: Any) -> None:

@@ -83,6 +83,7 @@ class ChestXray14(Benchmark):
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"power": (5e-2, 5e-3, 5e-4), "pretrain": (1, 3)}
 
+    packages: ClassVar[Sequence[str]] = ("pillow", "torchvision")
     places: ClassVar[frozenset[str]] = frozenset({"data"})
     later: ClassVar[frozenset[str]] = frozenset({"size", "width"})
 
@@ -108,6 +109,11 @@ class ChestXray14(Benchmark):
             Task(name.lower(), name.replace("_", " "), "", value, higher_is_better=True)
             for name, value in zip(FINDINGS, SINGLE_TASK, strict=True)
         )
+
+    def look(self) -> str:
+        """How many listed images there are."""
+        release = read(Path(self.data), self.overlap)
+        return f"{len(release.files):,} images, all that are listed, in {self.data}"
 
     def load(self, device: torch.device) -> Data:
         """Read table and lists, decode the images (the first time), and split them."""

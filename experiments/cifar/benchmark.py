@@ -16,7 +16,15 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Figures, Task, Values
 from experiments.cache import default_folder
-from experiments.cifar.sources import SIZE, LabelledImages, Source, class_names, digest, load
+from experiments.cifar.sources import (
+    SIZE,
+    LabelledImages,
+    Source,
+    class_names,
+    digest,
+    load,
+    look,
+)
 from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
 from experiments.images.augment import normalise
@@ -84,6 +92,7 @@ class Cifar(Benchmark):
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"power": (5e-2, 5e-3, 5e-4), "pretrain": (1, 3)}
 
+    packages: ClassVar[Sequence[str]] = ("torchvision",)
     places: ClassVar[frozenset[str]] = frozenset({"data"})
     later: ClassVar[frozenset[str]] = frozenset({"size"})
 
@@ -136,6 +145,10 @@ class Cifar(Benchmark):
             Task(name, name.replace("_", " "), "%", None, higher_is_better=True)
             for name in self.classes
         )
+
+    def look(self) -> str:
+        """Whether its files are there."""
+        return look(self.source, None if self.data is None else Path(self.data), default_folder())
 
     def load(self, device: torch.device) -> Data:
         """Read the set (downloaded or decoded the first time) and split it."""

@@ -19,11 +19,21 @@ from experiments.images.files import images_in, require_folder, some
 from experiments.reading import unpickled
 from models.files import reason
 
-__all__ = ["SIZE", "LabelledImages", "Source", "class_names", "digest", "load"]
+__all__ = ["SIZE", "LabelledImages", "Source", "class_names", "digest", "load", "look"]
 
 Source = Literal["cifar100", "cifar10", "folder"]
 
 SIZE: Final = 32
+
+#: What torchvision unpacks, with the size of the download.
+_UNPACKED: Final = {
+    "cifar100": ("cifar-100-python", ("train", "test", "meta"), "169 MB"),
+    "cifar10": (
+        "cifar-10-batches-py",
+        (*(f"data_batch_{part}" for part in range(1, 6)), "test_batch", "batches.meta"),
+        "170 MB",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,27 @@ def load(
             )
         return _folder(data, cache, size, progress)
     return _torchvision(source, cache if data is None else data)
+
+
+def look(source: Source, data: Path | None, cache: Path) -> str:
+    """What of a set is there, in a line, without reading it.
+
+    Raises:
+        DataError: Files are missing; the message says what to do.
+    """
+    root = cache if data is None else data
+    if source == "folder":
+        classes = [_classes(root / part).values() for part in ("train", "test")]
+        count = sum(len(files) for part in classes for files in part)
+        return f"{count:,} images in {root}"
+    folder, names, size = _UNPACKED[source]
+    missing = [name for name in names if not (root / folder / name).is_file()]
+    if missing:
+        raise DataError(
+            f"{root / folder} lacks {some(missing)}: the first run downloads {size} to {root}, or "
+            f"unpack the archive that holds {folder} there"
+        )
+    return f"{source} in {root / folder}"
 
 
 def _torchvision(source: Literal["cifar100", "cifar10"], root: Path) -> LabelledImages:

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from experiments import comparisons, presets, registry
-from experiments.cli import dense, figures, options, report, study
+from experiments.cli import dense, doctor, figures, options, report, study
 from experiments.cli.fields import Source
 from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
@@ -265,7 +265,7 @@ for _name, _cls in (("run", _Generated), ("sweep", _Generated), ("compare", _Com
         no_args_is_help=True,
     )
 for _command in (
-    *(report.report, figures.figures, study.study),
+    *(doctor.doctor, report.report, figures.figures, study.study),
     *(dense.predictions, dense.render),
 ):
     app.command(cls=Command)(_command)

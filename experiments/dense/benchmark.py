@@ -135,6 +135,11 @@ class Dense(Benchmark):
             for column in range(_COLUMNS[head])
         ]
 
+    def look(self) -> str:
+        """How many images there are."""
+        train, validation, test = (len(rows) for _, rows in self.parts())
+        return f"{train:,}/{validation:,}/{test:,} images in {self.options()['data']}"
+
     def load(self, device: torch.device) -> Data:
         """Read the images, or render them.
 

@@ -79,6 +79,10 @@ class Scenes(Dense):
         """Of own networks, at these options' defaults."""
         return (53.98, 82.69, 0.6632, 0.1712, 20.59, 11.29, 49.89, 67.08, 74.77)
 
+    def look(self) -> str:
+        """Nothing is read."""
+        return "rendered when it runs"
+
     def parts(self) -> tuple[Part, Part, Part]:
         """Render them; each has rooms of its own."""
         camera = Camera(self.height, self.image_width)

@@ -60,6 +60,7 @@ class Digits(Benchmark):
         "own networks, one for each task (python -m experiments digits --method ls --only TASK), "
         "mean over seeds 0 to 4 at the best epoch on validation, split seed 0"
     )
+    packages: ClassVar[Sequence[str]] = ("scikit-learn",)
     default_settings: ClassVar[Settings] = Settings(
         epochs=20, batch_size=128, learning_rate=1e-2, schedule="steps", head_bias=True
     )
@@ -97,6 +98,10 @@ class Digits(Benchmark):
             Task("digit", "digit", "%", 96.94, higher_is_better=True),
         )
         return tuple(task for task in every if self.only in (None, task.name))
+
+    def look(self) -> str:
+        """They come with scikit-learn."""
+        return "1,797 images that come with scikit-learn"
 
     def load(self, device: torch.device) -> Data:
         """Split the images and work out the targets.

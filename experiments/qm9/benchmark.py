@@ -15,7 +15,7 @@ from experiments import published
 from experiments.benchmark import Batch, Benchmark, Data, Task
 from experiments.errors import SettingsError
 from experiments.meters import MeanAbsoluteError
-from experiments.qm9.dataset import Features, Source, load
+from experiments.qm9.dataset import Features, Source, load, look
 from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.prepared import Part, Prepared, prepare
 from experiments.qm9.targets import BENCHMARK
@@ -140,6 +140,10 @@ class Qm9(Benchmark):
             Task(p.name, p.symbol, p.reported_unit, row)
             for p, row in zip(BENCHMARK, published.QM9_SINGLE_TASK, strict=True)
         )
+
+    def look(self) -> str:
+        """Whether the file is built, or what it is built from."""
+        return look(self.source, path=self.data)
 
     def load(self, device: torch.device) -> Data:
         """Read the set (built the first time), split it, and keep it on ``device``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from experiments.errors import DataError, SettingsError
 from experiments.qm9 import chemistry, pyg_source, qm9pack_source
 from experiments.qm9.molecules import Molecules
 
-__all__ = ["QM9", "WHOLE_SET", "Features", "Source", "load"]
+__all__ = ["QM9", "WHOLE_SET", "Features", "Source", "load", "look"]
 
 Source = Literal["qm9pack", "pyg"]
 Features = Literal["pyg", "chemistry"]
@@ -116,6 +117,36 @@ def load(
     if features == "chemistry":
         molecules = _with_chemistry(molecules, file, sha256, home, progress)
     return QM9(molecules, str(about.get("source", "unknown")), features, sha256, file)
+
+
+def look(source: Source, *, path: str | Path | None = None) -> str:
+    """What of the set is there, in a line, without reading it.
+
+    Args:
+        source: As in :func:`load`.
+        path: Likewise.
+
+    Raises:
+        DataError: There is nothing, or half of a file; the message says what to do.
+    """
+    home = cache.default_folder()
+    given = Path(path).expanduser() if path is not None else None
+    if source == "pyg":
+        root = given if given is not None else home / "pyg"
+        if not root.is_dir():
+            raise DataError(f"there is no folder {root}: PyTorch Geometric makes it by a download")
+        return f"PyTorch Geometric's, in {root}"
+    if given is not None and given.is_dir():
+        return f"tables in {given}, number {_fingerprint(given)}"
+    file = home / "qm9.npz" if given is None else given
+    if file.exists():
+        if not zipfile.is_zipfile(file):
+            raise DataError(f"{file} is no whole data file; {cache.REBUILD}")
+        return f"built: {file}, {file.stat().st_size / 1e6:,.0f} MB"
+    if given is not None:
+        raise DataError(f"there is no data file {file}; {_OTHER_FILE}")
+    tables = qm9pack_source.installed_folder()
+    return f"tables in {tables}, from which {file} is built when it is first read"
 
 
 def _build_installed(tick: Progress | None) -> Molecules:

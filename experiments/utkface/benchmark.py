@@ -87,6 +87,7 @@ class UtkFace(Benchmark):
         )
     }
 
+    packages: ClassVar[Sequence[str]] = ("pillow", "torchvision")
     places: ClassVar[frozenset[str]] = frozenset({"data"})
     later: ClassVar[frozenset[str]] = frozenset({"size", "width"})
 
@@ -111,6 +112,11 @@ class UtkFace(Benchmark):
             Task("gender", "gender", "%", 92.32, higher_is_better=True),
             Task("ethnicity", "ethnicity", "%", 82.42, higher_is_better=True),
         )
+
+    def look(self) -> str:
+        """How many faces there are."""
+        faces = read(Path(self.data))
+        return f"{len(faces.files):,} faces in {self.data} (23,708 are released)"
 
     def load(self, device: torch.device) -> Data:
         """Read the names, decode the images (the first time), and split them."""

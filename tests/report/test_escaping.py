@@ -19,6 +19,7 @@ from experiments.report.render import latex, markdown, terminal
 from experiments.report.runs import comparison
 from experiments.report.table import Cell, Column, Row, Table
 from experiments.studies.study import Table as StudyTable
+from tests.compat.as_windows import refused
 from tests.report.records import qm9, record
 
 HOSTILE = (
@@ -123,9 +124,12 @@ def test_figures_and_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert typeset("c_v") == r"c$_{\mathrm{v}}$"
 
 
-@pytest.mark.parametrize("name", ["../up", "..", "/etc/x", "a\0b", "", "x" * 500, "猫", "a/../b"])
+@pytest.mark.parametrize(
+    "name", ["../up", "..", "/etc/x", "a\0b", "", "x" * 500, "猫", "a/../b", "a:b", "NUL", "con.x"]
+)
 def test_file_names(name: str, tmp_path: Path) -> None:
     made = escaping.file_name(name)
+    assert not refused(made)
     write_json(tmp_path / f"{made}.json", {})
     assert len(list(tmp_path.iterdir())) == 1
     assert escaping.file_name(name, {made}) != made
