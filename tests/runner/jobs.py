@@ -32,8 +32,8 @@ BATCH = 32
 class Trouble(Toy):
     """The toy benchmark, with a fate.
 
-    "" is fine, "error" fails, "kill" lets the process die at once, "slow" gives an epoch that
-    lasts, and "dies" one process an epoch.
+    "" is fine, "error" fails, "kill" lets the process die at once, "once FILE" the first one, which
+    makes the file; "slow" gives an epoch that lasts.
     """
 
     name: ClassVar[str] = "trouble"
@@ -43,21 +43,22 @@ class Trouble(Toy):
     def load(self, device: torch.device) -> Data:
         if self.fate == "error":
             raise DataError("the data set is missing: give another")
-        if self.fate == "kill":
+        word, _, file = self.fate.partition(" ")
+        if word == "kill" or (word == "once" and not Path(file).exists()):
+            if file:
+                Path(file).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         data = super().load(device)
-        if self.fate in ("slow", "dies"):
-            return dataclasses.replace(data, train=_Troubled(data.train, self.fate))
+        if self.fate == "slow":
+            return dataclasses.replace(data, train=_Slow(data.train))
         return data
 
 
 @dataclass
-class _Troubled:
-    """A split of which every pass takes a while, or of which a process sees one pass alone."""
+class _Slow:
+    """A split of which every pass takes a while."""
 
     split: Split
-    fate: str
-    passes: int = 0
 
     def __len__(self) -> int:
         return len(self.split)
@@ -67,10 +68,7 @@ class _Troubled:
 
     def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         if batch_size == BATCH:  # of training; the trainer looks at a few examples besides
-            self.passes += 1
-            time.sleep(1.0 if self.fate == "slow" else 0.0)
-            if self.fate == "dies" and self.passes > 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1.0)
         yield from self.split.batches(batch_size, generator)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from experiments import results
+from experiments.cli import app
 from experiments.runner import (
+    Dask,
     Ending,
     Local,
     Place,
@@ -25,21 +26,21 @@ from experiments.runner import (
     engines,
     execute,
     plan,
+    work,
 )
 from experiments.training import Trainer
 from tests.experiments.toy import without_times
 from tests.runner.jobs import job
 
-ROOT = Path(__file__).resolve().parents[2]
+#: Processes that do not import everything anew.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["distributed", "experiments.cli.many", "tests.runner.test_execute"])
 
 
 @pytest.mark.slow
 def test_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failing and a dying job before a good one, two at a time."""
-    # Five processes that do not import everything anew.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["experiments.runner", "tests.runner.jobs"])
-    monkeypatch.setattr(engines.multiprocessing, "get_context", lambda method: context)
+    monkeypatch.setattr(engines.multiprocessing, "get_context", lambda method: FORKED)
     fates = ["kill", "error", ""]
     jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(fates)]
     seen: list[int] = []
@@ -72,15 +73,12 @@ COMMAND = [
 ]
 
 
-def start(out: Path, jobs: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments", *COMMAND, "--jobs", str(jobs), "--out", str(out)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def command(out: Path) -> None:
+    """The command with two jobs; what it starts is forked from it."""
+    fork = multiprocessing.get_context("fork")
+    engines.multiprocessing.get_context = lambda method: fork  # type: ignore[attr-defined]
+    with (out / "said").open("w") as said, contextlib.redirect_stdout(said):
+        app([*COMMAND, "--jobs", "2", "--out", str(out)], standalone_mode=False)
 
 
 def settled(record: dict[str, Any]) -> dict[str, Any]:
@@ -94,17 +92,21 @@ def settled(record: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_killed_and_continued(tmp_path: Path) -> None:
     """A kill -9 in the middle of several methods; the same command again gives the same records."""
+    out = tmp_path / "killed"
+    out.mkdir()
     request = Request(
         "digits", choose(METHODS), (SEED,), changes={**CHANGES, "device": "cpu", "epochs": 4}
     )
-    jobs = plan(request, tmp_path / "killed")
+    jobs = plan(request, out)
     deadline = time.monotonic() + 240
-    with start(tmp_path / "killed", jobs=2) as first:
-        while sum(Place(one.folder).checkpoint.exists() for one in jobs) < len(jobs) // 2 + 1:
-            assert first.poll() is None, first.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        first.send_signal(signal.SIGKILL)
+    first = FORKED.Process(target=command, args=(out,))
+    first.start()
+    while sum(Place(one.folder).checkpoint.exists() for one in jobs) < len(jobs) // 2 + 1:
+        assert first.is_alive(), (out / "said").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first.kill()
+    first.join()
     while any(not _free(one.folder) for one in jobs if one.folder.exists()):
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.1)
@@ -115,9 +117,8 @@ def test_killed_and_continued(tmp_path: Path) -> None:
     }
     assert len(done) < len(jobs), "nothing was left to do: kill earlier"
 
-    with start(tmp_path / "killed", jobs=1) as second:
-        output, _ = second.communicate(timeout=240)
-    assert second.returncode == 0, output
+    second = CliRunner().invoke(app, [*COMMAND, "--jobs", "1", "--out", str(out)])
+    assert second.exit_code == 0, second.output
     for folder, written in done.items():
         assert Place(folder).results.stat().st_mtime_ns == written
     for one in jobs:
@@ -137,3 +138,34 @@ def _as_read(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     path = folder / "record.json"
     results.save(path, record)
     return results.load(path)
+
+
+@pytest.mark.slow
+def test_a_worker_of_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One job at a time; each pauses at the time limit, and one that dies is tried again."""
+    dask = pytest.importorskip("dask")
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(distributed.utils, "_forkserver_preload_set", True)  # above
+    died = tmp_path / "died"
+    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate([f"once {died}", ""])]
+    processes: set[int] = set()
+    most = 0
+
+    def tick(outcomes: Any) -> None:
+        nonlocal most
+        said = [Place(one.folder).status() for one in jobs if one not in outcomes]
+        processes.update(status["pid"] for status in said if status)
+        most = max(most, sum(status.get("state") == "training" for status in said))
+
+    an_epoch = 1e-4
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        outcomes = execute(jobs, lambda n: Dask(n, 1, an_epoch), 1, tick)
+    endings = [outcomes[one].ending for one in jobs]
+    assert endings == [Ending.DONE, Ending.DONE], outcomes
+    assert died.exists()
+    assert most <= 1
+    assert os.getpid() not in processes
+    whole = job(tmp_path / "whole")
+    assert work(whole).ending is Ending.DONE
+    histories = [without_times(Place(x.folder).load()["history"]) for x in (*jobs, whole)]
+    assert histories[0] == histories[1] == histories[2]

@@ -22,7 +22,6 @@ from experiments.runner import (
     Outcome,
     Place,
     Queue,
-    State,
     Submitit,
     estimate,
     execute,
@@ -40,21 +39,32 @@ def engine(tmp_path: Path, cluster: str = "local", jobs: int = 2, **queue: Any) 
 
 
 @pytest.mark.slow
-def test_a_job_that_meets_its_time_limit_goes_on(tmp_path: Path) -> None:
-    """To the bit of one that never stopped, and without its launcher."""
+def test_a_job_goes_on_after_its_time_limit_and_after_its_death(tmp_path: Path) -> None:
+    """To the bit of one that never stopped; at the time limit without its launcher."""
     one = job(tmp_path / "a", "slow", epochs=4)
+    signals = [signal.SIGUSR2, signal.SIGKILL]  # the first as the queue does before time is over
     told: list[int] = []
+    began: list[Job] = []
+
+    class Counted(Submitit):
+        def submit(self, jobs: Any, deadline: Any) -> Any:
+            began.extend(jobs)
+            return super().submit(jobs, deadline)
 
     def tick(_: object) -> None:
         status = Place(one.folder).status()
-        if not told and status.get("epoch", 0) >= 1:
+        if len(told) < 2 and status.get("epoch", 0) > len(told) and status["pid"] not in told:
+            os.kill(status["pid"], signals[len(told)])
             told.append(status["pid"])
-            os.kill(status["pid"], signal.SIGUSR2)  # as the queue does when time is nearly over
 
-    outcomes = execute([one], lambda n: engine(tmp_path, jobs=n), 1, tick)
-    assert told
+    queue = Queue(time_limit=4)
+    outcomes = execute(
+        [one], lambda n: Counted(tmp_path / "queue", n, "local", queue=queue), 1, tick
+    )
+    assert len(told) == 2
     assert outcomes[one].ending is Ending.DONE, outcomes
-    assert Place(one.folder).status()["pid"] != told[0]
+    assert began == [one, one]  # the second time after its death
+    assert Place(one.folder).status()["pid"] not in told
     whole = job(tmp_path / "b", epochs=4)
     assert work(whole).ending is Ending.DONE
     histories = [without_times(Place(x.folder).load()["history"]) for x in (one, whole)]
@@ -74,22 +84,6 @@ def test_a_job_that_cannot_get_on_says_so(tmp_path: Path) -> None:
     Place(one.folder).folder.mkdir()
     Place(one.folder).say(state="training", epoch=1, epochs=2)
     assert isinstance(task.checkpoint(), submitit.helpers.DelayedSubmission)
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_is_begun_again(tmp_path: Path) -> None:
-    one = job(tmp_path / "a", "dies")
-    began: list[list[Job]] = []
-
-    class Counted(Submitit):
-        def submit(self, jobs: Any, deadline: Any) -> Any:
-            began.append(list(jobs))
-            return super().submit(jobs, deadline)
-
-    outcomes = execute([one], lambda n: Counted(tmp_path / "queue", n, "local"), 1)
-    assert outcomes[one].ending is Ending.DONE
-    assert Place(one.folder).state() is State.DONE
-    assert began == [[one]] * 2
 
 
 def test_only_those_that_get_on_are_begun_again(tmp_path: Path) -> None:
@@ -204,33 +198,6 @@ def test_the_estimate_is_a_job_of_the_queue(tmp_path: Path) -> None:
     assert not one.folder.exists()  # it only tries
 
 
-@pytest.mark.slow
-def test_a_worker_of_dask(tmp_path: Path) -> None:
-    """One job at a time; each pauses at the time limit, and one that dies is tried again."""
-    pytest.importorskip("distributed")
-    jobs = [job(tmp_path / str(k), fate) for k, fate in enumerate(["kill", ""])]
-    processes: set[int] = set()
-    most = 0
-
-    def tick(outcomes: Any) -> None:
-        nonlocal most
-        said = [Place(one.folder).status() for one in jobs if one not in outcomes]
-        processes.update(status["pid"] for status in said if status)
-        most = max(most, sum(status.get("state") == "training" for status in said))
-
-    an_epoch = 1e-4
-    outcomes = execute(jobs, lambda n: Dask(n, 1, an_epoch), 1, tick)
-    endings = [outcomes[one].ending for one in jobs]
-    assert endings == [Ending.FAILED, Ending.DONE], outcomes
-    assert "died twice" in outcomes[jobs[0]].message
-    assert most <= 1
-    assert os.getpid() not in processes
-    whole = job(tmp_path / "whole")
-    assert work(whole).ending is Ending.DONE
-    histories = [without_times(Place(x.folder).load()["history"]) for x in (jobs[1], whole)]
-    assert histories[0] == histories[1]
-
-
 def test_a_job_pauses_at_its_limit(tmp_path: Path) -> None:
     one = job(tmp_path / "a", epochs=3)
     assert work(one, limit=0.01) == Outcome(Ending.PAUSED, "1 of 3 epochs")
@@ -240,6 +207,7 @@ def test_a_job_pauses_at_its_limit(tmp_path: Path) -> None:
 
 def test_no_scheduler_of_dask() -> None:
     dask = pytest.importorskip("dask")
+    pytest.importorskip("distributed")  # whose settings are to be there before others are set
     nowhere = {
         "scheduler-address": "tcp://127.0.0.1:1",
         "distributed.comm.timeouts.connect": "0.1s",
