@@ -112,8 +112,12 @@ class Conflicts:
     along: Tensor
 
     def checks(self) -> list[Check]:
-        """The pair of tasks that surely disagrees most often."""
-        seen = ~self.against.isnan()
+        """The pair of tasks that surely disagrees most often, if two share an example."""
+        seen = ~self.against.isnan() & ~torch.eye(len(self.against), dtype=torch.bool).to(
+            self.against.device
+        )
+        if not seen.any():
+            return []
         return [judge("conflict", self.against, ("task", "task"), seen=seen)]
 
 

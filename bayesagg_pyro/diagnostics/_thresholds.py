@@ -9,6 +9,7 @@ https://doi.org/10.1111/j.1467-9868.2007.00587.x; Bulmer (1979), Principles of S
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -59,6 +60,11 @@ class Check:
         """The limit and its meaning."""
         return THRESHOLDS[self.key]
 
+    @property
+    def worry(self) -> bool:
+        """Whether something is not what it claims, or a task is harmed; else it is as it may be."""
+        return self.alarm and self.key not in _DESCRIBED
+
     def __str__(self) -> str:
         sign = {"above": "≤", "below": "≥"}[self.threshold.side]
         place = f" at {self.where}" if self.where else ""
@@ -105,15 +111,22 @@ def judge(
     return Check(key, value, alarm, where)
 
 
-def owned(check: Check, owner: str) -> Check:
-    """The check with the head's name in it."""
-    return replace(check, where=f"{owner}: {check.where}" if check.where else owner)
+def owned(check: Check, owner: str, tasks: int = 0) -> Check:
+    """The check with the head's name in it, which for a head with one task says the task."""
+    where = re.sub(r"^task 0(, | of |$)", "", check.where) if tasks == 1 else check.where
+    return replace(check, where=f"{owner}: {where}" if where else owner)
 
 
 def tail(probability: float) -> float:
     """The z that a standard normal number exceeds with this probability."""
     return math.sqrt(2) * float(torch.special.erfinv(torch.tensor(1 - 2 * probability).double()))
 
+
+#: Alarms that sound training may raise: heads sure of little, gradients that are not Gaussian.
+_DESCRIBED = {
+    "skewness", "kurtosis", "energy", "snr", "diagonal", "effective_tasks", "conflict",
+    "effective_rank",
+}  # fmt: skip
 
 THRESHOLDS: dict[str, Threshold] = {
     "z_score": Threshold(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,23 @@ def test_one_page_with_everything(tmp_path: Path) -> None:
     found = by_key(checks)
     assert found.keys() >= {"khat", "z_score", "moments", "diagonal", "first_order", "pit", "ece"}
     assert not found["live_units"]
-    for check in checks:
-        assert check.threshold.meaning.split("'")[0] in text
-    assert "flag" in text
+    rows = re.findall(r"<tr><td class=.(ok|alarm).>|<tr><td>look", text)
+    assert len(rows) == len(checks)
+    meant = {check.key for check in checks if check.alarm}
+    for check in checks:  # what an alarm means is said of alarms alone
+        assert (check.threshold.meaning.split("'")[0] in text) == (check.key in meant)
+    assert ("to worry" in text[: text.index("<nav>")]) == bool(meant)
+    links = re.findall(r'href="#([^"]+)"', text[text.index("<nav>") : text.index("</nav>")])
+    assert links == re.findall(r'<h2 id="([^"]+)"', text)
+    exact = next(check for check in checks if check.key == "khat" and "level" in check.where)
+    assert exact.value == -math.inf
+    assert {check.where for check in checks if check.key == "condition"} == {
+        "flag",
+        "kind",
+        "level: task 0",
+    }
+    conflict = next(check for check in checks if check.key == "conflict")
+    assert len(set(conflict.where.split(", "))) == 2
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -156,3 +171,29 @@ def test_every_theme_of_a_record_is_drawn(tmp_path: Path) -> None:
         diagnostics.plot_record(rows, "colour")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="no columns about aggregation"):
         diagnostics.plot_record(rows[:1], "aggregation")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_predictions_are_judged_as_they_were_calibrated(tmp_path: Path) -> None:
+    world = World().train(4)
+    given = tmp_path / "p.html", world.mtl, world.features(), world.y
+    before = by_key(diagnostics.report(*given, draws=100))
+    world.mtl.calibrate([(world.features(), world.y)])
+    after = by_key(diagnostics.report(*given, draws=100))
+    assert before["ece"]
+    assert not after["ece"]
+
+
+def test_names_with_a_dollar_and_plain_numbers_on_axes(tmp_path: Path) -> None:
+    figure = diagnostics.plot_record(
+        [
+            {"step": step, "bayesian": True, "loss/$a$": 10.0**step, "head_norm/b": 1 + 0.01 * step}
+            for step in range(4)
+        ],
+        "training",
+        path=tmp_path / "p.png",
+    )
+    for axes in figure.axes[:2]:
+        labels = [label.get_text() for label in axes.get_yticklabels()]
+        assert labels
+        assert all(float(label) > 0 for label in labels)

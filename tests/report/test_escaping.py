@@ -88,7 +88,7 @@ def test_a_page_of_diagnostics(tmp_path: Path) -> None:
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<img" not in text
     assert "\x1b" not in text
-    assert text.count("&lt;img") == 5
+    assert text.count("&lt;img") == 6
 
 
 def test_figures_and_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PALETTE", "bars", "canvas", "legend", "limit", "lines", "png", "save"]
+__all__ = ["PALETTE", "bars", "canvas", "legend", "limit", "lines", "log_scale", "png", "save"]
 
 #: Okabe and Ito's colours, told apart with any kind of colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -105,9 +105,25 @@ def limit(axes: Axes, value: float, *, horizontal: bool = False) -> None:
     draw(value, color="#444444", linestyle=(0, (4, 3)), linewidth=0.8)
 
 
-def legend(axes: Axes, entries: int) -> None:
-    """A legend where there is something to tell apart; outside when there is much of it."""
-    if 1 < entries <= 4:
-        axes.legend()
-    elif entries > 4:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0)
+def log_scale(axes: Axes, *, zero: float | None = None) -> None:
+    """A logarithmic y axis labelled with plain numbers; linear below `zero` if that is given.
+
+    To be called when all is drawn. (Matplotlib's own labels are formulas, which are off.)
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if zero is not None:
+        axes.set_yscale("symlog", linthresh=zero)
+    else:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        narrow = high < 8 * low
+        axes.yaxis.set_major_locator(MaxNLocator(4) if narrow else LogLocator(numticks=6))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+
+
+def legend(axes: Axes, entries: int, **settings: Any) -> None:
+    """A legend where there is something to tell apart; beside the axes, so never on the data."""
+    if entries > 1:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), borderaxespad=0, **settings)

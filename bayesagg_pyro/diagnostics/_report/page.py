@@ -24,6 +24,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-top: 1px solid #ddd;
   padding-top: .8rem; }
 img { max-width: 100%; height: auto; }
+section { overflow-x: auto; } nav ol { columns: 2; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #eee;
   vertical-align: top; }
@@ -60,7 +61,7 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
         sections: in order.
     """
     alarms = [(s, check) for s in sections for check in s.checks if check.alarm]
-    parts = [f"<h1>{html(title)}</h1>", _summary(sections, alarms)]
+    parts = [f"<h1>{html(title)}</h1>", _summary(sections, alarms), _contents(sections)]
     parts += [_section(section) for section in sections]
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -74,18 +75,38 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
 def _summary(sections: Sequence[Section], alarms: Sequence[tuple[Section, Check]]) -> str:
     count = sum(len(section.checks) for section in sections)
     if not alarms:
-        return f'<p class="ok">{count} checks, no alarm.</p>'
+        return f'<p class="ok">Nothing to worry about: {count} checks, no alarm.</p>'
+    worse = sum(check.worry for _, check in alarms)
+    verdict = (
+        "No reason to worry, something to know"
+        if not worse
+        else f"{worse} {'reason' if worse == 1 else 'reasons'} to worry"
+    )
+    rows = sorted(alarms, key=lambda pair: not pair[1].worry)
     items = "".join(
-        f'<li><a href="#{_anchor(section)}">{html(section.title)}</a>: '
+        f"<li class={'plain' if check.worry else 'note'}>"
+        f'<a href="#{_anchor(section)}">{html(section.title)}</a>: '
         f"{html(check.threshold.label)}{_place(check)} — "
         f"{html(check.threshold.meaning)}</li>"
-        for section, check in alarms
+        for section, check in rows
     )
-    return f'<p class="alarm">{len(alarms)} of {count} checks alarm.</p><ul>{items}</ul>'
+    style = "alarm" if worse else "ok"
+    return (
+        f'<p class="{style}">{verdict}: {len(alarms)} of {count} checks alarm.</p><ul>{items}</ul>'
+    )
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    items = []
+    for section in sections:
+        alarms = sum(check.alarm for check in section.checks)
+        said = f" ({alarms} alarm{'' if alarms == 1 else 's'})" if alarms else ""
+        items.append(f'<li><a href="#{_anchor(section)}">{html(section.title)}</a>{said}</li>')
+    return f'<nav><ol class="note">{"".join(items)}</ol></nav>'
 
 
 def _section(section: Section) -> str:
-    parts = [f'<h2 id="{_anchor(section)}">{html(section.title)}</h2>']
+    parts = [f'<section><h2 id="{_anchor(section)}">{html(section.title)}</h2>']
     parts += [f"<p>{html(text)}</p>" for text in section.text]
     for figure in section.figures:
         data = base64.b64encode(png(figure)).decode()
@@ -94,21 +115,25 @@ def _section(section: Section) -> str:
         rows = "".join(_row(check) for check in section.checks)
         parts.append(
             "<table><tr><th></th><th>what</th><th>value</th><th>wanted</th>"
-            f"<th>what an alarm means</th></tr>{rows}</table>"
+            f"<th>what it means</th></tr>{rows}</table>"
         )
     parts += [f'<p class="note">{html(note)}</p>' for note in section.notes]
+    parts.append("</section>")
     return "\n".join(parts)
 
 
 def _row(check: Check) -> str:
     threshold = check.threshold
-    verdict = '<td class="alarm">alarm</td>' if check.alarm else '<td class="ok">ok</td>'
+    verdict = '<td class="ok">ok</td>'
+    if check.alarm:
+        verdict = '<td class="alarm">alarm</td>' if check.worry else "<td>look</td>"
+    meaning = html(threshold.meaning) if check.alarm else ""
     sign = {"above": "at most", "below": "at least"}[threshold.side]
     return (
         f"<tr>{verdict}<td>{html(threshold.label)}{_place(check)}</td>"
         f"<td>{check.value:.3g}</td><td>{sign} {threshold.limit:g}<br>"
         f'<span class="note">{html(threshold.source)}</span></td>'
-        f"<td>{html(threshold.meaning)}</td></tr>"
+        f"<td>{meaning}</td></tr>"
     )
 
 

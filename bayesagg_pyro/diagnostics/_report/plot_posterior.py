@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +14,17 @@ from bayesagg_pyro.diagnostics._distance import AgainstReference
 from bayesagg_pyro.diagnostics._importance import Importance
 from bayesagg_pyro.diagnostics._predictions import Epistemic, Pit
 from bayesagg_pyro.diagnostics._reliability import Reliability
-from bayesagg_pyro.diagnostics._report.figure import PALETTE, bars, canvas, limit, look, save, style
+from bayesagg_pyro.diagnostics._report.figure import (
+    PALETTE,
+    bars,
+    canvas,
+    legend,
+    limit,
+    log_scale,
+    look,
+    save,
+    style,
+)
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -42,13 +53,18 @@ def plot_posterior(
     for name, found in weighed.items():
         khat = found.khat.tolist()
         names += [name] if len(khat) == 1 else [f"{name}.{task}" for task in range(len(khat))]
-        values += [max(-0.3, min(k, 2.0)) for k in khat]
+        values += khat
     panels = 1 + 2 * bool(reference)
     with style():
-        figure, axes = canvas(panels, height=max(2.5, 0.22 * len(names) + 1))
-        bars(axes[0], names, values)
+        figure, axes = canvas(panels, width=3.4, height=max(2.5, 0.22 * len(names) + 1))
+        bars(
+            axes[0], names, [max(-0.3, min(k, 1.2)) if k > -math.inf else math.nan for k in values]
+        )
+        for row, k in enumerate(values):
+            said = "exact" if k == -math.inf else f"{k:.2f}"
+            axes[0].text(1.48, row, said, va="center", ha="right", fontsize=6)
         limit(axes[0], THRESHOLDS["khat"].limit)
-        axes[0].set(title="PSIS k-hat", xlabel="above 0.7: not the posterior", xlim=(None, 1.2))
+        axes[0].set(title="PSIS k-hat", xlabel="above 0.7: not the posterior", xlim=(-0.35, 1.5))
         for index, (name, other) in enumerate((reference or {}).items()):
             colour = PALETTE[index % len(PALETTE)]
             z, ratio = other.z.flatten().tolist(), other.ratio.flatten().tolist()
@@ -62,8 +78,8 @@ def plot_posterior(
                 limit(axes[2], line, horizontal=True)
             axes[1].set(title="means off the reference", xlabel="weight", ylabel="z-score")
             axes[2].set(title="standard deviation / reference", xlabel="weight")
-            axes[2].set_yscale("log")
-            axes[2].legend([*reference])
+            log_scale(axes[2])
+            legend(axes[2], len(reference), markerscale=2)
     return save(figure, path)
 
 
@@ -121,23 +137,30 @@ def plot_predictions(
     """
     panels = [p for p in (probabilities, transforms, uncertainty) if p]
     with style():
-        figure, axes = canvas(max(1, len(panels)))
+        figure, axes = canvas(max(1, len(panels)), width=3.6)
         free = iter(axes)
         if probabilities:
             ax = next(free)
             ax.plot([0, 1], [0, 1], color="grey", linewidth=0.7)
             for index, (name, found) in enumerate(probabilities.items()):
-                full = found.count > 0
                 ax.plot(
-                    found.confidence[full].tolist(),
-                    found.frequency[full].tolist(),
+                    *_points(found)[:2],
                     marker="o",
                     markersize=3,
                     label=f"{name}: ECE {float(found.ece):.3f}",
                     **look(index),
                 )
-            ax.set(title="reliability", xlabel="stated probability", ylabel="frequency")
-            ax.legend()
+                for x, y, n in zip(*_points(found), strict=True):
+                    ax.annotate(
+                        f"{n:.0f}", (x, y), (2, 3), textcoords="offset points", fontsize=5,
+                        color=look(index)["color"],
+                    )  # fmt: skip
+            ax.set(
+                title="reliability (and examples in each bin)",
+                xlabel="stated probability",
+                ylabel="frequency",
+            )
+            legend(ax, 2)
         if transforms:
             ax = next(free)
             labels = [
@@ -159,8 +182,7 @@ def plot_predictions(
                 )
             ax.axhline(1, color="grey", linewidth=0.7)
             ax.set(title="PIT (flat: calibrated)", xlabel="F(y)", yticks=[])
-            if len(labels) <= 6:
-                ax.legend()
+            legend(ax, len(labels))
         if uncertainty:
             ax = next(free)
             for index, (name, group) in enumerate(uncertainty.items()):
@@ -177,5 +199,13 @@ def plot_predictions(
                 xlabel="stated standard deviation",
                 ylabel="root mean square error",
             )
-            ax.legend()
+            legend(ax, 2)
     return save(figure, path)
+
+
+def _points(found: Reliability) -> tuple[list[float], list[float], list[float]]:
+    """Where, how often and of how many, of the bins with any."""
+    full = found.count > 0
+    parts = found.confidence[full], found.frequency[full], found.count[full]
+    where, often, many = (part.tolist() for part in parts)
+    return where, often, many

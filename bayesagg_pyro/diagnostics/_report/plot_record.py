@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bayesagg_pyro.diagnostics._report.figure import canvas, legend, limit, lines, save, style
+from bayesagg_pyro.diagnostics._report.figure import (
+    canvas,
+    legend,
+    limit,
+    lines,
+    log_scale,
+    save,
+    style,
+)
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 from bayesagg_pyro.errors import SettingError
 
@@ -37,9 +45,9 @@ _THEMES: dict[str, tuple[_Panel, ...]] = {
     "features": (
         _Panel("live units, rank, effective rank", ("live_units", "rank", "effective_rank")),
         _Panel("mean norm of features", ("feature_norm",), "log"),
-        _Panel("cost of a stale prior (relative loss)", ("stale_cost",), "symlog", "stale_cost"),
+        _Panel("cost of a stale prior (of loss)", ("stale_cost",), "symlog", "stale_cost"),
         _Panel("distance of a stale prior", ("stale_distance",), "log"),
-        _Panel("one batch moves the mean by (prior std)", ("moved",), "log"),
+        _Panel("moved by a batch (prior sd)", ("moved",), "log"),
         _Panel("share of 2 S h in E g", ("uncertainty_pull",), "linear", "uncertainty_pull"),
     ),
     "gradients": (
@@ -49,12 +57,12 @@ _THEMES: dict[str, tuple[_Panel, ...]] = {
         _Panel("jitter", ("jitter",), "symlog"),
     ),
     "aggregation": (
-        _Panel("effective number of tasks, and observed", ("effective_tasks", "observed_tasks")),
+        _Panel("effective tasks, and observed", ("effective_tasks", "observed_tasks")),
         _Panel("mean weight α", ("weight",)),
         _Panel("share of the update", ("share",)),
         _Panel("first-order change of loss", ("first_order",), "linear", "first_order"),
         _Panel("the same along the plain mean", ("first_order_mean",), "linear", "first_order"),
-        _Panel("cosines between tasks: mean, least", ("cosine_mean", "cosine_min")),
+        _Panel("cosines between tasks", ("cosine_mean", "cosine_min")),
     ),
 }
 
@@ -86,7 +94,7 @@ def plot_record(
         )
     columns = min(3, len(panels))
     with style():
-        figure, axes = canvas(columns, -(-len(panels) // columns), width=3.3, height=2.2)
+        figure, axes = canvas(columns, -(-len(panels) // columns), width=3.5, height=2.2)
         steps = [row["step"] for row in rows]
         warm = [row["step"] for row in rows if not row["bayesian"]]
         told: list[str] = []
@@ -111,19 +119,25 @@ def _series(rows: Sequence[Row], panel: _Panel) -> dict[str, list[float]]:
                 names[key] = None
     nan = float("nan")
     found = {
-        name.split("/")[-1]: [nan if row.get(name) is None else row[name] for row in rows]
+        _shown(name): [nan if row.get(name) is None else row[name] for row in rows]
         for name in names
     }
     return {name: values for name, values in found.items() if any(v == v for v in values)}
+
+
+def _shown(column: str) -> str:
+    """The task of a column, or of the whole step what it is."""
+    name, _, task = column.partition("/")
+    return task or name.replace("_", " ")
 
 
 def _draw(ax: Axes, panel: _Panel, steps: list[float], series: dict[str, list[float]]) -> None:
     lines(ax, steps, series)  # type: ignore[arg-type]
     values = [v for line in series.values() for v in line if v == v]
     if panel.scale == "symlog":
-        ax.set_yscale("symlog", linthresh=0.1)
+        log_scale(ax, zero=0.1)
     elif panel.scale == "log" and min(values) > 0:
-        ax.set_yscale("log")
+        log_scale(ax)
     if panel.threshold is not None:
         limit(ax, THRESHOLDS[panel.threshold].limit, horizontal=True)
     ax.set(title=panel.title, xlabel="step")

@@ -13,7 +13,16 @@ from torch import Tensor
 from bayesagg_pyro.diagnostics._aggregation import Conflicts, Update, Weights
 from bayesagg_pyro.diagnostics._features import Spectrum
 from bayesagg_pyro.diagnostics._gradients import Moments, Normality, SignalToNoise
-from bayesagg_pyro.diagnostics._report.figure import PALETTE, bars, canvas, limit, save, style
+from bayesagg_pyro.diagnostics._report.figure import (
+    PALETTE,
+    bars,
+    canvas,
+    legend,
+    limit,
+    log_scale,
+    save,
+    style,
+)
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -45,9 +54,10 @@ def plot_gradients(
     """
     panels = 1 + (shape is not None) + (sampled is not None)
     with style():
-        figure, axes = canvas(panels, height=max(2.5, 0.22 * len(names) + 1))
-        ratio = noise.by_task.nan_to_num(torch.nan, posinf=1e6)  # no bar without a target
-        bars(axes[0], names, ratio.tolist())
+        figure, axes = canvas(panels, width=3.5, height=max(2.5, 0.22 * len(names) + 1))
+        seen = [task for task, ratio in enumerate(noise.by_task.tolist()) if ratio == ratio]
+        ratio = noise.by_task.nan_to_num(posinf=math.nan)  # no bar for a gradient without noise
+        bars(axes[0], [names[task] for task in seen], ratio[seen].tolist())
         limit(axes[0], THRESHOLDS["snr"].limit)
         axes[0].set(title="signal to noise", xlabel="median |E g| / std g")
         if shape is not None:
@@ -59,7 +69,8 @@ def plot_gradients(
 
 def _shapes(axes: Axes, names: Sequence[str], shape: Normality) -> None:
     step = max(1, shape.skewness[0].numel() * len(names) // _POINTS)
-    for task, name in enumerate(names):
+    seen = [task for task in range(len(names)) if not shape.skewness[task].isnan().all()]
+    for task in seen:
         axes.plot(
             shape.skewness[task].flatten()[::step].tolist(),
             shape.excess_kurtosis[task].flatten()[::step].tolist(),
@@ -67,15 +78,14 @@ def _shapes(axes: Axes, names: Sequence[str], shape: Normality) -> None:
             markersize=3,
             alpha=0.6,
             color=PALETTE[task % len(PALETTE)],
-            label=name,
+            label=names[task],
         )
     axes.axhline(0, color="grey", linewidth=0.5)
     axes.axvline(0, color="grey", linewidth=0.5)
     limit(axes, THRESHOLDS["kurtosis"].limit, horizontal=True)
-    axes.set_yscale("symlog", linthresh=1)
+    log_scale(axes, zero=1.0)
     axes.set(title="shape (0, 0: Gaussian)", xlabel="skewness", ylabel="excess kurtosis")
-    if len(names) <= len(PALETTE):
-        axes.legend(markerscale=2)
+    legend(axes, len(seen) if len(names) <= len(PALETTE) else 0, markerscale=2)
 
 
 def _scores(axes: Axes, sampled: Moments) -> None:
@@ -96,7 +106,7 @@ def _scores(axes: Axes, sampled: Moments) -> None:
     density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
     axes.plot(x.tolist(), density.tolist(), color="grey", linewidth=0.8, label="N(0, 1)")
     axes.set(title="stated − sampled moments", xlabel="standard errors", yticks=[])
-    axes.legend()
+    legend(axes, 3)
 
 
 def plot_aggregation(
@@ -116,28 +126,33 @@ def plot_aggregation(
         conflicts: from `conflicts`.
         path: where to save the figure, if anywhere.
     """
+    seen = [task for task, change in enumerate(update.change.tolist()) if change == change]
+    names = [names[task] for task in seen]  # those with a target
     rows = list(range(len(names)))
     with style():
-        figure, axes = canvas(2, 2, width=3.6, height=max(2.4, 0.2 * len(names) + 1))
+        figure, axes = canvas(2, 2, width=4.2, height=max(2.4, 0.2 * len(names) + 1))
         if weights is not None:
-            low, middle, high = weights.quantiles.tolist()
+            low, middle, high = weights.quantiles[:, seen].tolist()
             axes[0].hlines(rows, low, high, color=PALETTE[0], linewidth=2.5, label="5 to 95 %")
             axes[0].plot(middle, rows, "o", color=PALETTE[0], markersize=5, label="median")
             axes[0].plot(
-                weights.mean.tolist(), rows, "|", color="black", markersize=9, label="mean"
+                weights.mean[seen].tolist(), rows, "|", color="black", markersize=9, label="mean"
             )
-            axes[0].axvline(1 / len(names), color="grey", linewidth=0.7, label="equal")
-            axes[0].legend()
+            equal = 1 / max(1, weights.observed_tasks)
+            axes[0].axvline(equal, color="grey", linewidth=0.7, label="equal")
+            legend(axes[0], 4)
         axes[0].set_yticks(rows, names)
         axes[0].invert_yaxis()
         axes[0].set(title="weights α over examples and dimensions", xlabel="α")
         if update.shares is not None:
-            bars(axes[1], names, update.shares.tolist())
+            bars(axes[1], names, update.shares[seen].tolist())
             axes[1].axvline(0, color="black", linewidth=0.6)
         axes[1].set(title="share of the update", xlabel="⟨α μ, g⟩ / ⟨g, g⟩")
-        axes[2].plot(update.change.tolist(), rows, "o", color=PALETTE[0], label="this direction")
         axes[2].plot(
-            update.change_of_mean.tolist(), rows, "x", color=PALETTE[1], label="plain mean"
+            update.change[seen].tolist(), rows, "o", color=PALETTE[0], label="this direction"
+        )
+        axes[2].plot(
+            update.change_of_mean[seen].tolist(), rows, "x", color=PALETTE[1], label="plain mean"
         )
         axes[2].axvline(0, color="grey", linewidth=0.7)
         axes[2].set_yticks(rows, names)
@@ -146,19 +161,19 @@ def plot_aggregation(
             title="first-order change of each loss",
             xlabel="−1: as fast as can be;  above 0: it rises",
         )
-        axes[2].legend()
-        _matrix(axes[3], names, conflicts)
+        legend(axes[2], 2)
+        _matrix(axes[3], names, conflicts.cosine[seen][:, seen], conflicts.against[seen][:, seen])
     return save(figure, path)
 
 
-def _matrix(axes: Axes, names: Sequence[str], conflicts: Conflicts) -> None:
-    image = axes.imshow(conflicts.cosine.tolist(), vmin=-1, vmax=1, cmap="RdBu")
+def _matrix(axes: Axes, names: Sequence[str], cosine: Tensor, against: Tensor) -> None:
+    image = axes.imshow(cosine.tolist(), vmin=-1, vmax=1, cmap="RdBu")
     assert axes.figure is not None
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
     axes.set_yticks(range(len(names)), names)
     if len(names) <= 8:
-        for i, row in enumerate(conflicts.against.tolist()):
+        for i, row in enumerate(against.tolist()):
             for j, share in enumerate(row):
                 if i != j and not math.isnan(share):
                     axes.text(j, i, f"{share:.0%}", ha="center", va="center", fontsize=6)
@@ -174,18 +189,19 @@ def plot_features(spectrum: Spectrum, features: Tensor, *, path: Path = None) ->
         path: where to save the figure, if anywhere.
     """
     with style():
-        figure, axes = canvas(2, width=3.4)
+        figure, axes = canvas(2, width=3.8)
         order = range(1, len(spectrum.eigenvalues) + 1)
         floor = float(spectrum.eigenvalues[0]) * 1e-16
-        axes[0].semilogy(order, spectrum.eigenvalues.clamp(min=floor).tolist(), ".-", linewidth=0.8)
+        axes[0].plot(order, spectrum.eigenvalues.clamp(min=floor).tolist(), ".-", linewidth=0.8)
         axes[0].axvline(
             float(spectrum.effective_rank), color=PALETTE[2], label="effective rank", linewidth=1
         )
         axes[0].axvline(
             float(spectrum.rank), color=PALETTE[4], label="rank", linewidth=1, linestyle=":"
         )
+        log_scale(axes[0])
         axes[0].set(title="eigenvalues of HᵀH / B", xlabel="order")
-        axes[0].legend()
+        legend(axes[0], 2)
         deviation = features.detach().double().std(0).sort(descending=True).values
         axes[1].bar(order, deviation.tolist(), color=PALETTE[0])
         axes[1].set(

@@ -64,7 +64,11 @@ def predictions_section(
     for name in heads:
         # Heads share the chance of a false alarm of a kind.
         results = [(kind[name], len(kind)) for kind in found if name in kind]
-        checks += [owned(check, name) for result, n in results for check in result.checks(n)]
+        checks += [
+            owned(check, name, heads[name].tasks)
+            for result, n in results
+            for check in result.checks(n)
+        ]
     text = [
         "Do predictions know what they know? Reliability holds stated probabilities against "
         "frequencies: below the diagonal is overconfident. PIT values of calibrated predictions of "

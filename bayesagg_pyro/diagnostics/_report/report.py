@@ -74,11 +74,11 @@ def report(
         All checks, in the page's order. An alarm is a value past its threshold.
 
     Raises:
-        StateError: if the engine has no prior yet.
+        StateError: if the engine has no prior yet, or its posteriors are of other weights.
         SettingError: if targets of a head are missing.
         ImportError: without matplotlib.
     """
-    priors = mtl.priors()
+    priors, predicting = mtl.priors(), mtl.posteriors()  # these with what `calibrate` found
     generator = generator or torch.Generator(features.device).manual_seed(0)
     heads: dict[str, Head] = dict(mtl.heads.items())  # type: ignore[arg-type]
     observed = _parsed(heads, features, targets)
@@ -104,7 +104,9 @@ def report(
         gradient_section(names, grad, few, draws, generator),
         aggregation_section(names, mtl.aggregation, grad, heads, posteriors, features, observed),
         feature_section(features),
-        predictions_section(heads, priors, *tested, on_training=test is None, generator=generator),
+        predictions_section(
+            heads, predicting, *tested, on_training=test is None, generator=generator
+        ),
     ]
     if record is not None:
         sections.append(training_section(record))
@@ -188,7 +190,7 @@ def _posteriors(
                 found += [owned(check, "reference") for check in convergence(truth).checks()]
             compared[name] = against_reference(posterior, truth, generator=generator)
             found += compared[name].checks()
-        checks += [owned(check, name) for check in found]
+        checks += [owned(check, name, head.tasks) for check in found]
     if not against:
         notes.append("No reference was given: report(..., reference=inference.NUTS()) adds one.")
     text = [

@@ -99,7 +99,7 @@ def aggregation_section(
             seen = ~pull.isnan()
             if seen.any():
                 check = judge("uncertainty_pull", pull, ("task",), seen=seen)
-                checks.append(owned(check, name))
+                checks.append(owned(check, name, head.tasks))
     effective = (
         ""
         if weights is None
