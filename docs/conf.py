@@ -22,7 +22,6 @@ root_doc = "index"
 exclude_patterns = ["_build", "jupyter_execute"]
 default_role = "code"
 
-myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

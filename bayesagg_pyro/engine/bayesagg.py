@@ -86,15 +86,16 @@ class BayesAgg(Calls):
             Gaussian heads, which predict with their posterior mean, `PrecisionWeighted` with one
             weight per task and s = 0.8; every other task has the weight 1 / T of a mean of losses,
             and a loss of one's own is brought to the size of −log p.
-        inference: a scheme for all heads, or {name: scheme}; None takes Conjugate for heads that
-            are Gaussian still (no subclass that changes the model) and TaylorGGN for others, with
-            structure "kron" for Categorical heads of more than 768 weights a task, where the prior
-            allows it (docs/schemes.md says what that costs).
+        inference: a scheme for all heads, or {name: scheme}. Heads without one have Conjugate
+            where they are Gaussian still (no subclass that changes the model), TaylorGGN elsewhere,
+            with structure "kron" for Categorical heads of more than 768 weights a task, where the
+            prior allows it (docs/schemes.md says what that costs).
         estimator: of the gradients' moments, likewise. None picks by head and posterior types;
             where no aggregation is given either, heads that learn by gradient give the gradient at
             their own weights, `gradients.PlugIn(at="weights")`, and no step makes a posterior.
-        prior: a policy for all heads, or {name: policy}. None takes `FullData(variance=1.0)`: the
-            paper's policy, with a weaker prior than its own choices (1e-3 on QM9).
+        prior: a policy for all heads, or {name: policy}. Heads without one have
+            `FullData(variance=1.0)`: the paper's policy, with a weaker prior than its own choices
+            (1e-3 on QM9).
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
             before the first Bayesian step: run the first epoch's batches through `collect`.
         warmup_epochs: call `start_bayes()` on the so many-th `update_prior()` by itself.
@@ -163,8 +164,9 @@ class BayesAgg(Calls):
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
         schemes = per_head("inference", inference, heads, Scheme, default_scheme)
         with named_heads(heads):
-            if inference is None:
-                schemes = {n: affordable(schemes[n], heads[n], policies[n]) for n in heads}
+            for name in heads:
+                if inference is None or (isinstance(inference, Mapping) and name not in inference):
+                    schemes[name] = affordable(schemes[name], heads[name], policies[name])
             self.schemes = Settled(schemes)
             self.estimators = check_estimators(estimator, heads, self.schemes)
             sized = aggregation is None

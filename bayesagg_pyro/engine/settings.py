@@ -10,7 +10,6 @@ from torch import nn
 from torch.amp import GradScaler
 
 from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.engine.reading import check_names
 from bayesagg_pyro.errors import (
     DtypeError,
     SettingError,
@@ -149,17 +148,18 @@ def per_head(
     kind: type,
     default: Callable[[Head], _T],
 ) -> dict[str, _T]:
-    """Spread one setting over all heads, or check one per head.
+    """Spread one setting over all heads, or check those that are given; others have the default.
 
     Raises:
-        TaskError: if names do not match.
+        TaskError: for names of no head.
         DtypeError: if a setting has the wrong type.
     """
-    if isinstance(given, Mapping):
-        check_names(given, heads)
-        spread = {name: given[name] for name in heads}
-    elif given is None:
-        spread = {name: default(head) for name, head in heads.items()}
+    if given is None or isinstance(given, Mapping):
+        chosen = given or {}
+        unknown = [name for name in chosen if name not in heads]
+        if unknown:
+            raise TaskError(f"{argument} is given for unknown heads {unknown}, not {[*heads]}")
+        spread = {n: chosen[n] if n in chosen else default(head) for n, head in heads.items()}
     else:
         spread = dict.fromkeys(heads, given)
     for name, value in spread.items():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import gradients, heads, inference
+from bayesagg_pyro import gradients, heads, inference, priors
 from bayesagg_pyro.aggregation import Mean, PrecisionWeighted
 from bayesagg_pyro.heads import Head
 
@@ -209,6 +209,17 @@ def test_an_aggregation_of_ones_own_keeps_the_expected_gradient() -> None:
     at_weights = gradients.PlugIn(at="weights")
     mtl = ba.BayesAgg({"b": heads.Bernoulli(D)}, Mean(), estimator=at_weights)
     assert mtl.estimators == {"b": at_weights}
+
+
+def test_heads_that_nothing_is_said_of_have_the_defaults() -> None:
+    made = {"a": heads.Gaussian(D), "b": heads.Bernoulli(D), "c": heads.Categorical(800, classes=3)}
+    mine = inference.Laplace()
+    mtl = ba.BayesAgg(made, inference={"b": mine}, prior={"a": priors.Running(50)})
+    plain = ba.BayesAgg(dict(made))
+    assert mtl.schemes["b"] is mine
+    for name in ("a", "c"):
+        assert type(mtl.schemes[name]) is type(plain.schemes[name])
+    assert mtl.schemes["c"].structure == "kron"  # type: ignore[attr-defined]
 
 
 def test_units_are_saved_and_a_failed_step_chooses_none() -> None:

@@ -13,7 +13,11 @@ import bayesagg_pyro
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+LISTS = {"index.md", "changelog.md", "swap_matrix.md", "reference"}  # of contents, or generated
+PROSE = [page for page in PAGES[1:] if page.relative_to(DOCS).parts[0] not in LISTS]
+LONGEST = 150
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -56,6 +60,32 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_says_what_it_is_for_and_where_to_go_next(page: Path) -> None:
+    text = re.sub(r"\A---\n.*?\n---\n", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    parts = re.split(r"\n\s*\n", text.strip())
+    assert parts[0].startswith("# ")
+    assert parts[1][0].isalnum(), "the title is followed by a sentence"
+    assert re.search(r"[.:]$", parts[1])
+    assert re.match(r"Next: .*\]\([^)]+\)", parts[-1], re.DOTALL), (
+        "the last paragraph: Next: [...](...)"
+    )
+    by_hand = re.sub(
+        r"<!-- \w.*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    assert len(by_hand.splitlines()) <= LONGEST
+
+
+def test_the_gallery_has_every_figure() -> None:
+    gallery = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    figures = [
+        f.relative_to(DOCS).as_posix()
+        for f in DOCS.rglob("*.png")
+        if not {"_build", "scans"} & {*f.parts}
+    ]
+    assert [name for name in sorted(figures) if f"]({name})" not in gallery] == []
+
+
 @pytest.mark.parametrize(
     "base",
     [
@@ -71,13 +101,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_a_class_of_ones_own_has_little_to_give(base: type) -> None:
     given = base.__abstractmethods__
     assert 1 <= len(given) <= 3
-    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    page = (DOCS / "contributing.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in given)
 
 
 def test_the_index_has_every_page() -> None:
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md")
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = sorted(page.name for page in DOCS.glob("*.md") if page.name != "index.md")
     assert [name for name in pages if f"]({name})" not in index] == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -20,14 +19,12 @@ def test_names_that_torch_would_reject(name) -> None:
         ba.BayesAgg({name: heads.Gaussian(3)})
 
 
-@pytest.mark.parametrize("given", [{"a": 1}, {"a": 1, "c": 1}, {}, {"a": 1, "b": 1, "c": 1}])
+@pytest.mark.parametrize("given", [{"c": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}])
 @pytest.mark.parametrize("setting", ["inference", "prior"])
-def test_settings_for_each_head_are_for_all_heads_and_no_others(setting, given) -> None:
+def test_settings_for_each_head_are_for_no_others(setting, given) -> None:
     value = inference.TaylorGGN() if setting == "inference" else priors.FullData()
     model = {"a": heads.Bernoulli(3), "b": heads.Bernoulli(3)}
-    missing, unknown = [n for n in "ab" if n not in given], [n for n in given if n == "c"]
-    text = re.escape(f"missing {missing}, unknown {unknown}")
-    with pytest.raises(errors.TaskError, match=text):
+    with pytest.raises(errors.TaskError, match=rf"{setting} is given for unknown heads \['c'\]"):
         ba.BayesAgg(model, **{setting: dict.fromkeys(given, value)})
 
 
@@ -69,7 +66,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "schemes of other heads": (
         {"inference": {"b": inference.Conjugate()}},
         errors.TaskError,
-        r"missing \['a'\], unknown \['b'\]",
+        r"inference is given for unknown heads \['b'\]",
     ),
     "a policy's class": ({"prior": priors.FullData}, errors.DtypeError, r"FullData\(\)"),
     "a distribution for a policy": (
@@ -80,7 +77,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "policies of other heads": (
         {"prior": {"a": priors.FullData(), "b": priors.FullData()}},
         errors.TaskError,
-        r"unknown \['b'\]",
+        r"prior is given for unknown heads \['b'\]",
     ),
     "an estimator's class": (
         {"estimator": gradients.MonteCarlo},
