@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
         console.print(_step_line(results[f"step, {case}"]))
     with console.status("heads of all sizes"):
         results["costs"] = costs.run(rounds=max(4, rounds // 2))
-    console.print(costs.table(results["costs"]), f"growth: {results['costs']['growth']}")
-    console.print(costs.limits_table(results["costs"]))
+    for made in (costs.table, costs.growth_table, costs.limits_table):
+        console.print(made(results["costs"]), soft_wrap=True, markup=False)
     with console.status("network with and without edge matrices"):
         results["network"] = network.run(rounds=max(4, rounds // 3))
     median, low, high = results["network"]["pyg_over_factorised"]

@@ -1,7 +1,4 @@
-"""What costs are measured of: heads on a backbone, with what they may take where that is promised.
-
-A case is a line in `CASES`; `measure` times its Bayesian step and its warm-up step in turns.
-"""
+"""What costs are measured of: heads on a backbone, with what is promised of some."""
 
 from __future__ import annotations
 
@@ -10,18 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import pyro
 import torch
+from pyro import distributions as dist
 from torch import Tensor, nn
 
-import bayesagg_pyro as ba
 from bayesagg_pyro import heads, inference
-from bayesagg_pyro.aggregation import PrecisionWeighted
-from benchmarks.published import published_binary_step
-from benchmarks.timing import interleave, peak_memory
 from models.encoder_decoder import EncoderDecoder
 from models.segnet import SegNetDecoder, SegNetEncoder
 
-__all__ = ["CASES", "Case", "Limits", "measure", "selected"]
+__all__ = ["CASES", "Case", "Limits", "selected"]
 
 Heads = Mapping[str, heads.Head]
 
@@ -66,21 +61,54 @@ class Case:
     slow: bool = False
 
 
-def _rows(name: str, count: int, size: int, make: Callable[[int], Heads], **given: Any) -> Case:
-    """Heads on so many rows of features, which one linear layer makes."""
-    return Case(name, (count, size), partial(make, size), partial(nn.Linear, size, size), **given)
+# -- heads ----------------------------------------------------------------------------------------
 
 
-def _binary(tasks: int, size: int) -> Heads:
-    return {"y": heads.Bernoulli(size, tasks)}
+def _module(size: int, tasks: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(size, 16), nn.Tanh(), nn.Linear(16, tasks))
 
 
-def _regressions(tasks: int, size: int) -> Heads:
-    return {"y": heads.Gaussian(size, tasks)}
+def _network(size: int, tasks: int) -> heads.Head:
+    return heads.Network(_module(size, tasks), heads.Gaussian(size, tasks))
 
 
-def _softmax(classes: int, size: int) -> Heads:
-    return {"y": heads.Categorical(size, classes)}
+def _last_layer(size: int, tasks: int) -> heads.Head:
+    likelihood = heads.Gaussian(size, tasks, bias=True)
+    return heads.Network.last_layer(_module(size, tasks), likelihood)
+
+
+def _process(size: int, tasks: int) -> heads.Head:
+    return heads.GaussianProcess(size, tasks, inducing=torch.randn(64, size))
+
+
+def _in_pyro(size: int, tasks: int) -> heads.Head:
+    """Heavy tails, as a model of the user's."""
+
+    def model(features: Tensor, targets: Tensor | None = None) -> None:
+        weight = pyro.sample("weight", dist.Normal(torch.zeros(tasks, size), 1.0).to_event(2))
+        with pyro.plate("examples", len(features), dim=-2), pyro.plate("tasks", tasks, dim=-1):
+            pyro.sample("y", dist.StudentT(4.0, features @ weight.mT, 1.0), obs=targets)
+
+    return heads.FromPyro(model, size, tasks)
+
+
+#: (features, tasks) -> head.
+_KINDS: dict[str, Callable[[int, int], heads.Head]] = {
+    "regression": heads.Gaussian,
+    "binary": heads.Bernoulli,
+    "count": heads.Poisson,
+    "overdispersed count": partial(heads.NegativeBinomial, dispersion=2.0),
+    "heavy tails": heads.StudentT,
+    "five ordered classes": lambda size, tasks: heads.Ordinal(size, 5, tasks),
+    "varying noise": heads.Heteroscedastic,
+    "Gaussian process": _process,
+    "on a network's last layer": _last_layer,
+}
+#: Those whose tasks share weights, so that gradients are sampled.
+_SAMPLED: dict[str, Callable[[int, int], heads.Head]] = {
+    "on all of a network": _network,
+    "in Pyro": _in_pyro,
+}
 
 
 def _scene(size: int = 64) -> Heads:
@@ -90,6 +118,35 @@ def _scene(size: int = 64) -> Heads:
         "depth": heads.Gaussian(size),
         "normals": heads.Gaussian(size, 3),
     }
+
+
+# -- cases ----------------------------------------------------------------------------------------
+
+
+def _rows(name: str, count: int, size: int, make: Callable[[], Heads], **given: Any) -> Case:
+    """Heads on so many rows of features, which one linear layer makes."""
+    return Case(name, (count, size), make, partial(nn.Linear, size, size), **given)
+
+
+def _of_kind(kind: str, place: str, rows: int, size: int, tasks: int) -> Case:
+    def make() -> Heads:
+        return {"y": {**_KINDS, **_SAMPLED}[kind](size, tasks)}
+
+    slow = rows > 10_000 or kind in _SAMPLED
+    return _rows(f"{place}, {tasks} × {kind}", rows, size, make, slow=slow)
+
+
+def _binary(tasks: int, size: int, *, diagonal: bool = False, **given: Any) -> Case:
+    name = f"{tasks} binary, diagonal" if diagonal else f"{tasks} binary"
+    settings = {"inference": inference.TaylorGGN("diag")} if diagonal else {}
+    return _rows(
+        name, 128, size, lambda: {"y": heads.Bernoulli(size, tasks)}, settings=settings, **given
+    )
+
+
+def _softmax(classes: int, batch: int = 50, size: int = 32, **given: Any) -> Case:
+    name = f"{classes} classes" if size == 32 else f"{classes} classes, {size} features"
+    return _rows(name, batch, size, lambda: {"y": heads.Categorical(size, classes)}, **given)
 
 
 def _convolutions() -> nn.Module:
@@ -102,70 +159,33 @@ def _segnet() -> nn.Module:
     return EncoderDecoder(SegNetEncoder(), SegNetDecoder())
 
 
-_DIAGONAL = {"inference": inference.TaylorGGN("diag")}
-
-#: Heads that differ from the three usual ones, by what targets they are given here.
-_OTHERS: dict[str, Callable[[int, int], heads.Head]] = {
-    "counts": heads.Poisson,
-    "overdispersed counts": partial(heads.NegativeBinomial, dispersion=2.0),
-    "heavy tails": heads.StudentT,
-    "five ordered classes": lambda size, tasks: heads.Ordinal(size, 5, tasks),
-    "varying noise": heads.Heteroscedastic,
-}
-
-
-def _other(kind: str, tasks: int, size: int) -> Heads:
-    return {"y": _OTHERS[kind](size, tasks)}
+def _images(name: str, height: int, width: int, network: Callable[[], nn.Module]) -> Case:
+    return Case(name, (2, 3, height, width), _scene, network, {"feature_axis": 1})
 
 
 CASES = [
-    _rows("11 regressions (QM9)", 120, 64, partial(_regressions, 11)),
-    _rows("20 binary (CIFAR)", 128, 160, partial(_binary, 20)),
-    *(_rows(f"{n} binary", 128, 64, partial(_binary, n)) for n in (1, 10, 100, 300)),
-    *(
-        _rows(f"{n} binary, diagonal", 128, 128, partial(_binary, n), settings=_DIAGONAL)
-        for n in (100, 1000)
+    *(_of_kind(kind, "QM9", 120, 64, 11) for kind in _KINDS),
+    *(_of_kind(kind, "CIFAR", 128, 160, 20) for kind in _KINDS),
+    *(_of_kind(kind, f"{rows} rows", rows, 64, 1) for rows in (3456, 100_000) for kind in _KINDS),
+    *(_of_kind(kind, "1000 rows", 1000, 64, 1) for kind in ("regression", "binary")),
+    # Of a step that takes draws or second derivatives of everything: a task alone, of few rows.
+    *(_of_kind(kind, "QM9", 120, 64, 1) for kind in _SAMPLED),
+    *(_of_kind(kind, "3456 rows", 3456, 64, 1) for kind in _SAMPLED),
+    *(_binary(tasks, 64, slow=tasks > 300) for tasks in (1, 10, 100, 300, 1000)),
+    *(_binary(tasks, 128, diagonal=True) for tasks in (1, 10, 100, 1000)),
+    _binary(10_000, 128, diagonal=True, limits=Limits(seconds=1.0), slow=True),
+    *(_softmax(n) for n in (3, 20, 30, 100, 300, 1000)),
+    _softmax(10, limits=Limits(time=4.0)),
+    _softmax(1000, 128, 512, limits=Limits(seconds=1.0, mebibytes=200.0)),
+    _rows("3456 pixels", 3456, 64, _scene, limits=Limits(time=20.0, memory=1.5)),
+    _rows("100000 pixels", 100_000, 64, _scene, slow=True),
+    replace(
+        _images("pixels, two convolutions", 36, 48, _convolutions),
+        limits=Limits(time=3.0, memory=1.5),
     ),
-    _rows(
-        "10000 binary, diagonal",
-        128,
-        128,
-        partial(_binary, 10_000),
-        settings=_DIAGONAL,
-        limits=Limits(seconds=1.0),
-        slow=True,
-    ),
-    _rows("10000 binary", 32, 64, partial(_binary, 10_000), slow=True),
-    *(_rows(f"11 tasks, {kind}", 120, 64, partial(_other, kind, 11)) for kind in _OTHERS),
-    *(_rows(f"20 tasks, {kind}", 128, 160, partial(_other, kind, 20)) for kind in _OTHERS),
-    *(_rows(f"{n} classes", 50, 32, partial(_softmax, n)) for n in (3, 20, 30, 100, 300)),
-    _rows("10 classes", 50, 32, partial(_softmax, 10), limits=Limits(time=4.0)),
-    _rows(
-        "1000 classes, 512 features",
-        128,
-        512,
-        partial(_softmax, 1000),
-        limits=Limits(seconds=1.0, mebibytes=200.0),
-    ),
-    _rows("3,456 pixels", 3456, 64, _scene, limits=Limits(time=20.0, memory=1.5)),
-    _rows("100,000 rows, 11 regressions", 100_000, 64, partial(_regressions, 11), slow=True),
-    _rows("100,000 rows, 20 binary", 100_000, 64, partial(_binary, 20), slow=True),
-    _rows("100,000 pixels", 100_000, 64, _scene, slow=True),
-    Case(
-        "pixels, two convolutions",
-        (2, 3, 36, 48),
-        _scene,
-        _convolutions,
-        {"feature_axis": 1},
-        Limits(time=3.0, memory=1.5),
-    ),
-    Case(
-        "pixels, SegNet",
-        (2, 3, 288, 384),
-        _scene,
-        _segnet,
-        {"feature_axis": 1},
-        Limits(time=1.3, memory=1.5),
+    replace(
+        _images("pixels, SegNet", 288, 384, _segnet),
+        limits=Limits(time=1.3, memory=1.5),
         slow=True,
     ),
 ]
@@ -183,93 +203,3 @@ def selected(only: list[str], *, limits: bool = False, slow: bool = False) -> li
     if not found:
         raise ValueError(f"no case is called like {only}; there are {[c.name for c in CASES]}")
     return found
-
-
-def measure(
-    case: Case, rounds: int = 10, seed: int = 0, *, defaults: bool = False
-) -> dict[str, Any]:
-    """Time and memory of both kinds of step.
-
-    Args:
-        case: What of.
-        rounds: Measurements of each, in turns.
-        seed: Of weights and data.
-        defaults: Whether steps are those of the default rule; else they read every posterior.
-    """
-    if defaults:
-        case = replace(case, settings={"aggregation": None, **case.settings})
-    torch.manual_seed(seed)
-    inputs = torch.randn(case.inputs)
-    steps = {"ls": _step(case, inputs, bayes=False), "bayesagg": _step(case, inputs, bayes=True)}
-    timings = interleave(steps, rounds=rounds, warmup=1 if case.slow else 3)
-    published = _published(case, inputs, steps["ls"], rounds)
-    schemes = _engine(case).schemes
-    return {
-        "case": case.name,
-        "schemes": ", ".join(dict.fromkeys(map(repr, schemes.values()))),
-        "seconds": {name: timings.median(name) for name in steps},
-        "over_ls": list(timings.ratio("bayesagg", "ls")),
-        "published_over_ls": published,
-        "peak_bytes": {name: peak_memory(step) for name, step in steps.items()},
-    }
-
-
-def _published(
-    case: Case, inputs: Tensor, ls: Callable[[], None], rounds: int
-) -> list[float] | None:
-    """How many times as long as LS the published algorithm takes, for binary tasks.
-
-    Its Gaussian over the weights of all tasks together is left out where it is a GB and more.
-    """
-    made = case.heads()
-    head = next(iter(made.values()))
-    if len(made) > 1 or type(head) is not heads.Bernoulli or inputs.ndim > 2:
-        return None
-    if len(inputs) * (head.tasks * head.weight_size) * head.tasks > 2**27:
-        return None
-    targets = _targets(head, inputs)
-    calls = {"ls": ls, "published": published_binary_step(inputs, targets)}
-    timings = interleave(calls, rounds=max(2, rounds // 5), warmup=1)
-    return list(timings.ratio("published", "ls"))
-
-
-def _engine(case: Case) -> ba.BayesAgg:
-    """One whose every step reads every posterior, unless the case says otherwise."""
-    return ba.BayesAgg(case.heads(), **{"aggregation": PrecisionWeighted(), **case.settings})
-
-
-def _step(case: Case, inputs: Tensor, *, bayes: bool) -> Callable[[], None]:
-    backbone = case.backbone()
-    mtl = _engine(case)
-    with torch.no_grad():
-        features = backbone(inputs)
-    targets = {name: _targets(head, features) for name, head in _each(mtl)}
-    mtl.collect(features, targets)
-    mtl.update_prior()
-    if bayes:
-        mtl.start_bayes()
-    mtl.eval()  # an epoch's examples are not kept
-    backbone.train()
-
-    def step() -> None:
-        backbone.zero_grad()
-        mtl.zero_grad()
-        mtl.backward(backbone(inputs), targets)
-
-    return step
-
-
-def _each(mtl: ba.BayesAgg) -> list[tuple[str, heads.Head]]:
-    return [(n, head) for n, head in mtl.heads.items() if isinstance(head, heads.Head)]
-
-
-def _targets(head: heads.Head, features: Tensor) -> Tensor:
-    """Of rows [B, d] or pixels [B, d, H, W]."""
-    batch, *pixels = features.shape[0], *features.shape[2:]
-    if isinstance(head, heads.Categorical):
-        return torch.randint(head.classes, (batch, head.tasks, *pixels))
-    values = torch.randn(batch, head.tasks, *pixels)
-    if isinstance(head, heads.Ordinal):
-        return torch.randint(head.classes, values.shape)
-    counts = isinstance(head, heads.Bernoulli | heads.Poisson | heads.NegativeBinomial)
-    return (values > 1).float() if counts else values

@@ -168,7 +168,11 @@ class Joined(Lazy):
 
     def combined(self, weights: Tensor) -> Tensor:
         own = ((part, weights[self.groups[name]]) for name, part in self.parts.items())
-        return torch.stack([part.combined(alpha) for part, alpha in own]).sum(0)
+        first, *others = own
+        total = first[0].combined(first[1])
+        for part, alpha in others:
+            total += part.combined(alpha)
+        return total
 
     def averaged(self) -> Tensor:
         return torch.cat([part.averaged() for part in self.parts.values()])

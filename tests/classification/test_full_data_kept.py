@@ -174,6 +174,7 @@ def test_streamed_sums_follow_the_weights(rng, structure) -> None:
 @pytest.mark.parametrize(("kind", "structure"), PAIRS)
 def test_examples_beyond_a_memory_become_sums(rng, kind, structure) -> None:
     """From then on as if streamed: of examples until then at the weights of that moment."""
+    assert Storage().memory == 2**30
     t = task(rng, kind, n=24, mask=True, weight=True)
     scheme = inference.TaylorGGN(structure, mean_steps=0)
     sums = 8 * t.head.blocks * {"full": 12**2, "diag": 12, "kron": 3**2 + 4**2}[structure]

@@ -43,6 +43,8 @@ def test_times_are_those_of_the_calls() -> None:
     timings = interleave({"long": lambda: time.sleep(0.03), "short": lambda: None}, rounds=3)
     assert timings.median("long") >= 0.03
     assert timings.ratio("long", "short").low > 2
+    asleep = interleave({"long": lambda: time.sleep(0.03)}, rounds=3, clock=time.process_time)
+    assert asleep.median("long") < 0.02
 
 
 @pytest.mark.parametrize("bad", [{"rounds": 1}, {"warmup": -1}, {"candidates": {}}])
