@@ -60,8 +60,11 @@ class Split(Protocol):
 class Meter(Protocol):
     """Sums up one pass over a split in constant memory."""
 
-    def update(self, predictions: dict[str, Tensor], targets: Targets) -> None:
-        """Take in a batch: the heads' outputs, and targets, in the units of training."""
+    def update(self, predictions: dict[str, Any], targets: Targets) -> None:
+        """Take in a batch: the heads' outputs, and targets, in the units of training.
+
+        Predictive distributions in place of outputs, where ``Data.likelihoods`` asks for them.
+        """
 
     def compute(self) -> Values:
         """The metric of every task, in its reported unit, in the order of the benchmark."""
@@ -82,6 +85,9 @@ class Data:
             [classes]) in the units of training: the reference "predict the mean".
         meter: Makes a new meter of the benchmark's metric.
         about: Whatever identifies the data in a results file (source, sizes, checksum, ...).
+        likelihoods: Heads, where the meter takes predictive distributions: a method's own,
+            calibrated to the validation split, or these heads' likelihoods of the constants. None
+            where it takes point predictions.
     """
 
     train: Split
@@ -90,6 +96,7 @@ class Data:
     constants: dict[str, Tensor]
     meter: Callable[[], Meter]
     about: Mapping[str, Any]
+    likelihoods: Mapping[str, Head] | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ __all__ = ["BINS", "NAMES", "Calibration", "name_of", "tells_calibration"]
 
 BINS: Final = 15
 NAMES: Final = ("ECE", "Brier", "NLL")
+_CALIBRATION: Final = (*NAMES, "coverage")
 
 
 def name_of(figure: str, task: str | None = None) -> str:
@@ -34,7 +35,7 @@ def name_of(figure: str, task: str | None = None) -> str:
 
 def tells_calibration(name: str) -> bool:
     """Whether a figure of that name is one of these."""
-    return name.partition(" ")[0] in NAMES
+    return name.partition(" ")[0] in _CALIBRATION
 
 
 class Calibration:

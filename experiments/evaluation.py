@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.benchmark import Batch, Data, Figures, Meter, Split, Values
 from experiments.methods import Method
+from experiments.predictive import plug_in
 
 __all__ = ["Measured", "evaluate", "evaluate_constant"]
 
@@ -32,8 +34,12 @@ def evaluate(method: Method, data: Data, split: Split, batch_size: int) -> Measu
     meter = data.meter()
     method.train(False)
     try:
+        predict = method.predict
+        if data.likelihoods is not None:
+            method.calibrate(iter(data.validation.batches(batch_size)))
+            predict = method.predictive
         for batch in split.batches(batch_size):
-            meter.update(method.predict(batch.inputs), batch.targets)
+            meter.update(predict(batch.inputs), batch.targets)
     finally:
         method.train(True)
     return _read(meter)
@@ -44,7 +50,10 @@ def evaluate_constant(data: Data, split: Split, batch_size: int) -> Measured:
     """The metrics of predicting ``data.constants`` for every example."""
     meter = data.meter()
     for batch in split.batches(batch_size):
-        meter.update(_constant(data, batch), batch.targets)
+        outputs: dict[str, Any] = _constant(data, batch)
+        for name, head in (data.likelihoods or {}).items():
+            outputs[name] = plug_in(head, outputs[name].cpu())
+        meter.update(outputs, batch.targets)
     return _read(meter)
 
 

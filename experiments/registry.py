@@ -22,6 +22,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "chestxray14": "experiments.chestxray14.benchmark:ChestXray14",
     "utkface": "experiments.utkface.benchmark:UtkFace",
     "tox21": "experiments.tox21.benchmark:Tox21",
+    "rand": "experiments.rand.benchmark:Rand",
     "scenes": "experiments.dense.scenes:Scenes",
     "nyuv2": "experiments.dense.nyuv2:NyuV2",
     "cityscapes": "experiments.dense.cityscapes:Cityscapes",

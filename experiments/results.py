@@ -96,7 +96,7 @@ _WHOLE: Final = {
 }
 _PACKAGES = (
     *("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit"),
-    *("torchvision", "pillow", "scikit-learn"),
+    *("torchvision", "pillow", "scikit-learn", "statsmodels"),
 )
 
 

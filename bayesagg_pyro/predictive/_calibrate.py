@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from bayesagg_pyro._optimise import search
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head
 from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
+from bayesagg_pyro.predictive._compound import output_rule
 from bayesagg_pyro.predictive._outputs import predictor
 from bayesagg_pyro.targets import Targets
 
@@ -84,13 +87,13 @@ def _temperature(
 ) -> Tensor:
     ones = posterior.mean.new_ones(head.tasks)
     info = posterior.info or Info.unknown(ones)
+    score = _by_rule if _of_two(head, posterior) else _by_law
+    scores = [score(head, posterior, features, targets) for features, targets in examples]
 
     def log_density(log_temperature: Tensor) -> Tensor:
-        trial = posterior.replace(info=replace(info, temperature=log_temperature.exp()))
         total = torch.zeros_like(ones)
-        for features, targets in examples:
-            law = head.predictive(features, trial)
-            value = law.log_prob(targets.values)
+        for (_, targets), of in zip(examples, scores, strict=True):
+            value = of(log_temperature.exp())
             weight = targets.factor(value.dtype)
             counted = value if weight is None else torch.where(weight > 0, value * weight, 0.0)
             total += counted.sum(0)
@@ -104,3 +107,41 @@ def _temperature(
     seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
     before = ones if info.temperature is None else info.temperature
     return torch.where(seen, found, before)
+
+
+def _of_two(head: Head, posterior: Posterior) -> bool:
+    """Whether the logits are Gaussian, one a task."""
+    return head.is_still(Bernoulli, "outputs", "likelihood") and isinstance(
+        posterior, GaussianFamily
+    )
+
+
+def _by_rule(
+    head: Any, posterior: Any, features: Tensor, targets: Targets
+) -> Callable[[Tensor], Tensor]:
+    """log E σ(± u / T), [B, tasks], for temperatures [tasks]: the logits u are worked out once."""
+    if posterior.info is not None:
+        posterior = posterior.replace(info=replace(posterior.info, temperature=None))
+    mean, variance = predictor(head, posterior, features)
+    sign = 2 * targets.values.to(mean) - 1
+
+    def score(temperature: Tensor) -> Tensor:
+        m, std = sign * mean / temperature, variance.sqrt() / temperature
+        z, p = output_rule(m, std)
+        return (p.log() + logsigmoid(m + std * z)).logsumexp(0)
+
+    return score
+
+
+def _by_law(
+    head: Head, posterior: Posterior, features: Tensor, targets: Targets
+) -> Callable[[Tensor], Tensor]:
+    """The log predictive density, [B, tasks], for temperatures [tasks]."""
+    info = posterior.info or Info.unknown(posterior.mean.new_ones(head.tasks))
+
+    def score(temperature: Tensor) -> Tensor:
+        trial = posterior.replace(info=replace(info, temperature=temperature))
+        found: Tensor = head.predictive(features, trial).log_prob(targets.values)
+        return found
+
+    return score

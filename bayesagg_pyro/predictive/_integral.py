@@ -48,15 +48,15 @@ def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
     attached = like.requires_grad and torch.is_grad_enabled()
     like = like.detach()
     zero = torch.zeros_like(like)
-    start, _ = _slope(function, zero)
+    start = _slope(function, zero)
     # Where L'' ≤ 0 the slope of L − z²/2 falls by at least 1 per unit, so it is 0 before z = start.
     near, far = zero, start.nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR).asinh()
     for _ in range(_BISECTIONS):
         middle = 0.5 * (near + far)
-        before = _slope(function, middle.sinh())[0] * start.sign() > 0
+        before = _slope(function, middle.sinh()) * start.sign() > 0
         near, far = torch.where(before, middle, near), torch.where(before, far, middle)
     peak = near.sinh()
-    _, curvature = _slope(function, peak)
+    curvature = _curvature(function, peak)
     width = curvature.nan_to_num(1.0, 1.0, 1.0).clamp(min=1.0).rsqrt()
     other = torch.where(peak.abs() < _SPAN, peak, 0.0)  # where the prior's peak lies, seen from it
     low = -torch.asinh((_RANGE + other.clamp(min=0)) / width)
@@ -84,25 +84,33 @@ def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
     return total + constant
 
 
-def _slope(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
-    """First derivative, and minus the second, of L(z) − z²/2."""
+def _slope(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """First derivative of L(z) − z²/2."""
     if torch.is_inference_mode_enabled():  # where autograd keeps no graph, whatever is enabled
-        first_of = grad(lambda z: function(z).sum())
-
-        def summed(z: Tensor) -> tuple[Tensor, Tensor]:
-            first = first_of(z)
-            return first.sum(), first
-
-        second, first = grad(summed, has_aux=True)(z)
-        return first - z, 1 - second
+        return grad(lambda z: function(z).sum())(z) - z
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = function(z)
         if not value.requires_grad:  # L does not depend on z
-            return -z.detach(), torch.ones_like(z)
+            return -z.detach()
         # It may depend on what L is made of alone: then a derivative in z is 0.
-        (first,) = torch.autograd.grad(value.sum(), z, create_graph=True, materialize_grads=True)
+        (first,) = torch.autograd.grad(value.sum(), z, materialize_grads=True)
+    return (first - z).detach()
+
+
+def _curvature(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """Minus the second derivative of L(z) − z²/2."""
+    if torch.is_inference_mode_enabled():
+        first_of = grad(lambda z: function(z).sum())
+        return 1 - grad(lambda z: first_of(z).sum())(z)
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        value = function(z)
         second = torch.zeros_like(z)
-        if first.requires_grad:
-            (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
-    return (first - z).detach(), 1 - second.detach()
+        if value.requires_grad:
+            (first,) = torch.autograd.grad(
+                value.sum(), z, create_graph=True, materialize_grads=True
+            )
+            if first.requires_grad:
+                (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
+    return 1 - second.detach()

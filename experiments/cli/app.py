@@ -55,6 +55,7 @@ python -m experiments tox21 --data tox21.csv.gz
 The test has scaffolds that training has not seen:
 python -m experiments tox21 --data tox21.csv.gz --split scaffold --method uw
 """,
+    "rand": "python -m experiments rand --method bayesagg --out results/rand",
     "run": """
 Every method on handwritten digits, in a few minutes:
 python -m experiments run digits --method all --jobs 2 --out results/all

@@ -200,6 +200,17 @@ class Method(ABC):
         """Point predictions, ``{head: [B, tasks]}``, in the units of training."""
 
     @abstractmethod
+    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
+        """Fit the width of predictive distributions to inputs and targets not trained on.
+
+        What is fitted serves :meth:`predictive` alone, until the method trains on.
+        """
+
+    @abstractmethod
+    def predictive(self, inputs: Any) -> dict[str, Any]:
+        """Predictive distributions, ``{head: distribution}`` of batch shape ``[B, tasks]``."""
+
+    @abstractmethod
     def parameters(self) -> Iterator[Parameter]:
         """Everything that the optimiser is to train, the backbone's parameters first."""
 

@@ -160,6 +160,14 @@ class BayesAggMethod(Method):
         """The engine's point predictions."""
         return dict(self.mtl.predict(self.backbone(inputs)))
 
+    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
+        """As the engine does it."""
+        self.mtl.calibrate(self._pair(self.backbone, *batch) for batch in batches)
+
+    def predictive(self, inputs: Any) -> dict[str, Any]:
+        """The engine's, with the weights of heads integrated out."""
+        return self.mtl.predictive(self.backbone(inputs))
+
     def parameters(self) -> Iterator[Parameter]:
         """Backbone, then heads (which are trained in the pre-training only)."""
         return chain(self.backbone.parameters(), self.mtl.parameters())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from experiments import processes
 from experiments.errors import DivergenceError
 from experiments.methods.base import Capture, Method, MethodOptions
 from experiments.methods.branches import Features, read_by
+from experiments.predictive import calibration, plug_in
 
 __all__ = ["Network", "mean_losses", "reported", "task_names"]
 
@@ -33,11 +34,25 @@ class Network(Method):
         self.by_name = dict(heads)
         self.tasks = task_names(heads)
         self._recorder: Recorder | None = None
+        self._scales: dict[str, Tensor] = {}
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """The heads' outputs."""
         features = self.backbone(inputs)
         return {name: head(read_by(name, features)) for name, head in self.by_name.items()}
+
+    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
+        """Noise of regression heads and temperatures of classes, of highest likelihood."""
+        shown = ((self.predict(inputs), targets) for inputs, targets in batches)
+        self._scales = calibration(self.by_name, shown)
+
+    def predictive(self, inputs: Any) -> dict[str, Any]:
+        """The heads' likelihoods at the point predictions, as wide as was fitted."""
+        outputs = self.predict(inputs)
+        return {
+            name: plug_in(head, outputs[name], self._scales.get(name))
+            for name, head in self.by_name.items()
+        }
 
     def distribute(self) -> None:
         """Divide batches between the processes at the backbones; all else sees whole ones."""

@@ -23,7 +23,9 @@ def run(*arguments: str, code: int = 0) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("command", ["digits", "cifar-mtl", "chestxray14", "utkface", "tox21"])
+@pytest.mark.parametrize(
+    "command", ["digits", "cifar-mtl", "chestxray14", "utkface", "tox21", "rand"]
+)
 def test_help(command: str) -> None:
     assert command in run("--help")
     text = run(command, "--help")
