@@ -1,4 +1,4 @@
-"""What predictive distributions are worth: log scores, fits and calibration, summed up over a split.
+"""What predictive distributions are worth: log scores, fits, calibration, summed up over a split.
 
 * NLL, the task's metric: −log p(y), mean over targets, in nats.
 * coverage: per cent of the targets in the central 90 % of their distribution, for numbers and
