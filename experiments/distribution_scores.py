@@ -101,15 +101,15 @@ def covered(law: Any, targets: Tensor, counts: bool) -> Tensor:
         counts: Whether they are 0, 1, 2, ...
     """
     if not counts:
-        inside = (law.cdf(targets) - 0.5).abs() <= 0.5 - _TAIL
-        return inside.double()
+        below: Tensor = law.cdf(targets)
+        return ((below - 0.5).abs() <= 0.5 - _TAIL).double()
     with torch.random.fork_rng(devices=[]):  # drawn alike every time, and nobody else's draws
         torch.manual_seed(0)
-        draws = law.sample((_DRAWS,))
-    below, ties = (draws < targets).sum(0), (draws == targets).sum(0)
+        draws: Tensor = law.sample((_DRAWS,))
+    low, ties = (draws < targets).sum(0), (draws == targets).sum(0)
     margin = round(_TAIL * (_DRAWS + 1))
-    last = (below + ties).clamp(max=_DRAWS - margin)
-    return (last - below.clamp(min=margin) + 1).clamp(min=0) / (ties + 1.0)
+    last = (low + ties).clamp(max=_DRAWS - margin)
+    return (last - low.clamp(min=margin) + 1).clamp(min=0) / (ties + 1.0)
 
 
 def _mean(parts: list[Tensor]) -> float | None:

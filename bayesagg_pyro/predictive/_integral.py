@@ -87,7 +87,8 @@ def log_expectation(function: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
 def _slope(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """First derivative of L(z) − z²/2."""
     if torch.is_inference_mode_enabled():  # where autograd keeps no graph, whatever is enabled
-        return grad(lambda z: function(z).sum())(z) - z
+        slope: Tensor = grad(lambda z: function(z).sum())(z) - z
+        return slope
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = function(z)
@@ -102,7 +103,8 @@ def _curvature(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """Minus the second derivative of L(z) − z²/2."""
     if torch.is_inference_mode_enabled():
         first_of = grad(lambda z: function(z).sum())
-        return 1 - grad(lambda z: first_of(z).sum())(z)
+        curvature: Tensor = 1 - grad(lambda z: first_of(z).sum())(z)
+        return curvature
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = function(z)

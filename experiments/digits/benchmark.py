@@ -141,7 +141,9 @@ class Digits(Benchmark):
             for head, values in train.items()
         }
         return Data(
-            **parts,
+            train=parts["train"],
+            validation=parts["validation"],
+            test=parts["test"],
             constants=constants,
             meter=mixed(
                 {head: scores[head] for head in targets},

@@ -111,11 +111,14 @@ class Tox21(Benchmark):
         rows = parts(found.scaffolds, self.split, self.split_seed)
         kept = set(found.rows.tolist())
         unreadable = [name for row, name in enumerate(release.names) if row not in kept]
+        made = {
+            name: Rows(found.fingerprints[part].to(device), {HEAD: labels[part].to(device)})
+            for name, part in rows.items()
+        }
         return Data(
-            **{
-                name: Rows(found.fingerprints[part].to(device), {HEAD: labels[part].to(device)})
-                for name, part in rows.items()
-            },
+            train=made["train"],
+            validation=made["validation"],
+            test=made["test"],
             constants={HEAD: log_odds(labels[rows["train"]])},
             meter=mixed(
                 {HEAD: AreaUnderCurve},
