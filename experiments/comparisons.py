@@ -6,28 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from experiments.entries import Comparison, Entry
+from experiments.entries import QM9_SMALL, Comparison, Entry
 from experiments.errors import SettingsError
 from experiments.leagues import LEAGUES
 
 __all__ = ["COMPARISONS", "Comparison", "Entry", "find"]
 
 
-# 6,000 molecules of at most 17 atoms and a narrow network: minutes on one core, not hours.
-_QM9: Final = {
-    "molecules": 6000,
-    "max_atoms": 17,
-    "width": 32,
-    "edge_width": 16,
-    "passes": 2,
-    "groups": 1,
-    "epochs": 200,
-    "batch_size": 60,
-    "schedule": "cosine",
-    "threads": 1,
-}
 # A fifth of the epochs, so that a setting is two to four minutes of one core.
-_SHORT: Final = {**_QM9, "epochs": 40}
+_SHORT: Final = {**QM9_SMALL, "epochs": 40}
 _BASE: Final = {"pretrain": 5, "resolution": "dimension"}
 _TASK: Final = {"resolution": "task"}
 _HALF: Final = {"power": 0.5}
@@ -202,7 +189,7 @@ _ALL: Final = (
                 preset="recommended",
             ),
         ],
-        _QM9,
+        QM9_SMALL,
     ),
     Comparison(
         "qm9-ablations",

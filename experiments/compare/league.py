@@ -70,7 +70,7 @@ def ahead(ours: Scores, theirs: Scores) -> str:
 
 
 def behind(found: Standings, reference: str = "ls") -> list[str]:
-    """A sentence for each task: ours beside the reference, in standard errors, and who is ahead."""
+    """A line for each task: how far ours is from the reference in standard errors, who is ahead."""
     rows = {row["label"]: row for row in found["entries"]}
     ours = rows.get(found["ours"])
     if ours is None:
@@ -85,13 +85,15 @@ def behind(found: Standings, reference: str = "ls") -> list[str]:
         plain = list(rows[reference]["tasks"][task].values()) if reference in rows else []
         if len(plain) > 1 and statistics.stdev(plain) > 0:
             error = statistics.stdev(plain) / math.sqrt(len(plain))
-            text += f"{sign * (mine - means[reference]) / error:+.1f} standard errors of "
-            text += f"{rows[reference]['title']} ahead of it; "
+            apart = sign * (mine - means[reference]) / error
+            where = "ahead of it" if apart >= 0 else "behind it"
+            text += f"{abs(apart):.1f} standard errors of {rows[reference]['title']} {where}; "
         best = max(better, key=lambda label: sign * means[label], default=None)
         text += (
             "no other is ahead"
             if best is None
-            else f"{len(better)} others are ahead, {rows[best]['title']} most ({means[best]:.4g})"
+            else f"{len(better)} of {len(rows) - 1} others are ahead, {rows[best]['title']} most "
+            f"({means[best]:.4g})"
         )
         told.append(text)
     return told

@@ -79,10 +79,20 @@ def _cells(tasks: Sequence[Task], found: Sequence[Mapping[str, Any]]) -> tuple[C
         cells.append(Cell.number(statistics.fmean(known)) if known else MISSING)
     scores = [[one[part]["test_score"] for one in found] for part in ("best", "last")]
     minutes = statistics.fmean(one["timing"]["seconds"] / 60 for one in found)
-    seeds = ", ".join(str(one["settings"]["seed"]) for one in found)
     return (
         *cells,
         *(Cell.spread(some, 1) for some in scores),
-        Cell(minutes, decimals=1),
-        Cell(text=seeds),
+        Cell(minutes, decimals=1 if minutes >= 1 else 2),
+        Cell(text=_ranges([one["settings"]["seed"] for one in found])),
     )
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    """``0, 1, 5–9``: three or more in a row are written by their ends."""
+    told, rest = [], [*seeds]
+    while rest:
+        last = next(k for k in range(len(rest)) if rest[k + 1 : k + 2] != [rest[k] + 1])
+        several = last >= 2
+        told += [f"{rest[0]}–{rest[last]}"] if several else map(str, rest[: last + 1])
+        rest = rest[last + 1 :]
+    return ", ".join(told)

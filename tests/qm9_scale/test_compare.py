@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from experiments import comparisons
 from experiments.cli import app
 from experiments.compare.figure import curves, draw, recorded
-from experiments.compare.table import table
+from experiments.compare.table import _ranges, table
 from experiments.comparisons import Comparison, Entry
 from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import BayesAggOptions
@@ -97,6 +97,7 @@ def test_one_table(tmp_path: Path) -> None:
     assert made.notes[1].startswith("Training examples: ")
     assert made.notes[2:] == ("BayesAgg, seed 1: 0/3 epochs",)
     assert "± " in markdown(made)
+    assert _ranges([0, 1, 5, 6, 7, 9]) == "0, 1, 5–7, 9"
     assert str(Cell.spread([], 1)) == "–"
     assert str(Cell.spread([1.0, 3.0], 1)) == "2.0 ± 1.4"
 

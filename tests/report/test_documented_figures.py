@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
+from experiments.compare.figure import league
 from experiments.figures import weights, write_figure
 from experiments.report.figures import calibration
 from experiments.report.illustration import flow, update_directions
@@ -53,6 +54,7 @@ def kept(name: str) -> Any:
 
 
 FROM_NUMBERS: dict[str, Callable[[Any], Figure]] = {
+    "league-digits": league,
     "report_calibration_digits_digit": calibration,
     "report_weights_digits_bayesagg": weights,
     "study-approximations": lambda found: approximations.figure(found["tables"]["digits-1079"]),

@@ -138,7 +138,7 @@ def test_standings(finished: tuple[Comparison, list[Job]]) -> None:
     told = behind(found)
     # LS's standard error of the sine is 0.1 / √3; lower is better.
     assert told[0] == (
-        "sine: -1.7 standard errors of LS ahead of it; 2 others are ahead, SI most (0.05)"
+        "sine: 1.7 standard errors of LS behind it; 2 of 2 others are ahead, SI most (0.05)"
     )
     assert told[1] == "square: no other is ahead"
     made = table(toys, jobs)
