@@ -62,7 +62,7 @@ def test_as_an_option_of_the_benchmarks() -> None:
         estimator={"level": gradients.Exact(), "kind": at_weights},
         prior=priors.FullData(1.0),
         warmup=True,
-        scale="mean",
+        reduction="mean",
     )
     x = torch.randn(8, 3)
     targets = {"level": torch.randn(8, 2), "kind": torch.randint(3, (8, 1))}
