@@ -89,7 +89,8 @@ def _cells(tasks: Sequence[Task], found: Sequence[Mapping[str, Any]]) -> tuple[C
 
 def _ranges(seeds: Sequence[int]) -> str:
     """``0, 1, 5–9``: three or more in a row are written by their ends."""
-    told, rest = [], [*seeds]
+    told: list[str] = []
+    rest = [*seeds]
     while rest:
         last = next(k for k in range(len(rest)) if rest[k + 1 : k + 2] != [rest[k] + 1])
         several = last >= 2
