@@ -103,11 +103,20 @@ def json_text(text: str) -> Any:
     return value
 
 
+def _loaded(file: IO[bytes]) -> Any:
+    try:
+        return np.load(file, allow_pickle=False)
+    except ValueError as error:
+        if "pickle" in str(error):  # some releases advise to read it without protection
+            raise ValueError("no array of NumPy's, or one of objects") from None
+        raise
+
+
 def array(path: Path, remedy: str) -> NDArray[Any]:
     """The array of an npy file, not of objects; raises as :func:`read` does."""
 
     def parse(file: IO[bytes]) -> NDArray[Any]:
-        found = np.load(file, allow_pickle=False)
+        found = _loaded(file)
         if not isinstance(found, np.ndarray):
             raise TypeError("an archive, not a single array")
         return found
@@ -119,7 +128,7 @@ def arrays(path: Path, remedy: str) -> dict[str, NDArray[Any]]:
     """The members of an npz archive, none of them objects; raises as :func:`read` does."""
 
     def parse(file: IO[bytes]) -> dict[str, NDArray[Any]]:
-        found = np.load(file, allow_pickle=False)
+        found = _loaded(file)
         if not isinstance(found, np.lib.npyio.NpzFile):
             raise TypeError("a single array, not an archive")
         with found:

@@ -62,7 +62,7 @@ def run(name: str, folder: Path, pins: Sequence[str] = ()) -> dict[str, Any]:
     counts = {word: int(number) for number, word in found}
     return {
         "python": told["python"],
-        "packages": {p: told["packages"][p] for p in SHOWN if p in told["packages"]},
+        "packages": {p: told["packages"][p] for p in (*SHOWN, *part.more) if p in told["packages"]},
         "passed": counts.get("passed", 0),
         "failed": counts.get("failed", 0) + counts.get("error", 0) or int(tests.returncode != 0),
         "skipped": counts.get("skipped", 0),
@@ -79,7 +79,7 @@ def _environment(name: str, folder: Path, pins: Sequence[str]) -> str:
     if not (folder / "done").is_file():
         subprocess.run([_interpreter(part.python), "-m", "venv", "--clear", folder], check=True)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *pins, *chosen, *stated, *TOOLS], check=True)
+        subprocess.run([*pip, *pins, *chosen, *stated, *part.more, *TOOLS], check=True)
         (folder / "done").touch()
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--no-deps", "--force-reinstall", str(ROOT)], check=True)

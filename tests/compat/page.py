@@ -50,10 +50,15 @@ def render(rows: dict[str, dict[str, Any]]) -> str:
         releases = [row["packages"].get(package, "–") for package in SHOWN]
         lines.append(f"| {name} | " + " | ".join([row["python"], *releases, _told(row)]) + " |")
     lines += ["", "| part | what it is |", "| --- | --- |"]
-    lines += [f"| {name} | {PARTS[name].about} |" for name in rows]
+    lines += [f"| {name} | {_about(name, row)} |" for name, row in rows.items()]
     bounds = ", ".join(f"`{one}`" for one in wanted(()))
     lines += ["", f"Of the library itself are stated: {bounds}."]
     return "\n".join(lines) + "\n" + _NEXT
+
+
+def _about(name: str, row: dict[str, Any]) -> str:
+    more = [f"{package} {row['packages'][package]}" for package in PARTS[name].more]
+    return f"{PARTS[name].about}{': ' if more else ''}{', '.join(more)}"
 
 
 def _told(row: dict[str, Any]) -> str:

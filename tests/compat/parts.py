@@ -64,6 +64,7 @@ class Part:
         lowest: whether every package is the oldest that pyproject.toml allows.
         extras: of the library.
         tests: files or ids, as pytest takes them.
+        more: packages beyond those.
         plugin: a module that pytest loads, which changes what the tests meet.
         flags: of the interpreter.
         allowed: warnings that are no errors there.
@@ -75,6 +76,7 @@ class Part:
     lowest: bool = False
     extras: Sequence[str] = EXTRAS
     tests: Sequence[str] = (*LIBRARY, *OPTIONAL, *BENCHMARKS)
+    more: Sequence[str] = ()
     plugin: str | None = None
     flags: Sequence[str] = ()
     allowed: Sequence[str] = ()
@@ -82,12 +84,15 @@ class Part:
 
 PARTS: Final = {
     "lowest": Part(
-        "the oldest release that is allowed, of every package; typer's warning about click is let "
-        "through",
+        "the oldest release that is allowed, of every package; a warning of typer about click and "
+        "one of torch about its own pickles are let through",
         "3.10",
         "lowest",
         True,
-        allowed=("ignore::DeprecationWarning:typer",),
+        allowed=(
+            "ignore::DeprecationWarning:typer",
+            "ignore:You are using `torch.load` with `weights_only=False`:FutureWarning",
+        ),
     ),
     "python3.10": Part("the newest releases for Python 3.10", "3.10", "python3.10"),
     "python3.11": Part("the newest releases for Python 3.11", "3.11", "python3.11"),
@@ -109,6 +114,14 @@ PARTS: Final = {
         tests=("tests/compat/spawned.py", *BENCHMARKS, "tests/runner/test_plan.py"),
         plugin="tests.compat.as_windows",
         flags=("-X", "warn_default_encoding"),
+    ),
+    "trackers": Part(
+        "TensorBoard, Weights & Biases (offline) and MLflow themselves, from the command line",
+        "3.11",
+        "trackers",
+        extras=("experiments",),
+        tests=("tests/compat/trackers.py",),
+        more=("mlflow", "tensorboard", "wandb"),
     ),
 }
 

@@ -137,10 +137,9 @@ def test_psis_is_arviz(rng: torch.Generator, scale: float) -> None:
     weights, khat = diagnostics.psis(ratios)
     if hasattr(arviz, "psislw"):
         expected, expected_k = arviz.psislw(ratios.T.numpy())
-    else:  # ArviZ 1
-        expected, expected_k = pytest.importorskip("arviz_stats.base").array_stats.psislw(
-            ratios.T.numpy()
-        )
+    else:  # ArviZ 1, which takes log-likelihoods
+        psislw = pytest.importorskip("arviz_stats.base").array_stats.psislw
+        expected, expected_k = psislw(-ratios.T.numpy())
     np.testing.assert_allclose(khat.numpy(), expected_k, rtol=1e-6)
     np.testing.assert_allclose(weights.T.numpy(), expected, rtol=1e-6, atol=1e-6)
 
