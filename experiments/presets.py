@@ -71,7 +71,14 @@ PRESETS: Final[Mapping[str, Mapping[str, Preset]]] = {
             },
             {"bayesagg": {**_RECOMMENDED, "pretrain": 2}},
         ),
-    }
+    },
+    "tox21": {
+        PAPER: Preset("fingerprints, 20 epochs: the library's defaults for BayesAgg"),
+        "mpnn": Preset(
+            "the message-passing network of QM9 on the molecules' graphs: minutes on one core",
+            {"network": "mpnn", "width": 32, "groups": 8, "learning_rate": 3e-3},
+        ),
+    },
 }
 """By benchmark; every benchmark has ``paper``, its own defaults."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import torch
 from torch import nn
@@ -22,12 +22,16 @@ from experiments.rows import Rows
 from experiments.scores import AreaUnderCurve, AveragePrecision, MeanOverTasks, mixed
 from experiments.settings import Settings, require, require_seed
 from experiments.tox21.chemistry import describe
+from experiments.tox21.graphs import EDGE_FEATURES, NODE_FEATURES, GraphRows, graphs
 from experiments.tox21.release import ASSAYS, read
 from experiments.tox21.splits import Split, parts
+from models import MessagePassing
 
 __all__ = ["HEAD", "SINGLE_TASK", "Tox21"]
 
 HEAD: Final = "assays"
+
+Kind = Literal["mlp", "mpnn"]
 
 SINGLE_TASK: Final = (
     *(0.72, 0.7986, 0.8584, 0.7275, 0.6709, 0.7604),
@@ -53,9 +57,15 @@ class Tox21(Benchmark):
         split_seed: Which molecules are in which part, where that is random.
         bits: Length of the fingerprints.
         radius: Of what a bit of the fingerprints stands for, in bonds.
+        network: Layers on fingerprints (``"mlp"``), or the message-passing network of QM9 on the
+            molecules' graphs (``"mpnn"``; minutes, and of another width and rate: the preset of
+            that name).
         width: Width of the hidden layers and of the features.
-        layers: Number of them.
-        dropout: Share of each layer's units that a training step leaves out.
+        layers: Number of layers on fingerprints.
+        dropout: Share of each such layer's units that a training step leaves out.
+        edge_width: Width of the hidden layer on edges of the message-passing network.
+        passes: Its rounds of message passing.
+        groups: Its batches are cut into at most so many groups of molecules of similar size.
     """
 
     name: ClassVar[str] = "tox21"
@@ -77,22 +87,28 @@ class Tox21(Benchmark):
         "bayesagg": {"pretrain": 1, "rule": "default", "prior_variance": 1.0, "scale": "sum"}
     }
 
-    places: ClassVar[frozenset[str]] = frozenset({"data"})
+    places: ClassVar[frozenset[str]] = frozenset({"data", "groups"})
+    later: ClassVar[frozenset[str]] = frozenset({"network", "edge_width", "passes"})
 
     data: str = "tox21.csv.gz"
     split: Split = "random"
     split_seed: int = 0
     bits: int = 1024
     radius: int = 2
+    network: Kind = "mlp"
     width: int = 256
     layers: int = 2
     dropout: float = 0.5
+    edge_width: int = 16
+    passes: int = 2
+    groups: int = 4
 
     def __post_init__(self) -> None:
         require_seed("split_seed", self.split_seed)
         require(self.split in get_args(Split), "split", self.split, "give random or scaffold")
+        require(self.network in get_args(Kind), "network", self.network, "give mlp or mpnn")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "give 0 or more, below 1")
-        for name in ("bits", "radius", "width", "layers"):
+        for name in ("bits", "radius", "width", "layers", "edge_width", "passes", "groups"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
 
     @property
@@ -111,10 +127,20 @@ class Tox21(Benchmark):
         rows = parts(found.scaffolds, self.split, self.split_seed)
         kept = set(found.rows.tolist())
         unreadable = [name for row, name in enumerate(release.names) if row not in kept]
-        made = {
-            name: Rows(found.fingerprints[part].to(device), {HEAD: labels[part].to(device)})
-            for name, part in rows.items()
-        }
+        targets = {name: {HEAD: labels[part].to(device)} for name, part in rows.items()}
+        made: dict[str, Rows | GraphRows]
+        if self.network == "mpnn":
+            readable = [release.smiles[row] for row in found.rows.tolist()]
+            whole = graphs(readable, default_folder(), device)
+            made = {
+                name: GraphRows(whole, part, targets[name], self.groups)
+                for name, part in rows.items()
+            }
+        else:
+            made = {
+                name: Rows(found.fingerprints[part].to(device), targets[name])
+                for name, part in rows.items()
+            }
         return Data(
             train=made["train"],
             validation=made["validation"],
@@ -141,7 +167,16 @@ class Tox21(Benchmark):
         )
 
     def backbone(self) -> nn.Module:
-        """Layers with ReLU and dropout on a fingerprint."""
+        """Layers with ReLU and dropout on a fingerprint, or QM9's network on the graph."""
+        if self.network == "mpnn":
+            return MessagePassing(
+                NODE_FEATURES,
+                EDGE_FEATURES,
+                width=self.width,
+                edge_width=self.edge_width,
+                steps=self.passes,
+                out_features=self.width,
+            )
         widths = [self.bits, *[self.width] * self.layers]
         return nn.Sequential(
             *(

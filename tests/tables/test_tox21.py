@@ -16,6 +16,7 @@ from experiments.run import Run
 from experiments.settings import Settings
 from experiments.tox21.benchmark import HEAD, Tox21
 from experiments.tox21.chemistry import describe
+from experiments.tox21.graphs import NODE_FEATURES, graphs
 from experiments.tox21.release import ASSAYS, PLACE, read
 from experiments.tox21.splits import parts
 from experiments.training import Trainer
@@ -141,9 +142,57 @@ def test_no_molecule_and_no_scaffold_is_in_two_parts() -> None:
         parts(torch.zeros(50, dtype=torch.long), "scaffold", 0)
 
 
-@pytest.mark.parametrize("method", ["ls", "bayesagg", "imtl-g"])
-def test_it_trains_with_labels_missing(method: str, released: Path, tmp_path: Path) -> None:
-    benchmark = Tox21(data=str(released), bits=128, width=8, layers=1, dropout=0.0)
+def test_graphs_are_rdkits(tmp_path: Path) -> None:
+    chem = pytest.importorskip("rdkit.Chem")
+    smiles = ["CC(=O)[O-].[Na+]", "c1ccncc1", "C#N", "C"]
+    whole = graphs(smiles, tmp_path, CPU)
+    assert whole.sizes.tolist() == [5, 6, 2, 1]
+    group = whole.gather(torch.tensor([3, 1, 0]), 6)
+    assert group.atoms.tolist() == [1, 6, 5]
+    assert group.nodes.shape == (3, 6, NODE_FEATURES)
+    assert group.nodes[0, 0].tolist() == [1, *[0] * 11, 1, 0, 0, 0, 0, 4]  # methane: C, sp3, 4 H
+    assert group.nodes[1, :, 13:15].eq(1).all()  # aromatic, in a ring
+    assert group.nodes[2, 3, 16] == group.nodes[2, 4, 15] == group.nodes[2, 4, 9] == 1
+    pyridine = chem.MolFromSmiles(smiles[1])
+    distance = torch.tensor(chem.GetDistanceMatrix(pyridine)).float()
+    assert torch.equal(group.edges[1, :, :, 4], distance)
+    assert torch.equal(group.edges[1, :, :, 3], (distance == 1).float())
+    assert group.edges[2, 1, 2, :4].tolist() == [0, 1, 0, 0]  # C=O
+    assert group.edges[2, 0, 4].tolist() == [0, 0, 0, 0, 20]  # no path to sodium
+    assert whole.gather(torch.tensor([2]), 2).edges[0, 0, 1].tolist() == [0, 0, 1, 0, 1]
+    again = graphs(smiles, tmp_path, CPU).gather(torch.tensor([3, 1, 0]), 6)
+    assert torch.equal(again.edges, group.edges)
+
+
+def test_batches_of_graphs_keep_their_labels(released: Path) -> None:
+    benchmark = Tox21(data=str(released), network="mpnn", width=8)
+    train = benchmark.load(CPU).train
+    plain = Tox21(data=str(released)).load(CPU).train
+    labels = torch.cat([batch.targets[HEAD] for batch in plain.batches(7)])
+    count = 0
+    for batch in train.batches(20, torch.Generator().manual_seed(0)):
+        count += len(batch.targets[HEAD])
+        chloride = torch.cat([group.nodes[:, :, 5].amax(1) for group in batch.inputs])
+        assert torch.equal(chloride, batch.targets[HEAD][:, 0])
+        sizes = torch.cat([group.atoms for group in batch.inputs])
+        assert torch.equal(sizes, sizes.sort().values)
+    assert count == len(labels) == len(train)
+
+
+@pytest.mark.parametrize(
+    ("method", "network"), [("ls", "mlp"), ("bayesagg", "mlp"), ("imtl-g", "mlp"), ("uw", "mpnn")]
+)
+def test_it_trains_with_labels_missing(
+    method: str, network: str, released: Path, tmp_path: Path
+) -> None:
+    benchmark = Tox21(
+        data=str(released),
+        network=network,  # type: ignore[arg-type]
+        bits=128,
+        width=8,
+        layers=1,
+        dropout=0.0,
+    )
     data = benchmark.load(CPU)
     assert data.about["unreadable"] == ["TOX7"]
     assert data.about["molecules"] == len(SMILES) + 1

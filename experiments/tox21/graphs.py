@@ -1,0 +1,161 @@
+"""Molecules as graphs of their heavy atoms, for the message-passing network of QM9.
+
+There are no coordinates: a pair of atoms has the kind of its bond and, in place of the distance in
+space, the number of bonds between the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from experiments import cache
+from experiments.benchmark import Batch
+from experiments.qm9.batching import cuts
+from experiments.tox21.chemistry import molecules, rdkit
+from models.graphs import PaddedGraphs
+
+__all__ = ["EDGE_FEATURES", "NODE_FEATURES", "GraphRows", "Graphs", "graphs"]
+
+_ELEMENTS: Final = ("C", "N", "O", "S", "F", "Cl", "Br", "P", "I")
+_BONDS: Final = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")
+_HYBRIDS: Final = ("SP", "SP2", "SP3")
+
+NODE_FEATURES: Final = len(_ELEMENTS) + 1 + len(_HYBRIDS) + 5
+"""Element (or another), hybridisation, aromatic, in a ring, charge above and below 0, hydrogens."""
+EDGE_FEATURES: Final = len(_BONDS) + 1
+"""Kind of the bond, and bonds between the two atoms."""
+
+_FAR: Final = 20
+"""Of atoms with more bonds between them, or none at all."""
+
+# Bond code (0 none, 1 and on as in _BONDS; 5 any other) -> features; the last is for the distance.
+_TABLE: Final = torch.cat([torch.zeros(1, 5), torch.eye(4, 5), torch.zeros(1, 5)])
+
+
+class Graphs:
+    """M molecules on a device, one behind the other.
+
+    Args:
+        arrays: ``sizes`` [M], ``nodes`` [sum of sizes, NODE_FEATURES], and ``bonds`` and
+            ``distances`` [sum of squared sizes].
+        device: Where to keep them.
+    """
+
+    def __init__(self, arrays: dict[str, Any], device: torch.device) -> None:
+        found = {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
+        self.sizes = found["sizes"].long()
+        self._nodes, self._bonds = found["nodes"], found["bonds"]
+        self._distances, self._table = found["distances"], _TABLE.to(device)
+        self._atom = self.sizes.cumsum(0) - self.sizes
+        square = self.sizes.square()
+        self._pair = square.cumsum(0) - square
+
+    def gather(self, rows: Tensor, n: int) -> PaddedGraphs:
+        """Molecules [B], of at most n atoms each."""
+        size = self.sizes[rows]
+        place = torch.arange(n, device=rows.device).minimum(size[:, None] - 1)  # [B, n]
+        pair = place[:, :, None] * size[:, None, None] + place[:, None]
+        pair += self._pair[rows][:, None, None]
+        edges = functional.embedding(self._bonds[pair].int(), self._table)
+        edges[..., -1] = self._distances[pair]
+        nodes = self._nodes[self._atom[rows][:, None] + place].float()
+        return PaddedGraphs(nodes=nodes, edges=edges, atoms=size)
+
+
+class GraphRows:
+    """A part of the set, as the trainer wants it.
+
+    Args:
+        whole: All molecules.
+        rows: [R], of the part.
+        targets: ``{head: [R, ...]}``.
+        groups: A batch is cut into at most so many groups of molecules of similar size.
+    """
+
+    def __init__(
+        self, whole: Graphs, rows: Tensor, targets: dict[str, Tensor], groups: int
+    ) -> None:
+        self._whole, self._rows, self._groups = whole, rows.to(whole.sizes.device), groups
+        self._targets = targets
+        self._sizes = whole.sizes[self._rows].cpu()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def steps(self, batch_size: int) -> int:
+        """Number of batches, the last one possibly smaller."""
+        return -(-len(self) // batch_size)
+
+    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """All molecules once, sorted by size within a batch."""
+        order = torch.arange(len(self))
+        if generator is not None:
+            order = torch.randperm(len(self), generator=generator)
+        for drawn in order.split(batch_size):
+            sizes, place = self._sizes[drawn].sort(stable=True)
+            there = drawn[place].to(self._rows.device)
+            rows = self._rows[there]
+            inputs = [
+                self._whole.gather(rows[begin:end], int(sizes[end - 1]))
+                for begin, end in cuts(sizes.tolist(), self._groups)
+            ]
+            yield Batch(inputs, {name: values[there] for name, values in self._targets.items()})
+
+
+def graphs(smiles: Sequence[str], folder: Path, device: torch.device) -> Graphs:
+    """The graphs of structures that RDKit can read, or what was kept of them.
+
+    Raises:
+        DataError: RDKit is not installed; the file cannot be written, or is damaged.
+    """
+    digest = hashlib.sha256("\n".join(smiles).encode()).hexdigest()
+    file = folder / f"tox21-graphs-{digest[:12]}.npz"
+    if not file.exists():
+        chem = rdkit()
+        cache.require_writable(folder)
+        cache.write(file, _built(chem, smiles), {"source": "rdkit"})
+    return Graphs(cache.read(file)[0], device)
+
+
+def _built(chem: Any, smiles: Sequence[str]) -> dict[str, Any]:
+    found = molecules(chem, smiles)
+    distances = [chem.GetDistanceMatrix(one).clip(max=_FAR).astype(np.uint8) for one in found]
+    return {
+        "sizes": np.array([one.GetNumAtoms() for one in found], np.int32),
+        "nodes": np.array([_node(atom) for one in found for atom in one.GetAtoms()], np.uint8),
+        "bonds": np.concatenate([_bonds(one).reshape(-1) for one in found]),
+        "distances": np.concatenate([matrix.reshape(-1) for matrix in distances]),
+    }
+
+
+def _node(atom: Any) -> list[int]:
+    symbol, hybrid = atom.GetSymbol(), str(atom.GetHybridization())
+    return [
+        *(int(symbol == element) for element in _ELEMENTS),
+        int(symbol not in _ELEMENTS),
+        *(int(hybrid == name) for name in _HYBRIDS),
+        int(atom.GetIsAromatic()),
+        int(atom.IsInRing()),
+        int(atom.GetFormalCharge() > 0),
+        int(atom.GetFormalCharge() < 0),
+        atom.GetTotalNumHs(),
+    ]
+
+
+def _bonds(molecule: Any) -> Any:
+    """[n, n] uint8."""
+    found = np.zeros((molecule.GetNumAtoms(),) * 2, np.uint8)
+    for bond in molecule.GetBonds():
+        kind = str(bond.GetBondType())
+        code = _BONDS.index(kind) + 1 if kind in _BONDS else len(_BONDS) + 1
+        ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        found[ends] = found[ends[::-1]] = code
+    return found
