@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 #: More tasks than two, or not for training: see docs/methods.md.
 NEEDS_MORE_TASKS = {"torchjd:Krum", "torchjd:TrimmedMean"}
 EVERY = [*METHODS, *(name for name in names() if name not in NEEDS_MORE_TASKS)]
-LEARNING = [*METHODS, "torchjd:UPGrad", "torchjd:FAMO", "torchjd:STCH", "torchjd:GradVac"]
+LEARNING = [*METHODS, "torchjd:UPGrad", "torchjd:FAMO"]
 
 
 def combinations() -> list[tuple[str, Level]]:

@@ -38,6 +38,7 @@ AREAS = {
     "inference": "bayesagg_pyro/inference/*.py",
     "priors": "bayesagg_pyro/priors/*.py",
     "posteriors": "bayesagg_pyro/posteriors/*.py",
+    "predictive": "bayesagg_pyro/predictive/*.py",
     "engine": "bayesagg_pyro/engine/*.py",
     "shared": "bayesagg_pyro/*.py",
 }
