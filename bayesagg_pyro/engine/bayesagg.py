@@ -14,8 +14,12 @@ from bayesagg_pyro._modes import plain, uncompiled
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.engine.batch import Batch, Batches, drawn, show
 from bayesagg_pyro.engine.calls import Calls, Given
-from bayesagg_pyro.engine.default_rule import default_aggregation, default_estimators
-from bayesagg_pyro.engine.default_schemes import affordable, default_scheme
+from bayesagg_pyro.engine.defaults import (
+    affordable,
+    default_aggregation,
+    default_estimators,
+    default_scheme,
+)
 from bayesagg_pyro.engine.info import Observer, StepInfo
 from bayesagg_pyro.engine.layout import check_axis
 from bayesagg_pyro.engine.pieces import Pieces
