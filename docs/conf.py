@@ -37,6 +37,8 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "bayesagg_pyro"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 
 def plain_text(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "draw",
     "errors",
     "log_axis",
+    "looks",
     "typeset",
     "weights",
     "write_figure",
@@ -52,6 +53,24 @@ STYLE: dict[str, Any] = {
     "savefig.dpi": 200,
 }
 _STAGES = {1: ("end",), 2: ("start", "end"), 3: ("start", "middle", "end")}
+
+
+def looks(methods: Sequence[str]) -> list[dict[str, Any]]:
+    """Colour, dashes and width for each run: BayesAgg is purple and strong in every figure.
+
+    That is the first two of its runs; where there are more, as in ablations, those are as others.
+    """
+    found: list[dict[str, Any]] = []
+    ours = others = 0
+    for method in methods:
+        if method == "bayesagg" and ours < 2:
+            found.append({"color": OURS, "linestyle": LINES[ours], "linewidth": 2.0, "zorder": 3})
+            ours += 1
+        else:
+            colour, line = COLOURS[others % len(COLOURS)], LINES[others % len(LINES)]
+            found.append({"color": colour, "linestyle": line, "linewidth": 1.2})
+            others += 1
+    return found
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -99,8 +118,7 @@ def errors(records: Sequence[Record]) -> Figure:
             for record in records
         ]
         _curves(axes, records, curves)
-        constant = _number(records[0]["constant"]["validation"][name])
-        axes.axhline(constant, color="0.6", linewidth=0.8, linestyle=":", label="predict the mean")
+        _constant(axes, _number(records[0]["constant"]["validation"][name]))
         unit = f" ({typeset(task['unit'])})" if task["unit"] else ""
         axes.set_title(typeset(task["symbol"]) + unit)
         if not task["higher_is_better"]:
@@ -119,23 +137,42 @@ def errors(records: Sequence[Record]) -> Figure:
     return figure
 
 
+def _constant(axes: Axes, value: float) -> None:
+    """What the mean of the targets would score: a line where that leaves the curves room."""
+    low, high = axes.get_ylim()
+    axes.axhline(value, color="0.6", linewidth=0.8, linestyle=":", label="predict the mean")
+    room = 0.5 * (high - low)
+    if not low - room <= value <= high + room:
+        axes.set_ylim(low, high)
+        above = value > high
+        axes.annotate(
+            f"mean: {value:,.3g} {'↑' if above else '↓'}",
+            (0.98, 0.97 if above else 0.03),
+            xycoords="axes fraction",
+            ha="right",
+            va="top" if above else "bottom",
+            fontsize=6,
+            color="0.45",
+        )
+
+
 def _curves(
     axes: Axes, records: Sequence[Record], curves: Sequence[Sequence[float]], labels: bool = False
 ) -> None:
     """One curve per run, its best epoch marked, and where pre-training ends."""
-    for index, (record, values) in enumerate(zip(records, curves, strict=True)):
-        colour = COLOURS[index % len(COLOURS)]
+    styles = looks([record["method"]["name"] for record in records])
+    for record, values, style in zip(records, curves, styles, strict=True):
         epochs = [epoch["epoch"] for epoch in record["history"]]
         axes.plot(
             epochs,
             values,
-            color=colour,
-            linestyle=LINES[index % len(LINES)],
-            linewidth=1.2,
+            **style,
             label=escaping.figure(record["title"]) if labels else None,
         )
         best = record["best"]["epoch"]
-        axes.plot(best, values[epochs.index(best)], "o", color=colour, markersize=3.5, zorder=3)
+        axes.plot(
+            best, values[epochs.index(best)], "o", color=style["color"], markersize=3.5, zorder=3
+        )
         warm = [e["epoch"] for e in record["history"] if e["phase"] == "pre-training"]
         if warm:
             axes.axvline(
@@ -199,7 +236,8 @@ def weights(record: Mapping[str, Any]) -> Figure:
             cells.tick_params(length=0)
         grid[-1, column].set_xticks(positions, symbols, rotation=90)
     grid[0, 0].set_ylabel("weight in updates")
-    grid[0, 0].legend(loc="best", fontsize=6, borderpad=0, handlelength=1.5)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", fontsize=6, borderpad=0)
     if not alike:
         grid[1, 0].set_ylabel("training example")
         figure.colorbar(image, ax=list(grid[1]), label="weight by example", aspect=25, pad=0.01)

@@ -18,14 +18,12 @@ from experiments import checkpoints, escaping, results
 from experiments.compare.league import Standings, ahead, differences, standings
 from experiments.comparisons import Comparison
 from experiments.errors import CheckpointError
-from experiments.figures import COLOURS, OTHERS, OURS, log_axis, write_figure
+from experiments.figures import OTHERS, OURS, log_axis, looks, write_figure
 from experiments.files import write_json
 from experiments.runner import Job, configurations
 from experiments.training import CHECKPOINT, RECORD, RESULTS
 
 __all__ = ["curves", "draw", "league", "recorded"]
-
-_DASHES: Final = ("-", "--", ":", "-.")
 
 History = list[dict[str, Any]]
 
@@ -65,16 +63,17 @@ def draw(comparison: Comparison, jobs: Sequence[Job], stem: Path) -> list[Path]:
 
 
 def curves(jobs: Sequence[Job]) -> Figure:
-    """Score and training loss by epoch: means over seeds, with each seed as a thin line."""
+    """Score and training loss by epoch: means over seeds, in bands from least to most."""
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for index, group in enumerate(configurations(jobs)):
+    groups = list(configurations(jobs))
+    for group, look in zip(groups, looks([g[0].run.method for g in groups]), strict=True):
         histories = [found for job in group if (found := _history(job))]
         if histories:
             seeds = f"{len(histories)} seed" + ("s" if len(histories) > 1 else "")
             label = f"{group[0].title} ({seeds})"
-            _lines(left, [_column(h, "score") for h in histories], _look(index), label)
-            _lines(right, [_loss(h) for h in histories], _look(index), label)
+            _lines(left, [_column(h, "score") for h in histories], look, label)
+            _lines(right, [_loss(h) for h in histories], look, label)
     score = jobs[0].run.benchmark.score_name
     for axes, name in ((left, f"validation {score} (%)"), (right, "training loss")):
         axes.set(xlabel="epoch", ylabel=name)
@@ -150,7 +149,8 @@ def recorded(jobs: Sequence[Job]) -> Figure:
     """What each entry's first recorded seed shows, averaged over the records of an epoch."""
     figure = Figure(figsize=(7.0, 4.6), layout="constrained")
     panels = figure.subplots(2, 3).flatten()
-    for index, group in enumerate(configurations(jobs)):
+    groups = list(configurations(jobs))
+    for group, look in zip(groups, looks([g[0].run.method for g in groups]), strict=True):
         files = [job.folder / RECORD for job in group]
         file = next((file for file in files if file.is_file()), None)
         if file is not None:
@@ -162,7 +162,7 @@ def recorded(jobs: Sequence[Job]) -> Figure:
                         points.setdefault(row["epoch"], []).append(summary(found))
                 means = [statistics.fmean(values) for values in points.values()]
                 if means:
-                    axes.plot([*points], means, **_look(index), linewidth=1.0, label=group[0].title)
+                    axes.plot([*points], means, **look, label=group[0].title)
     for axes, (title, column, _) in zip(panels, _PANELS, strict=True):
         axes.set(title=title, xlabel="epoch")
         if not axes.lines:
@@ -180,18 +180,13 @@ def _of(row: Mapping[str, Any], column: str) -> list[float]:
     return [float(row[name]) for name in names if row[name] is not None]
 
 
-def _look(index: int) -> dict[str, Any]:
-    """Colour and dashes of the so many-th entry."""
-    rounds, colour = divmod(index, len(COLOURS))
-    return {"color": COLOURS[colour], "linestyle": _DASHES[rounds % len(_DASHES)]}
-
-
 def _lines(axes: Axes, runs: list[list[float]], look: dict[str, Any], label: str) -> None:
-    for run in runs if len(runs) > 1 else ():
-        axes.plot(range(1, len(run) + 1), run, color=look["color"], linewidth=0.4, alpha=0.5)
     shortest = min(map(len, runs))
+    if len(runs) > 1:
+        low, high = zip(*((min(at), max(at)) for at in zip(*runs, strict=False)), strict=True)
+        axes.fill_between(range(1, shortest + 1), low, high, color=look["color"], alpha=0.15, lw=0)
     mean = [statistics.fmean(run[k] for run in runs) for k in range(shortest)]
-    axes.plot(range(1, shortest + 1), mean, **look, linewidth=1.2, label=label)
+    axes.plot(range(1, shortest + 1), mean, **look, label=label)
 
 
 def _history(job: Job) -> History:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments import escaping
 from experiments.classifier_calibration import tells_calibration
-from experiments.figures import typeset, weights, write_figure
+from experiments.figures import OURS, typeset, weights, write_figure
 from experiments.files import prepare_folder, write_json
 from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.illustration import flow, update_directions
@@ -20,7 +20,6 @@ __all__ = ["calibration", "draw", "trust"]
 
 Numbers = Mapping[str, Any]
 
-_OURS = "#6A3D9A"
 _OTHERS = "#E08214"
 
 
@@ -91,7 +90,7 @@ def calibration(numbers: Numbers) -> Figure:
     points: Mapping[str, Numbers] = numbers["points"]
     for point in points.values():
         (ece, ece_error), (brier, brier_error) = point["ECE"], point["Brier"]
-        colour = _OURS if point["ours"] else _OTHERS
+        colour = OURS if point["ours"] else _OTHERS
         axes.errorbar(
             brier,
             ece,

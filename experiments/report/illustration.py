@@ -24,13 +24,12 @@ from torch import Tensor
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
-from experiments.figures import write_figure
+from experiments.figures import OURS, write_figure
 
 __all__ = ["Problem", "flow", "problem", "update_directions"]
 
 _COLOURS: Final = ("#E08214", "#1B7837")
 _RED: Final = "#D7191C"
-_BLUE: Final = "#2C5AA0"
 _WEIGHTS: Final = ((0.2, -1.0), (-1.0, 0.2))
 _SPREADS: Final = ((0.25, 1.0), (1.0, 0.25))
 _EXAMPLES: Final = 60
@@ -107,7 +106,7 @@ def update_directions() -> Figure:
             ha="right" if left else "left",
         )
     _arrow(axes, given.average, _RED)
-    _arrow(axes, given.update, _BLUE)
+    _arrow(axes, given.update, OURS)
     axes.plot(0, 0, "o", color="black", markersize=3)
     axes.set_aspect("equal")
     axes.set_xlim(-2.0, 2.4)
@@ -145,7 +144,7 @@ def flow() -> Figure:
             _ellipses(axes, mean, spread, colour)
             axes.plot(*mean, "+", color="black", markersize=6)
         weights.plot([], [], "o", color=colour, markersize=4, label=f"task {number + 1}")
-    combined.plot(*-given.update, "X", color=_BLUE, markersize=8, label="BayesAgg")
+    combined.plot(*-given.update, "X", color=OURS, markersize=8, label="BayesAgg")
     combined.plot(*-given.average, "o", color=_RED, markersize=5, label="average of the means")
     for axes, title, name in (
         (weights, "1. head weights given data", "weight"),
@@ -167,7 +166,7 @@ def _legend() -> tuple[tuple[str, str], ...]:
     return (
         ("black", "mean step of a task"),
         (_RED, "average of the means"),
-        (_BLUE, "BayesAgg"),
+        (OURS, "BayesAgg"),
     )
 
 

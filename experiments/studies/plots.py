@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from experiments.figures import COLOURS, LINES
+from experiments.figures import COLOURS, looks
 
 __all__ = ["bars", "curves"]
 
@@ -32,17 +32,16 @@ def curves(
     """
     figure = Figure(figsize=(5.6, 2.9), layout="constrained")
     axes = figure.add_subplot()
-    for number, (label, (xs, ys)) in enumerate(lines.items()):
+    styles = looks(["bayesagg" if label.startswith("BayesAgg") else label for label in lines])
+    for (label, (xs, ys)), style in zip(lines.items(), styles, strict=True):
         axes.errorbar(
             xs,
             ys,
             yerr=(errors or {}).get(label),
             label=label,
-            color=COLOURS[number % len(COLOURS)],
-            linestyle=LINES[number % len(LINES)],
+            **style,
             marker="." if len(xs) < 12 else "",
             capsize=2,
-            linewidth=1.2,
         )
     for axis in log:
         getattr(axes, f"set_{axis}scale")("log")
