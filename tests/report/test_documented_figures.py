@@ -83,6 +83,6 @@ def test_every_figure_has_its_command() -> None:
         text = page.read_text(encoding="utf-8")
         for group in re.finditer(r"(?:^.*!\[.*\n)+", text, re.MULTILINE):
             below = text[group.end() : group.end() + 600]
-            if "Drawn by `python -m" not in below:
+            if not re.search(r"Drawn by `python -m|```bash\npython -m", below):
                 missing.append(f"{page.name}: {group.group().strip()[:60]}")
     assert not missing
