@@ -136,6 +136,18 @@ LEAGUES: Final = (
         ours=OURS,
     ),
     Comparison(
+        "league-rand",
+        "the RAND health insurance experiment: every method, 10 epochs; half a minute a run on one "
+        "core",
+        "rand",
+        _everybody(),
+        {"threads": 1},
+        seeds=(10, 11, 12),
+        tuned={"learning_rate": (1e-3, 3e-3, 1e-2)},
+        tuning_seeds=(20,),
+        ours=OURS,
+    ),
+    Comparison(
         "league-cifar",
         "CIFAR-10, ten binary tasks, 5,000 training images, width 32: every method, 10 epochs; "
         "about a minute a run on one core",
