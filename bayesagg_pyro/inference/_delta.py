@@ -25,8 +25,8 @@ class Delta(Scheme):
 
     The gradient distribution is then the ordinary gradient with variance 0, and precision weighting
     gives tasks of variance 0 equal weights: with Delta for all heads the update is that of linear
-    scalarisation divided by the number of tasks (times it, for the engine's `scale="sum"`). A Delta
-    head beside one with uncertainty takes all the weight.
+    scalarisation divided by the number of tasks (times it, for the engine's `reduction="sum"`). A
+    Delta head beside one with uncertainty takes all the weight.
     """
 
     needs_point: ClassVar[bool] = True
