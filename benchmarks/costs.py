@@ -38,8 +38,7 @@ _FAMILIES = {
 }
 _PAGE = """# Costs, measured
 
-Every kind of head next to linear scalarisation (LS). [What a step costs](costs.md) says how to
-read these tables, which one command writes:
+Steps with every kind of head next to linear scalarisation (LS), by one command:
 
 ```bash
 OMP_NUM_THREADS={threads} python -m benchmarks.costs {arguments}
@@ -50,6 +49,7 @@ the machine does not add to; medians of interleaved rounds, with 95 % intervals 
 backbone is one linear layer unless it is named, so nearly all of the time is that of heads.
 "Default" is `BayesAgg(heads)`; "all" is a rule that reads every posterior, `PrecisionWeighted()`.
 
+<!-- written by that command -->
 ## What is promised
 
 {limits}
@@ -67,6 +67,9 @@ The exponent of a step's time in the number that grows, fitted to the last three
 posterior is read.
 
 {growth}
+<!-- end -->
+
+Next: [how to read this](costs.md), and what costs less.
 """
 
 
