@@ -3,12 +3,13 @@
 #   make test    format, lint, types, the site, then the whole test suite (one process per core)
 #   make docs    the documentation site, every notebook run, under docs/_build/ (docs-serve shows it)
 #   make bench   timings, as ratios from interleaved runs
+#   make dist    the sdist, and from it the wheel, under dist/
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check docs docs-serve bench wheel clean
+.PHONY: demo test check docs docs-serve bench dist clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -40,8 +41,8 @@ docs-serve: docs
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-wheel: $(STAMP)
-	$(BIN)/python -m build --wheel
+dist: $(STAMP)
+	$(BIN)/python -m build
 
 clean:
 	rm -rf $(VENV) docs/_build build dist .mypy_cache .pytest_cache .ruff_cache

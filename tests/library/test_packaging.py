@@ -25,7 +25,9 @@ OPTIONAL = [
     "arviz",
     "gpytorch",
     "laplace",
+    "lightning",
     "matplotlib",
+    "optuna",
     "pandas",
     "qm9pack",
     "rdkit",
@@ -34,7 +36,9 @@ OPTIONAL = [
     "sklearn",
     "torch_geometric",
     "torchjd",
+    "torchmetrics",
     "torchvision",
+    "transformers",
     "typer",
     "experiments",
     "models",
@@ -129,6 +133,15 @@ print(json.dumps([library, networks]))
     assert not library & set(OPTIONAL)
     assert "models" in networks
     assert "torch_geometric" not in networks
+
+
+def test_one_version_everywhere() -> None:
+    """The changelog is tagged with the version, or ahead of it."""
+    heading = re.search(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert heading
+    assert heading[1] in ("Unreleased", bayesagg_pyro.__version__)
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {bayesagg_pyro.__version__}\n" in cited
 
 
 def test_every_public_name_exists() -> None:
