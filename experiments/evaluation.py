@@ -14,6 +14,9 @@ from experiments.predictive import plug_in
 
 __all__ = ["Measured", "evaluate", "evaluate_constant"]
 
+#: Rows whose predictive distributions are made together: integrals cost a call more than a row.
+_AT_ONCE = 1024
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -36,6 +39,7 @@ def evaluate(method: Method, data: Data, split: Split, batch_size: int) -> Measu
     try:
         predict = method.predict
         if data.likelihoods is not None:
+            batch_size = max(batch_size, _AT_ONCE)
             method.calibrate(iter(data.validation.batches(batch_size)))
             predict = method.predictive
         for batch in split.batches(batch_size):
