@@ -31,7 +31,8 @@ def calibration(
 
     τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1. The temperature T divides the logits, at
     every draw of the weights (Guo et al., 2017, https://proceedings.mlr.press/v70/guo17a.html), and
-    has the highest log predictive density. Weights of examples count as repetitions.
+    has the highest log predictive density, under log T ~ N(0, 1): labels that are all predicted
+    right would otherwise ask for T = 0. Weights of examples count as repetitions.
 
     Args:
         head: the head.
@@ -91,7 +92,7 @@ def _temperature(
     scores = [score(head, posterior, features, targets) for features, targets in examples]
 
     def log_density(log_temperature: Tensor) -> Tensor:
-        total = torch.zeros_like(ones)
+        total = -0.5 * log_temperature.square()
         for (_, targets), of in zip(examples, scores, strict=True):
             value = of(log_temperature.exp())
             weight = targets.factor(value.dtype)

@@ -59,13 +59,23 @@ def test_temperature_is_the_one_of_the_highest_density(rng, kind) -> None:
 
     def density(temperature: Tensor) -> Tensor:
         trial = predictive.calibrated(head, posterior, temperature)
-        return head.predictive(features, trial).log_prob(targets).sum(0)
+        total = head.predictive(features, trial).log_prob(targets).sum(0)
+        return total - 0.5 * temperature.log().square()  # and log T ~ N(0, 1)
 
     for factor in (0.97, 1.03):
         assert (density(found) > density(found * factor)).all()
     exact = head.predictive(features, posterior_of(head, mean, 1e-12))
     close = head.predictive(features, predictive.calibrated(head, posterior, 3 * torch.ones(2)))
     torch.testing.assert_close(close.logits, exact.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_labels_that_are_all_right_do_not_make_predictions_certain(rng) -> None:
+    head = heads.Bernoulli(4, tasks=1).double()
+    posterior = posterior_of(head, torch.ones(1, 5, dtype=F64), 1e-12)
+    features = torch.randn(20, 4, generator=rng, dtype=F64)
+    targets = (features.sum(1, keepdim=True) + 1 > 0).double()
+    found = predictive.calibration(head, posterior, parsed(head, features, targets))
+    assert 0.1 < found.item() < 0.6  # the highest density alone has it at the end of the range
 
 
 def test_every_way_to_predict_divides_the_logits(rng) -> None:
