@@ -64,6 +64,11 @@ def _neighbours(**ours: Any) -> list[Entry]:
     """
     return [
         Entry(OURS, "BayesAgg", changes={**ours, "rule": "default"}),
+        Entry(
+            "bargain",
+            "BayesAgg, a bargain",
+            changes={**ours, "rule": "default", "aggregator": "Bargain"},
+        ),
         _fitted("IMTLG", "IMTL-G", **ours),
         _fitted("FairGrad", "FairGrad", **ours),
         _fitted("AlignedMTL", "Aligned-MTL", **ours),

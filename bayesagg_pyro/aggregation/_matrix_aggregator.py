@@ -27,7 +27,7 @@ from bayesagg_pyro.aggregation._aggregator_tasks import give_back, of_some
 from bayesagg_pyro.aggregation._traits import traits_of
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
-__all__ = ["Combined", "MatrixAggregator"]
+__all__ = ["Combined", "MatrixAggregator", "gramian_of"]
 
 
 class Combined(NamedTuple):
@@ -117,7 +117,7 @@ class MatrixAggregator:
         matrix = matrix.detach()
         if present is not None and not present.all():
             return self._of_some(matrix, names, present)
-        gramian = _gramian(matrix)
+        gramian = gramian_of(matrix)
         norms = gramian.diagonal().sqrt()
         if not norms.isfinite().all():
             row = int((~norms.isfinite()).nonzero()[0])
@@ -270,7 +270,7 @@ def _spread(found: Combined, kept: Tensor) -> Combined:
     return Combined(found.direction, weights)
 
 
-def _gramian(matrix: Tensor) -> Tensor:
+def gramian_of(matrix: Tensor) -> Tensor:
     """Inner products of rows in the precision of head algebra, without a copy of the matrix."""
     dtype = linalg.head_dtype(matrix.device)
     total = torch.zeros(len(matrix), len(matrix), dtype=dtype, device=matrix.device)

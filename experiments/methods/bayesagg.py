@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, priors
-from bayesagg_pyro.aggregation import Aggregation, TorchJD
+from bayesagg_pyro.aggregation import Aggregation, Bargain, TorchJD
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import IntegratedNoise, Scheme, TaylorGGN
@@ -98,8 +98,10 @@ class BayesAggMethod(Method):
         name = self._options.aggregator
         if name == "precision":
             return self._options.aggregation()
+        if name == "Bargain":
+            return Bargain()
         known = kinds("aggregation")
-        require(name in known, "aggregator", name, f"give precision or {', '.join(known)}")
+        require(name in known, "aggregator", name, f"give precision, Bargain, {', '.join(known)}")
         tasks = sum(head.tasks for head in self._heads.values())
         given = arguments_of(f"{PREFIX}{name}", known[name], tasks, {})
         return TorchJD(known[name](**given))

@@ -47,9 +47,9 @@ class BayesAggOptions(MethodOptions):
         max_ratio: Largest ratio of two tasks' weights; None sets no bound.
         scale: Size of the update: ``"mean"`` (the paper; weights sum to 1) or ``"sum"`` (times the
             number of tasks, the size that the pre-training had).
-        aggregator: What combines the gradients: ``"precision"``, or the name of an aggregator of
-            TorchJD such as ``"IMTLG"``, which sees the gradients' means and reads none of the
-            options of the weights.
+        aggregator: What combines the gradients: ``"precision"``, the library's ``"Bargain"``, or
+            the name of an aggregator of TorchJD such as ``"IMTLG"``, which sees the gradients'
+            means. None but the first reads the options of the weights.
         covariance: ``"diagonal"``, or the paper's ``"full"`` solution, which is defined for power 1
             alone and takes a matrix for each task and example.
         noise: Of the regression heads: the standard deviation of standardised targets (``"unit"``,

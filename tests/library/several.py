@@ -45,6 +45,7 @@ RULES: dict[str, Callable[[], aggregation.Aggregation]] = {
     "full, dimension": lambda: PrecisionWeighted(covariance="full", resolution="dimension"),
     "mean": aggregation.Mean,
     "sum": aggregation.Sum,
+    "bargain": aggregation.Bargain,
     "a user's": Maximum,
     "UPGrad": lambda: torchjd("UPGrad"),
     "GradDrop": lambda: torchjd("GradDrop"),

@@ -23,6 +23,7 @@ AGGREGATIONS = [
     aggregation.PrecisionWeighted({"first": 0.3, "second": 0.9}, resolution="task"),
     aggregation.PrecisionWeighted(1.0, floor=0.1, max_ratio=10.0, resolution="example"),
     aggregation.PrecisionWeighted.paper(0.0),
+    aggregation.Bargain(),
 ]
 
 

@@ -103,6 +103,7 @@ AGGREGATIONS: Final[dict[str, Callable[[], aggregation.Aggregation]]] = {
     "full covariance": lambda: aggregation.PrecisionWeighted(power=1.0, covariance="full"),
     "Mean": aggregation.Mean,
     "Sum": aggregation.Sum,
+    "Bargain": aggregation.Bargain,
     "TorchJD": lambda: aggregation.TorchJD(_torchjd()),
     "PerSample": lambda: aggregation.PerSample(_torchjd(), samples=2),
 }
