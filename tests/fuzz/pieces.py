@@ -177,7 +177,7 @@ def aggregation(rng: Random, heads: int) -> str | None:
     if chance < 0.1:
         return None
     if chance < 0.2:
-        return rng.choice(["aggregation.Mean()", "aggregation.Sum()"])
+        return f"aggregation.{rng.choice(['Mean', 'Sum', 'Bargain'])}()"
     if chance < 0.32:
         names = ["UPGrad", "MGDA", "Mean", "PCGrad", "IMTLG", "AlignedMTL", "GradVac"]
         inner = rng.choice([f"torchjd.{name}()" for name in names] + ["torchjd.CAGrad(c=0.5)"])
