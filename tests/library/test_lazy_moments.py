@@ -58,6 +58,7 @@ def test_directions_and_weights_are_those_of_all_moments(
         aggregation.PrecisionWeighted(1.0, resolution="dimension"),
         aggregation.PrecisionWeighted([0.2, 0.5, 0.9], floor=0.5, max_ratio=3.0),
         aggregation.Sum(),
+        aggregation.Bargain(),
         aggregation.PrecisionWeighted.paper(),  # looks at the variance of each example
     ):
         found, wanted = method.aggregate(lazy), method.aggregate(whole)
