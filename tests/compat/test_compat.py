@@ -14,7 +14,8 @@ def test_the_page_is_made_of_the_rows() -> None:
     rows = page.read()
     assert page.PAGE.read_text(encoding="utf-8") == page.render(rows)
     assert rows
-    assert not any(row["failed"] for row in rows.values())
+    # A test is skipped where an optional package does not import, and all are to be installed.
+    assert not any(row["failed"] or row["skipped"] for row in rows.values())
 
 
 def test_only_releases_that_are_stated_were_run() -> None:

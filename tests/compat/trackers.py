@@ -29,6 +29,7 @@ def test_weights_and_biases(tmp_path: Path) -> None:
     assert list((tmp_path / "run").rglob("*.wandb"))
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of MLflow's SQL
 def test_mlflow(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/mlflow.db"
     train("mlflow", tmp_path, MLFLOW_TRACKING_URI=store)
