@@ -95,6 +95,14 @@ _DIGITS: Final[dict[str, Any]] = {
     "tuning_seeds": (20, 21),
     "ours": OURS,
 }
+_TOX21: Final[dict[str, Any]] = {
+    "changes": {"threads": 1},
+    "seeds": (10, 11, 12),
+    "tuned": {"learning_rate": (3e-4, 1e-3, 3e-3)},
+    "tuning_seeds": (20,),
+    "ours": OURS,
+}
+_RAND: Final[dict[str, Any]] = {**_TOX21, "tuned": {"learning_rate": (1e-3, 3e-3, 1e-2)}}
 _LIBRARY: Final = {"pretrain": 5, "prior_variance": 1.0, "scale": "sum"}
 _QM9: Final[dict[str, Any]] = {
     "changes": {**QM9_SMALL, "epochs": 40},
@@ -134,11 +142,14 @@ LEAGUES: Final = (
         "one core",
         "tox21",
         _everybody(),
-        {"threads": 1},
-        seeds=(10, 11, 12),
-        tuned={"learning_rate": (3e-4, 1e-3, 3e-3)},
-        tuning_seeds=(20,),
-        ours=OURS,
+        **_TOX21,
+    ),
+    Comparison(
+        "neighbours-tox21",
+        "Tox21: other uses of the same posteriors, trained as in league-tox21",
+        "tox21",
+        _neighbours(),
+        **_TOX21,
     ),
     Comparison(
         "league-rand",
@@ -146,11 +157,14 @@ LEAGUES: Final = (
         "core",
         "rand",
         _everybody(),
-        {"threads": 1},
-        seeds=(10, 11, 12),
-        tuned={"learning_rate": (1e-3, 3e-3, 1e-2)},
-        tuning_seeds=(20,),
-        ours=OURS,
+        **_RAND,
+    ),
+    Comparison(
+        "neighbours-rand",
+        "the RAND experiment: other uses of the same posteriors, trained as in league-rand",
+        "rand",
+        _neighbours(),
+        **_RAND,
     ),
     Comparison(
         "league-cifar",
