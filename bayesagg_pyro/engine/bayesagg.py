@@ -381,7 +381,8 @@ class BayesAgg(Calls):
         A backbone that fits its training data too well leaves residuals there that are too small,
         and so predictions that are too sure. One number for each task mends that, the noise scale
         of `heads.Gaussian` without a given one and the temperature of `Bernoulli` and `Categorical`
-        heads (`predictive.calibration`), until the next `update_prior()`. Steps never see it.
+        heads (`predictive.calibration`), until the next `update_prior()`. Steps never see it. A
+        noise scale from n labels is known to within a share of about (2 n)^(−1/2).
 
         Args:
             batches: pairs (features, {name: targets}), drawn once, without gradients; kept in

@@ -108,6 +108,13 @@ def check_aggregation(aggregation: Aggregation, heads: Mapping[str, Head]) -> No
         raise DtypeError(
             f"aggregation must be an object from bayesagg_pyro.aggregation, not {aggregation!r}"
         )
+    if aggregation.reduction not in ("mean", "sum"):
+        raise SettingError(
+            f"{type(aggregation).__name__}.reduction is {aggregation.reduction!r}: weights add up "
+            "to 1 ('mean') or to the number of tasks ('sum')"
+        )
+    if getattr(aggregation, "scale", None) in ("mean", "sum"):
+        raise SettingError(f"{type(aggregation).__name__}.scale is to be called reduction")
     aggregation.check_heads({name: head.tasks for name, head in heads.items()})
 
 

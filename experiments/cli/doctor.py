@@ -69,7 +69,8 @@ def doctor(
     if bad:
         console.print(f"To be mended: {', '.join(bad)}", style="red")
         raise typer.Exit(1)
-    console.print("All that is asked for is there.", style="green")
+    whole = "All that is asked for is there." if benchmark else "What the library needs is there."
+    console.print(whole, style="green")
 
 
 def _show(console: Console, title: str, findings: Iterable[Finding]) -> None:

@@ -133,9 +133,10 @@ class BayesAggOptions(MethodOptions):
     def check(self, epochs: int) -> None:
         """There must be at least one Bayesian epoch."""
         if self.pretrain >= epochs:
+            lower = "lower --pretrain or " if self.pretrain > 1 else ""
             raise SettingsError(
                 f"pretrain = {self.pretrain} leaves no Bayesian epoch in a run of {epochs}: "
-                "lower --pretrain or raise --epochs"
+                f"{lower}raise --epochs"
             )
 
     def policy(self) -> priors.Policy:

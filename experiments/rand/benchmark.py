@@ -17,7 +17,7 @@ from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
 from experiments.distribution_scores import DistributionMeter, Kind
 from experiments.images.targets import log_odds
-from experiments.rand.survey import INPUTS, read, split
+from experiments.rand.survey import INPUTS, place, read, split
 from experiments.rows import Rows
 from experiments.settings import Settings, require, require_seed
 
@@ -113,6 +113,10 @@ class Rand(Benchmark):
             Task(name, name, "nats", single)
             for name, single in zip(KINDS, SINGLE_TASK, strict=True)
         )
+
+    def look(self) -> str:
+        """Where the file is."""
+        return f"{place(None if self.data is None else Path(self.data))} (20,190 rows are released)"
 
     def load(self, device: torch.device) -> Data:
         """Read the survey, split it, and standardise inputs and spending by the training rows."""

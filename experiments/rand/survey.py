@@ -20,7 +20,7 @@ from torch import Tensor
 from experiments import reading
 from experiments.errors import DataError
 
-__all__ = ["INPUTS", "Survey", "read", "split"]
+__all__ = ["INPUTS", "Survey", "place", "read", "split"]
 
 INPUTS: Final = {
     "logc": "log of the coinsurance rate, in per cent plus 1",
@@ -84,8 +84,7 @@ def read(path: Path | None) -> Survey:
     Raises:
         DataError: It is missing, damaged, or not this survey; statsmodels is not installed.
     """
-    file = _installed() if path is None else path
-    return reading.read(file, lambda raw: _parsed(raw.read().decode("utf-8-sig")), _REMEDY)
+    return reading.read(place(path), lambda raw: _parsed(raw.read().decode("utf-8-sig")), _REMEDY)
 
 
 def split(survey: Survey, seed: int) -> dict[str, Tensor]:
@@ -112,7 +111,16 @@ def split(survey: Survey, seed: int) -> dict[str, Tensor]:
     return found
 
 
-def _installed() -> Path:
+def place(path: Path | None) -> Path:
+    """The file; None is that of the installed statsmodels.
+
+    Raises:
+        DataError: It is missing; statsmodels is not installed.
+    """
+    if path is not None:
+        if not path.is_file():
+            raise DataError(f"there is no file {path}: {_REMEDY}")
+        return path
     found = find_spec("statsmodels")  # its file alone: to import it takes seconds
     if found is None or found.origin is None:
         raise DataError(
@@ -130,9 +138,7 @@ def _parsed(text: str) -> Survey:
     if not rows:
         raise ValueError("there are no rows")
     columns = dict(zip(_COLUMNS, np.array(rows).T, strict=True))
-    unknown = [n for n in ("mdvis", "zper", *_FAMILY, "year") if np.isnan(columns[n]).any()]
-    if unknown:
-        raise ValueError(f"column {unknown[0]!r} has holes")
+    _check(columns)
     limited = columns["physlm"]
     pairs = np.stack([columns[name] for name in _FAMILY], 1)
     health = columns["hlthg"] + 2 * columns["hlthf"] + 3 * columns["hlthp"]
@@ -145,6 +151,27 @@ def _parsed(text: str) -> Survey:
         persons=torch.from_numpy(columns["zper"]).long(),
         families=torch.from_numpy(np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)),
     )
+
+
+def _check(columns: dict[str, NDArray[np.float64]]) -> None:
+    """Refuse values that no row of the survey can have."""
+    health = ("hlthg", "hlthf", "hlthp")
+    for name in ("mdvis", "zper", *_FAMILY, "year", *health):
+        if np.isnan(columns[name]).any():
+            raise ValueError(f"column {name!r} has holes")
+    allowed = {name: range(1, count + 1) for name, count in _ONE_HOT.items()}
+    allowed |= dict.fromkeys(health, range(2))
+    for name, values in columns.items():
+        wrong = np.isinf(values)
+        if name == "mdvis":
+            wrong |= (values < 0) | (values != np.floor(values))
+        if name in allowed:
+            wrong |= ~np.isin(values, allowed[name])
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise ValueError(f"line {row + 2}: {name} is {values[row]:g}")
+    if (np.sum([columns[name] for name in health], 0) > 1).any():
+        raise ValueError(f"more than one of {', '.join(health)} is 1")
 
 
 def _inputs(columns: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:

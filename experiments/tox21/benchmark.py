@@ -23,7 +23,7 @@ from experiments.scores import AreaUnderCurve, AveragePrecision, MeanOverTasks, 
 from experiments.settings import Settings, require, require_seed
 from experiments.tox21.chemistry import describe
 from experiments.tox21.graphs import EDGE_FEATURES, NODE_FEATURES, GraphRows, graphs
-from experiments.tox21.release import ASSAYS, read
+from experiments.tox21.release import ASSAYS, read, require_table
 from experiments.tox21.splits import Split, parts
 from models import MessagePassing
 
@@ -87,6 +87,7 @@ class Tox21(Benchmark):
         "bayesagg": {"pretrain": 1, "rule": "default", "prior_variance": 1.0, "scale": "sum"}
     }
 
+    packages: ClassVar[Sequence[str]] = ("rdkit",)
     places: ClassVar[frozenset[str]] = frozenset({"data", "groups"})
     later: ClassVar[frozenset[str]] = frozenset({"network", "edge_width", "passes"})
 
@@ -118,6 +119,10 @@ class Tox21(Benchmark):
             Task(name.lower(), name, "", value, higher_is_better=True)
             for name, value in zip(ASSAYS, SINGLE_TASK, strict=True)
         )
+
+    def look(self) -> str:
+        """Where the table is."""
+        return f"{require_table(Path(self.data))} (7,831 molecules are released)"
 
     def load(self, device: torch.device) -> Data:
         """Read the table, describe the molecules (the first time), and split them."""

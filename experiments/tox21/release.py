@@ -21,7 +21,7 @@ from torch import Tensor
 from experiments import reading
 from experiments.errors import DataError
 
-__all__ = ["ASSAYS", "PLACE", "Release", "read"]
+__all__ = ["ASSAYS", "PLACE", "Release", "read", "require_table"]
 
 ASSAYS: Final = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
@@ -32,6 +32,7 @@ ASSAYS: Final = (
 PLACE: Final = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/tox21.csv.gz"
 """Where the file is released."""
 
+_REMEDY: Final = f"fetch {PLACE} and say where it is with --data"
 _LABELS: Final = {"": float("nan"), "0": 0.0, "0.0": 0.0, "1": 1.0, "1.0": 1.0}
 
 
@@ -50,16 +51,27 @@ class Release:
     labels: Tensor
 
 
+def require_table(path: Path) -> Path:
+    """The same file.
+
+    Raises:
+        DataError: It is missing, or a folder.
+    """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: give the file tox21.csv.gz in it")
+    if not path.exists():
+        raise DataError(f"there is no file {path}: {_REMEDY}")
+    return path
+
+
 def read(path: Path) -> Release:
     """Read the table: a csv, plain or compressed (``.gz``, ``.xz``).
 
     Raises:
         DataError: It is missing, damaged, or not this table.
     """
-    if path.is_dir():
-        raise DataError(f"{path} is a folder: give the file tox21.csv.gz in it")
-    remedy = f"fetch {PLACE} and say where it is with --data"
-    return reading.read(path, lambda file: _parsed(_unpacked(file, path.suffix)), remedy)
+    require_table(path)
+    return reading.read(path, lambda file: _parsed(_unpacked(file, path.suffix)), _REMEDY)
 
 
 def _unpacked(file: IO[bytes], suffix: str) -> str:

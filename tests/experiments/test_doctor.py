@@ -33,8 +33,21 @@ def run(*arguments: str, code: int, columns: int = 200) -> str:
 def test_all_is_well() -> None:
     text = run("digits", code=0)
     release = importlib.metadata.version("torch")
-    for word in ("1,797 images", f"{release} (>=2.4)", sys.executable, "All that is asked for"):
+    for word in (
+        "1,797 images",
+        f"{release} (>=2.4)",
+        sys.executable,
+        "All that is asked for",
+    ):
         assert word in text
+
+
+def test_every_benchmark_looks_at_its_data(tmp_path: Path) -> None:
+    for name in registry.names():
+        assert "look" in vars(registry.find(name)) or name in ("nyuv2", "cityscapes"), name
+    assert "there is no file" in run("rand", "--data", str(tmp_path / "absent.csv"), code=1)
+    pytest.importorskip("rdkit")
+    assert "there is no file" in run("tox21", "--data", str(tmp_path / "absent.csv"), code=1)
 
 
 def test_without_a_benchmark_no_data_are_asked_for(
@@ -44,6 +57,7 @@ def test_without_a_benchmark_no_data_are_asked_for(
     text = run(code=0)
     assert all(name in text for name in registry.names())
     assert "there is no folder UTKFace" in text
+    assert "What the library needs is there." in text
 
 
 def test_a_narrow_terminal_cuts_nothing(tmp_path: Path) -> None:

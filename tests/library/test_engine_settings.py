@@ -106,6 +106,13 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.parametrize("said", [{"reduction": "total"}, {"scale": "sum"}])
+def test_an_aggregation_says_what_weights_add_up_to_in_one_way(said) -> None:
+    mine = type("Mine", (aggregation.Mean,), said)
+    with pytest.raises(errors.SettingError, match=r"Mine\..* reduction|Mine\.reduction"):
+        ba.BayesAgg(HEAD, aggregation=mine())
+
+
 @pytest.mark.parametrize("wrong", SETTINGS)
 def test_bad_settings(wrong) -> None:
     settings, error, words = SETTINGS[wrong]

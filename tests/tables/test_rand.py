@@ -89,6 +89,13 @@ def test_families_are_in_one_part(survey: Path) -> None:
     assert not torch.equal(seen[0], seen[2])
 
 
+def with_value(text: str, column: str, value: str) -> str:
+    """The file with another value in its first row."""
+    names, first, *rest = text.splitlines()
+    cells = dict(zip(names.split(","), first.split(","), strict=True)) | {column: value}
+    return "\n".join([names, ",".join(cells.values()), *rest])
+
+
 def test_what_is_wrong_is_named(survey: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file .*randhie\.csv of statsmodels"):
         read(tmp_path / "absent.csv")
@@ -98,6 +105,11 @@ def test_what_is_wrong_is_named(survey: Path, tmp_path: Path) -> None:
         (text.partition("\n")[0] + "\n", "no rows"),
         (text.replace("5000.0", "", 1), "column 'income' has holes"),
         (text.replace("5000.0", "much", 1), "much"),
+        (with_value(text, "hlthg", "0.5"), "line 2: hlthg is 0.5"),
+        (with_value(text, "site", "9"), "line 2: site is 9"),
+        (with_value(text, "xage", "inf"), "line 2: xage is inf"),
+        (with_value(text, "mdvis", "2.5"), "line 2: mdvis is 2.5"),
+        (with_value(text, "hlthp", ""), "column 'hlthp' has holes"),
     ):
         (tmp_path / "bad.csv").write_text(content)
         with pytest.raises(DataError, match=message):
