@@ -16,10 +16,10 @@ class Rows:
     """A part of the set: inputs [R, ...] and targets ``{head: [R, ...]}`` on the device."""
 
     def __init__(self, inputs: Tensor, targets: Mapping[str, Tensor]) -> None:
-        self._inputs, self._targets = inputs, dict(targets)
+        self.inputs, self.targets = inputs, dict(targets)
 
     def __len__(self) -> int:
-        return len(self._inputs)
+        return len(self.inputs)
 
     def steps(self, batch_size: int) -> int:
         """Number of batches, the last one possibly smaller."""
@@ -30,5 +30,10 @@ class Rows:
         order = torch.arange(len(self))
         if generator is not None:
             order = torch.randperm(len(self), generator=generator)
-        for rows in order.to(self._inputs.device).split(batch_size):
-            yield Batch(self._inputs[rows], {k: v[rows] for k, v in self._targets.items()})
+        for rows in order.split(batch_size):
+            yield self._batch(rows)
+
+    def _batch(self, rows: Tensor) -> Batch:
+        """These rows [B], on the processor."""
+        rows = rows.to(self.inputs.device)
+        return Batch(self.inputs[rows], {k: v[rows] for k, v in self.targets.items()})

@@ -7,7 +7,7 @@ space, the number of bonds between the two.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from torch.nn import functional
 from experiments import cache
 from experiments.benchmark import Batch
 from experiments.qm9.batching import cuts
+from experiments.rows import Rows
 from experiments.tox21.chemistry import molecules, rdkit
 from models.graphs import PaddedGraphs
 
@@ -70,8 +71,8 @@ class Graphs:
         return PaddedGraphs(nodes=nodes, edges=edges, atoms=size)
 
 
-class GraphRows:
-    """A part of the set, as the trainer wants it.
+class GraphRows(Rows):
+    """A part of the set; the molecules of a batch are sorted by size.
 
     Args:
         whole: All molecules.
@@ -83,31 +84,18 @@ class GraphRows:
     def __init__(
         self, whole: Graphs, rows: Tensor, targets: dict[str, Tensor], groups: int
     ) -> None:
-        self._whole, self._rows, self._groups = whole, rows.to(whole.sizes.device), groups
-        self._targets = targets
-        self._sizes = whole.sizes[self._rows].cpu()
+        super().__init__(rows.to(whole.sizes.device), targets)
+        self._whole, self._groups = whole, groups
+        self._sizes = whole.sizes[self.inputs].cpu()
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def steps(self, batch_size: int) -> int:
-        """Number of batches, the last one possibly smaller."""
-        return -(-len(self) // batch_size)
-
-    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
-        """All molecules once, sorted by size within a batch."""
-        order = torch.arange(len(self))
-        if generator is not None:
-            order = torch.randperm(len(self), generator=generator)
-        for drawn in order.split(batch_size):
-            sizes, place = self._sizes[drawn].sort(stable=True)
-            there = drawn[place].to(self._rows.device)
-            rows = self._rows[there]
-            inputs = [
-                self._whole.gather(rows[begin:end], int(sizes[end - 1]))
-                for begin, end in cuts(sizes.tolist(), self._groups)
-            ]
-            yield Batch(inputs, {name: values[there] for name, values in self._targets.items()})
+    def _batch(self, rows: Tensor) -> Batch:
+        sizes, place = self._sizes[rows].sort(stable=True)
+        found = super()._batch(rows[place])
+        inputs = [
+            self._whole.gather(found.inputs[begin:end], int(sizes[end - 1]))
+            for begin, end in cuts(sizes.tolist(), self._groups)
+        ]
+        return Batch(inputs, found.targets)
 
 
 def graphs(smiles: Sequence[str], folder: Path, device: torch.device) -> Graphs:

@@ -27,11 +27,12 @@ from experiments.methods import METHODS, BayesAggOptions, MethodOptions, options
 from experiments.methods.branches import branched
 from experiments.output import CHECKPOINT, RESULTS
 from experiments.qm9.benchmark import Qm9
+from experiments.rows import Rows
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
 from tests.experiments.conftest import TABLES
-from tests.experiments.toy import WIDTH, Rows, Toy
+from tests.experiments.toy import WIDTH, Toy
 from tests.images.fixtures import class_folder
 from tests.library import ranks
 

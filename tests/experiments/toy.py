@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesagg_pyro import heads
-from experiments.benchmark import Batch, Benchmark, Data, Task
+from experiments.benchmark import Benchmark, Data, Task
 from experiments.meters import MeanAbsoluteError
+from experiments.rows import Rows
 from experiments.settings import Settings
 
 WIDTH = 8
-
-
-class Rows:
-    def __init__(self, inputs: Tensor, targets: dict[str, Tensor]) -> None:
-        self.inputs, self.targets = inputs, targets
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def steps(self, batch_size: int) -> int:
-        return -(-len(self) // batch_size)
-
-    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
-        order = torch.arange(len(self))
-        if generator is not None:
-            order = torch.randperm(len(self), generator=generator)
-        for rows in order.split(batch_size):
-            yield Batch(self.inputs[rows], {k: v[rows] for k, v in self.targets.items()})
 
 
 @dataclass(frozen=True)
