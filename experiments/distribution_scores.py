@@ -21,6 +21,7 @@ from torch import Tensor
 
 from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
+from experiments.run import isolated_random
 from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score, observed
 
 __all__ = ["DistributionMeter", "Kind", "covered"]
@@ -103,7 +104,7 @@ def covered(law: Any, targets: Tensor, counts: bool) -> Tensor:
     if not counts:
         below: Tensor = law.cdf(targets)
         return ((below - 0.5).abs() <= 0.5 - _TAIL).double()
-    with torch.random.fork_rng(devices=[]):  # drawn alike every time, and nobody else's draws
+    with isolated_random(targets.device):  # drawn alike every time, and nobody else's draws
         torch.manual_seed(0)
         draws: Tensor = law.sample((_DRAWS,))
     low, ties = (draws < targets).sum(0), (draws == targets).sum(0)

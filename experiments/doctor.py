@@ -293,7 +293,11 @@ def _folder() -> Finding:
     from experiments.cache import FOLDER_VARIABLE, default_folder
 
     folder = default_folder()
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+    except OSError as error:  # no name that a file can have
+        remedy = f"name another folder in {FOLDER_VARIABLE}"
+        return Finding(State.WRONG, "data folder", line(error), remedy)
     free = shutil.disk_usage(there).free / 1e9
     told = f"{folder}, {free:,.0f} GB free{'' if there == folder else '; made when it is needed'}"
     if there.is_dir() and os.access(there, os.W_OK):

@@ -35,7 +35,8 @@ class Bargain(Aggregation):
 
     - Where variances are 0 it is that bargain. Where they dominate, or gradients are orthogonal,
       α_t ∝ E[‖g_t‖²]^(−1/2): an uncertain gradient counts as a long one.
-    - Units do not matter, and there is no power to choose: a loss times c has a weight over c.
+    - There is no power to choose, and units do not matter to the direction: a loss times c has a
+      weight over c, relative to the others'.
     - The update is as long as the mean of the tasks' gradients, in root mean square. Equally long
       gradients with equal inner products have 1 / T each, whatever the pattern of missing labels.
 

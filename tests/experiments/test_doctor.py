@@ -60,6 +60,12 @@ def test_without_a_benchmark_no_data_are_asked_for(
     assert "What the library needs is there." in text
 
 
+def test_a_data_folder_with_an_impossible_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAYESAGG_DATA", "x" * 5000)
+    text = run(code=1)
+    assert "name another folder in BAYESAGG_DATA" in " ".join(text.split())
+
+
 def test_a_narrow_terminal_cuts_nothing(tmp_path: Path) -> None:
     texts = [run("utkface", "--data", str(tmp_path), code=1, columns=n) for n in (40, 400)]
     told = str(tmp_path)
