@@ -162,7 +162,7 @@ def test_a_benchmark_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ("nowhere.at.all:Mine", "there is no such module"),
         ("tests.experiments.toy:Nothing", "defines no Nothing"),
-        ("tests.experiments.toy:Rows", "is no subclass of"),
+        ("experiments.rows:Rows", "is no subclass of"),
         ("mnist", "is unknown: give one of digits"),
     ],
 )
