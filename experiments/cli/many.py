@@ -144,7 +144,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
             outcomes |= _conduct(todo, given, out, console)
         if given["plan"]:
             return
-        shown = table(found, todo)
+        shown = table(found, todo, given["show"] or ())
         if given["markdown"]:
             print(markdown(shown))
         else:

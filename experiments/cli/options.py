@@ -327,6 +327,16 @@ COMPARE: Final[Sequence[inspect.Parameter]] = (
         default=False,
     ),
     _option(
+        "show",
+        list[str],
+        ["--show"],
+        "Also columns of these figures, or of those that begin with this word, such as ECE; may be "
+        "repeated.",
+        OUTPUT,
+        metavar="FIGURE...",
+        show_default="none",
+    ),
+    _option(
         "figure",
         Path,
         ["--figure"],

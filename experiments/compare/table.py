@@ -14,20 +14,28 @@ from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.results import training_examples
 from experiments.runner import Job, Place, State, configurations
 from experiments.runner.values import shown
+from experiments.settings import require
 
 __all__ = ["table"]
 
 
-def table(comparison: Comparison, jobs: Sequence[Job]) -> Table:
-    """What is there, a row for each configuration; what is not finished is told below it."""
+def table(comparison: Comparison, jobs: Sequence[Job], show: Sequence[str] = ()) -> Table:
+    """What is there, a row for each configuration; what is not finished is told below it.
+
+    Args:
+        comparison: What was compared.
+        jobs: Its runs.
+        show: Figures that belong to no task, or their first words, with a column each.
+
+    Raises:
+        SettingsError: A figure is in no finished run.
+    """
     benchmark = jobs[0].run.benchmark
     score = benchmark.score_name
     columns = [f"{task.symbol} ({task.unit})".removesuffix(" ()") for task in benchmark.tasks]
-    columns += [f"{score} %", f"{score} %, last epoch", "minutes a run", "seeds"]
-    columns += [*(name.replace("_", " ") for name in comparison.tuned)]
     entries = {entry.label: entry for entry in comparison.entries}
-    rows, missing = dict[str, Row](), []
-    examples: dict[int | None, None] = {}
+    finished: dict[str, tuple[str, list[Any]]] = {}
+    missing = []
     for group in configurations(jobs):
         found = []
         for job in group:
@@ -39,11 +47,17 @@ def table(comparison: Comparison, jobs: Sequence[Job]) -> Table:
                 found.append(place.load())
             else:
                 missing.append(f"{title}: {place.epochs()}/{job.run.settings.epochs} epochs")
-        examples |= dict.fromkeys(map(training_examples, found))
         if found:
-            label = group[0].configuration
-            chosen = [Cell(text=shown(entries[label].changes[k])) for k in comparison.tuned]
-            rows[label] = Row(group[0].title, (*_cells(benchmark.tasks, found), *chosen))
+            finished[group[0].configuration] = group[0].title, found
+    every = [one for _, found in finished.values() for one in found]
+    figures = _asked(show, every)
+    columns += [*figures, f"{score} %", f"{score} %, last epoch", "minutes a run", "seeds"]
+    columns += [*(name.replace("_", " ") for name in comparison.tuned)]
+    rows = {}
+    for label, (title, found) in finished.items():
+        chosen = [Cell(text=shown(entries[label].changes[k])) for k in comparison.tuned]
+        rows[label] = Row(title, (*_cells(benchmark.tasks, figures, found), *chosen))
+    examples = dict.fromkeys(map(training_examples, every))
     told = " or ".join("unknown" if n is None else f"{n:,}" for n in examples)
     told = f"Training examples: {told or 'no run is finished'}."
     made = Table(
@@ -54,6 +68,17 @@ def table(comparison: Comparison, jobs: Sequence[Job]) -> Table:
         (comparison.about, told, *missing),
     )
     return made if comparison.ours is None else _league(made, rows, standings(comparison, jobs))
+
+
+def _asked(show: Sequence[str], found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Figures by their names or first words: ``ECE`` are those of every task."""
+    known = dict.fromkeys(name for one in found for name in one["best"]["test_figures"])
+    chosen: dict[str, None] = {}
+    for name in show if found else ():
+        fitting = [figure for figure in known if figure == name or figure.startswith(f"{name} ")]
+        require(bool(fitting), "show", name, f"give one of {', '.join(known) or 'none'}")
+        chosen |= dict.fromkeys(fitting)
+    return list(chosen)
 
 
 def _league(made: Table, rows: Mapping[str, Row], found: Standings) -> Table:
@@ -71,12 +96,19 @@ def _league(made: Table, rows: Mapping[str, Row], found: Standings) -> Table:
     return replace(made, columns=columns, rows=tuple(sorted_rows), notes=notes)
 
 
-def _cells(tasks: Sequence[Task], found: Sequence[Mapping[str, Any]]) -> tuple[Cell, ...]:
+def _cells(
+    tasks: Sequence[Task], figures: Sequence[str], found: Sequence[Mapping[str, Any]]
+) -> tuple[Cell, ...]:
     cells = []
     for task in tasks:
         values = [one["best"]["test"].get(task.name) for one in found]
         known = [value for value in values if value is not None]
         cells.append(Cell.number(statistics.fmean(known)) if known else MISSING)
+    for name in figures:
+        values = [one["best"]["test_figures"].get(name) for one in found]
+        known = [value for value in values if value is not None]
+        decimals = Cell.number(statistics.fmean(known)).decimals if known else 0
+        cells.append(Cell.spread(known, min(decimals, 3)))
     scores = [[one[part]["test_score"] for one in found] for part in ("best", "last")]
     minutes = statistics.fmean(one["timing"]["seconds"] / 60 for one in found)
     return (

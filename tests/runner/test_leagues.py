@@ -56,6 +56,7 @@ def finish(record: dict[str, Any]) -> Finish:
     def write(job: Job, validation: float, test: float = 0.0, **tasks: float) -> None:
         best = {**record["best"], "validation_score": validation, "test_score": test}
         best["test"] = {**best["test"], **tasks}
+        best["test_figures"] = {"ECE": test / 100, "mean AUC": 80 + test}
         job.folder.mkdir(parents=True, exist_ok=True)
         (job.folder / RESULTS).write_text(
             json.dumps({**record, **job.run.describe(), "best": best}), encoding="utf-8"
@@ -149,6 +150,15 @@ def test_standings(finished: tuple[Comparison, list[Job]]) -> None:
     assert [str(cell) for cell in made.rows[1].cells[-3:]] == ["0.01", "1 of 2", "0.5 ± 2.1"]
     assert [str(cell) for cell in made.rows[0].cells[-2:]] == ["–", "–"]
     assert "SI, seed 2: 0/1 epochs" in made.notes
+    assert "ECE" not in [column.title for column in made.columns]
+
+
+def test_figures_that_are_asked_for(finished: tuple[Comparison, list[Job]]) -> None:
+    made = table(*finished, ["mean AUC", "ECE"])
+    assert [column.title for column in made.columns][3:6] == ["mean AUC", "ECE", "Δm %"]
+    assert [str(cell) for cell in made.rows[1].cells[3:5]] == ["82.50 ± 2.12", "0.025 ± 0.021"]
+    with pytest.raises(SettingsError, match="show = 'AUC' cannot work: give one of ECE, mean AUC"):
+        table(*finished, ["AUC"])
 
 
 def test_the_figure_shows_these_numbers(finished: tuple[Comparison, list[Job]]) -> None:
