@@ -2,24 +2,29 @@
 #   make demo    train five methods on real molecules; tables, figures, report under results/
 #   make test    format, lint, types, the site, then the whole test suite (one process per core)
 #   make docs    the documentation site, every notebook run, under docs/_build/ (docs-serve shows it)
+#   make env     the virtual environment alone, .venv
 #   make bench   timings, as ratios from interleaved runs
 #   make dist    the sdist, and from it the wheel, under dist/
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check docs docs-serve bench dist clean
+.PHONY: env demo test check docs docs-serve bench dist clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Python 3.10 or newer is needed (PYTHON=$(PYTHON)); name another with: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[experiments,dev,docs]"
+	$(PIP) "pip>=25.1"  # the first that knows groups
+	$(PIP) -e ".[diagnostics,gp,laplace,torchjd]" --group dev
 	@printf '#!/bin/sh\nBAYESAGG_PROGRAM=experiments exec "%s/python" -m experiments "$$@"\n' "$$(cd $(BIN) && pwd)" > $(BIN)/experiments
 	@chmod +x $(BIN)/experiments
 	@touch $@
+
+env: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/python -m experiments demo --out results/demo

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import zmq
+from jupyter_client.manager import AsyncKernelManager
+
 import bayesagg_pyro
+
+# A notebook's kernel warns where it is spoken to over TCP in plain text.
+if zmq.has("curve"):
+    AsyncKernelManager.transport_encryption = "auto"
 
 project = "bayesagg_pyro"
 author = copyright = "the bayesagg_pyro developers"

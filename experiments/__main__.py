@@ -24,7 +24,10 @@ def _main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("rich", "typer"):
             raise
-        sys.exit(f'error: {error.name} is not installed: pip install -e ".[experiments]"')
+        sys.exit(
+            f"error: {error.name} is not installed: pip install -e . --group experiments "
+            "(with pip 25.1 or newer)"
+        )
 
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)

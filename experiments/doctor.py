@@ -47,7 +47,7 @@ _FITS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-#: Extras that are there for those who work on the project itself.
+#: Groups that are there for those who work on the project itself.
 _FOR_DEVELOPERS: Final = ("dev", "docs")
 #: It holds tables alone; its modules need others that are gone.
 _NEVER_IMPORTED: Final = ("qm9pack",)
@@ -92,7 +92,7 @@ class Package:
     Attributes:
         name: As pip knows it.
         bounds: Such as ``">=0.18,<0.19"``.
-        extra: That it belongs to; empty for what the library needs.
+        extra: Or group, that it belongs to; empty for what the library needs.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Package:
 
 
 def requirements(extra: str = "") -> list[str]:
-    """What pyproject.toml asks for, for the library or for one of its extras, as written there."""
+    """What pyproject.toml asks for, for the library, an extra or a group, as written there."""
     found = re.search(
         rf"^{extra or 'dependencies'} = \[(.*?)\]$", _project(), re.DOTALL | re.MULTILINE
     )
@@ -114,9 +114,11 @@ def requirements(extra: str = "") -> list[str]:
 
 
 def stated() -> list[Package]:
-    """Every package that is asked for, the library's own first, once for every extra."""
-    _, _, after = _project().partition("[project.optional-dependencies]")
-    extras = re.findall(r"^([\w-]+) = \[", after.partition("\n[")[0], re.MULTILINE)
+    """Every package that is asked for, the library's own first, once for every extra and group."""
+    extras = []
+    for table in ("project.optional-dependencies", "dependency-groups"):
+        _, _, after = _project().partition(f"[{table}]")
+        extras += re.findall(r"^([\w-]+) = \[", after.partition("\n[")[0], re.MULTILINE)
     found = []
     for extra in ["", *(name for name in extras if name not in _FOR_DEVELOPERS)]:
         for text in requirements(extra):

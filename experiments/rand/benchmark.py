@@ -45,7 +45,7 @@ class Rand(Benchmark):
     """The RAND health insurance experiment: visits, health, limitation and spending of a year.
 
     20,190 rows, each a person in a year of the experiment; the file comes with statsmodels (``pip
-    install 'bayesagg_pyro[survey]'``). Inputs are those of Cameron and Trivedi (2005, chapter 20):
+    install statsmodels``). Inputs are those of Cameron and Trivedi (2005, chapter 20):
     plan, household, age, sex, diseases; and site, year, and how much of it the person took part
     in. What is a target is no input. Four heads on one network:
 

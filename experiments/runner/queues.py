@@ -85,7 +85,7 @@ class Submitit:
         except ImportError as error:
             raise SettingsError(
                 "engine = 'submitit' needs the package submitit: install it with "
-                "pip install 'bayesagg_pyro[cluster]', or leave --engine out"
+                "pip install submitit, or leave --engine out"
             ) from error
         # An array is the queue's to pace; single jobs are not.
         self.room = None if cluster == "slurm" else jobs
@@ -198,7 +198,7 @@ class Dask:
         except ImportError as error:
             raise SettingsError(
                 "engine = 'dask' needs the package distributed: install it with "
-                "pip install 'bayesagg_pyro[dask]', or leave --engine out"
+                "pip install distributed, or leave --engine out"
             ) from error
         self.room: int | None = jobs
         self.threads, self._limit = threads or 1, 60.0 * time_limit

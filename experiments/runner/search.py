@@ -68,7 +68,7 @@ class Study:
         except ImportError as error:
             raise SettingsError(
                 "search needs the package optuna: install it with "
-                "pip install 'bayesagg_pyro[optuna]', or leave --search out"
+                "pip install optuna, or leave --search out"
             ) from error
         (self.method,) = request.methods
         if not request.axes:

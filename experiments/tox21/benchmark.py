@@ -47,7 +47,7 @@ class Tox21(Benchmark):
     Of the 7,831 molecules of the release, RDKit reads 7,823. They are described by fingerprints,
     which are kept in the folder for built data, so that only the first run waits for RDKit. With
     one core a run of the defaults takes about 20 s. RDKit is an extra of its own: ``pip install
-    'bayesagg_pyro[chemistry]'``.
+    rdkit``.
 
     Attributes:
         data: The released file, ``tox21.csv.gz``, or the table in it; see

@@ -13,7 +13,7 @@ __all__ = ["PARTS", "ROOT", "SHOWN", "Part", "lowest", "wanted"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-#: Extras of the library and of the benchmarks that the tests below need.
+#: Extras of the library, and groups of the benchmarks, that the tests below need.
 EXTRAS: Final = ("diagnostics", "experiments", "gp", "laplace", "optuna", "torchjd")
 #: What the tests themselves need, beyond the library.
 TOOLS: Final = ("hypothesis", "mpmath", "pytest", "scipy")
@@ -62,7 +62,7 @@ class Part:
         python: the minor release, such as "3.12".
         environment: parts of one name share a virtual environment.
         lowest: whether every package is the oldest that pyproject.toml allows.
-        extras: of the library.
+        extras: of the library, and groups.
         tests: files or ids, as pytest takes them.
         more: packages beyond those.
         plugin: a module that pytest loads, which changes what the tests meet.
@@ -127,7 +127,7 @@ PARTS: Final = {
 
 
 def wanted(extras: Sequence[str]) -> list[str]:
-    """What pyproject.toml asks for, with some extras, as it is written there."""
+    """What pyproject.toml asks for, with some extras and groups, as it is written there."""
     return [one for extra in ("", *extras) for one in requirements(extra)]
 
 

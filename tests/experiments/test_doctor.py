@@ -96,6 +96,7 @@ def test_what_is_stated_is_what_pip_is_told() -> None:
     found = {(one.name, one.extra): one for one in doctor.stated()}
     assert found["torch", ""].bounds == ">=2.4"
     assert found["torchjd", "torchjd"].bounds == ">=0.18,<0.19"
+    assert found["gpytorch", "gp"].bounds == ">=1.12"
     assert found["scikit-learn", "experiments"].module == "sklearn"
     assert not {extra for _, extra in found} & {"dev", "docs"}
 
@@ -135,7 +136,7 @@ def test_an_old_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("package", "arguments", "told"),
-    [("torch", ["doctor"], "torch"), ("typer", ["--help"], 'pip install -e ".[experiments]"')],
+    [("torch", ["doctor"], "torch"), ("typer", ["--help"], "pip install -e . --group experiments")],
 )
 def test_without_a_package_that_everything_needs(
     package: str, arguments: list[str], told: str

@@ -109,6 +109,8 @@ print(list(aggregation.PrecisionWeighted()(grad).shape))
     assert result.stdout.strip() == "[4, 3]"
     (distribution,) = importlib.metadata.distributions(path=[str(site)])
     assert distribution.version == bayesagg_pyro.__version__
+    extras = set(distribution.metadata.get_all("Provides-Extra") or ())
+    assert extras == {"diagnostics", "gp", "laplace", "torchjd"}, "packages for code that is not in"
     base = [r for r in distribution.requires or [] if "extra ==" not in r]
     assert sorted(re.split(r"[<>=!~ ;]", r)[0] for r in base) == ["pyro-ppl", "torch"]
 
