@@ -89,7 +89,7 @@ def update_directions() -> Figure:
     Black: each task's mean step; red: their average; blue: BayesAgg.
     """
     given = problem()
-    figure = Figure(figsize=(3.6, 3.3), layout="constrained")
+    figure = Figure(figsize=(3.6, 3.7), layout="constrained")
     axes = figure.add_subplot()
     means = [-_array(grad.mean[0, 0]) for grad in given.grads]
     for number, (mean, grad) in enumerate(zip(means, given.grads, strict=True)):
@@ -113,13 +113,8 @@ def update_directions() -> Figure:
     axes.set_ylim(-2.0, 2.4)
     axes.set_xlabel("step in feature 1")
     axes.set_ylabel("step in feature 2")
-    axes.legend(
-        handles=[
-            *(axes.plot([], [], color=c, label=text)[0] for c, text in _legend()),
-        ],
-        loc="lower left",
-        fontsize=6.5,
-    )
+    lines = [axes.plot([], [], color=colour, label=text)[0] for colour, text in _legend()]
+    figure.legend(handles=lines, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -127,7 +122,7 @@ def flow() -> Figure:
     """From weights to gradients to one step: samples and moments, from left to right."""
     given = problem()
     generator = torch.Generator().manual_seed(0)
-    figure = Figure(figsize=(7.4, 2.7), layout="constrained")
+    figure = Figure(figsize=(7.4, 2.95), layout="constrained")
     weights, induced, combined = figure.subplots(1, 3)
     for number, (posterior, grad) in enumerate(zip(given.posteriors, given.grads, strict=True)):
         colour = _COLOURS[number]
@@ -157,8 +152,9 @@ def flow() -> Figure:
         axes.set_ylabel(f"{name} 2")
         axes.set_xlim(-2.9, 2.9)
         axes.set_ylim(-3.2, 2.6)
-    weights.legend(loc="upper right", fontsize=7)
-    combined.legend(loc="lower left", fontsize=7)
+    told = [axes.get_legend_handles_labels() for axes in (weights, combined)]
+    handles, labels = ([*one, *other] for one, other in zip(*told, strict=True))
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
 
 

@@ -33,13 +33,18 @@ def read() -> dict[str, dict[str, Any]]:
     if not RESULTS.is_file():
         return {}
     found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return {name: found[name] for name in PARTS if name in found}
+    return _sorted(found)
 
 
 def write(rows: dict[str, dict[str, Any]]) -> None:
     """Keep the rows, and write the page."""
+    rows = _sorted(rows)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(render(rows), encoding="utf-8")
+
+
+def _sorted(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: rows[name] for name in PARTS if name in rows}
 
 
 def render(rows: dict[str, dict[str, Any]]) -> str:
