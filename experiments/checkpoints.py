@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from experiments import results
+from experiments import methods, results
 from experiments.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -69,6 +69,8 @@ def load(path: Path) -> dict[str, Any]:
     try:
         fits(state, _PARTS)
         sensible(state["identity"])
+        fits(state["identity"], {"method": dict})
+        state["identity"]["method"] = methods.current(state["identity"]["method"])
         epochs = [record["epoch"] for record in state["history"]]
         if epochs != [*range(1, len(epochs) + 1)] or state["best"]["epoch"] not in epochs:
             raise ValueError("its epochs are out of order")

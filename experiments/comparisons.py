@@ -43,7 +43,7 @@ _ABLATIONS: Final = (
     _SI,
     _paper("paper", "BayesAgg, paper", pretrain=8),
     _changed("prior-variance", "γ = 1e-3", prior_variance=1e-3),
-    _changed("scale", "weights that sum to 1", scale="mean"),
+    _changed("scale", "weights that sum to 1", reduction="mean"),
     _changed("resolution", "weights per example", resolution="example"),
     _changed("task-resolution", "weights per task (recommended)", **_TASK),
     _changed("fresh-share", "fresh features of a quarter of the molecules", fresh_share=0.25),
@@ -115,7 +115,7 @@ def _rates() -> list[Entry]:
     ]
 
 
-_CIFAR_BASE: Final = {"prior_variance": 1.0, "scale": "sum"}
+_CIFAR_BASE: Final = {"prior_variance": 1.0, "reduction": "sum"}
 
 
 def _cifar(label: str, title: str, **changes: Any) -> Entry:
@@ -238,8 +238,10 @@ _ALL: Final = (
                 "dimension", "s = 0.5, weights per dimension", power=0.5, resolution="dimension"
             ),
             _cifar("task", "s = 0.5, weights per task", power=0.5, resolution="task"),
-            _cifar("scale", "weights that sum to 1", scale="mean"),
-            _cifar("narrow", "weights that sum to 1, γ = 5e-4", scale="mean", prior_variance=5e-4),
+            _cifar("scale", "weights that sum to 1", reduction="mean"),
+            _cifar(
+                "narrow", "weights that sum to 1, γ = 5e-4", reduction="mean", prior_variance=5e-4
+            ),
         ],
         {
             "source": "cifar10",

@@ -103,7 +103,7 @@ _TOX21: Final[dict[str, Any]] = {
     "ours": OURS,
 }
 _RAND: Final[dict[str, Any]] = {**_TOX21, "tuned": {"learning_rate": (1e-3, 3e-3, 1e-2)}}
-_LIBRARY: Final = {"pretrain": 5, "prior_variance": 1.0, "scale": "sum"}
+_LIBRARY: Final = {"pretrain": 5, "prior_variance": 1.0, "reduction": "sum"}
 _QM9: Final[dict[str, Any]] = {
     "changes": {**QM9_SMALL, "epochs": 40},
     "seeds": (10, 11, 12),
@@ -171,7 +171,7 @@ LEAGUES: Final = (
         "CIFAR-10, ten binary tasks, 5,000 training images, width 32: every method, 10 epochs; "
         "about a minute a run on one core",
         "cifar-mtl",
-        _everybody(prior_variance=1.0, scale="sum"),
+        _everybody(prior_variance=1.0, reduction="sum"),
         {
             "source": "cifar10",
             "training": 5_000,

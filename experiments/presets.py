@@ -37,7 +37,7 @@ _RECOMMENDED: Final = {
     "prior": "fresh",
     "prior_variance": 1.0,
     "resolution": "task",
-    "scale": "sum",
+    "reduction": "sum",
 }
 
 PRESETS: Final[Mapping[str, Mapping[str, Preset]]] = {

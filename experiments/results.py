@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from experiments import methods
 from experiments.benchmark import Benchmark, Values
 from experiments.errors import DamagedDataError, DataError, MissingDataError
 from experiments.files import write_json
@@ -203,6 +204,8 @@ def read(path: Path) -> dict[str, Any]:
         record: dict[str, Any] = json_file(path, f"finish a run with --out {path.parent}")
     except DataError as error:
         raise type(error)(f"no readable results file at {path.parent}: {error}") from error
+    if isinstance(record.get("method"), Mapping):
+        record["method"] = methods.current(record["method"])
     return record
 
 

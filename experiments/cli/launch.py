@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 __all__ = ["Command", "friendly"]
 
-_MISSPELT: Final = {"--seed": "--seeds", "--learning-rate": "--lr"}
+_MISSPELT: Final = {"--seed": "--seeds", "--learning-rate": "--lr", "--scale": "--reduction"}
 
 
 class Command(TyperCommand):
@@ -33,12 +33,13 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As any command does."""
+        taken = {flag for item in self.params for flag in item.opts}
         for before, word in zip(["", *args], args, strict=False):
             name, sign, value = word.partition("=")
             if not word.strip() or (sign and name.startswith("--") and not value.strip()):
                 told = name if sign else before if before.startswith("-") else "an argument"
                 _refuse(f"{told} = {value!r} cannot work: give it a value")
-            if name in _MISSPELT:
+            if name in _MISSPELT and name not in taken:
                 _refuse(f"there is no option {name}: it is spelt {_MISSPELT[name]}")
         several = {
             flag for item in self.params if getattr(item, "multiple", False) for flag in item.opts

@@ -85,12 +85,7 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
             outcomes = _conduct(todo, given, out, console, tried=given["engine"] == "local")
         else:
             outcomes = _search(request, trials, given, out, console)
-        if outcomes:
-            console.print(f"{summary(outcomes)}; store: {out}", soft_wrap=True, highlight=False)
-            console.print(
-                f"next: python -m experiments report {out}", soft_wrap=True, highlight=False
-            )
-        _leave(outcomes, console)
+        _leave(outcomes, console, store=out)
 
 
 def _search(
@@ -294,8 +289,17 @@ def _conduct(
         raise typer.Exit(130) from None
 
 
-def _leave(outcomes: Mapping[Job, Outcome], console: Console) -> None:
-    """Exit unless all is done: 130 after Ctrl-C, 1 where a run failed, 3 where runs are left."""
+def _leave(outcomes: Mapping[Job, Outcome], console: Console, *, store: Path | None = None) -> None:
+    """Say how all ended, and exit unless it is done.
+
+    With 130 after Ctrl-C, 1 where a run failed, 3 where runs are left.
+    """
+    if outcomes:
+        place = "" if store is None else f"; store: {store}"
+        console.print(f"{summary(outcomes)}{place}", soft_wrap=True, highlight=False)
+    if outcomes and store is not None:
+        next_ = f"next: python -m experiments report {store}"
+        console.print(next_, soft_wrap=True, highlight=False)
     endings = [found.ending for found in outcomes.values()]
     for job, found in outcomes.items():
         if found.ending is Ending.FAILED:

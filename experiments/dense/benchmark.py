@@ -77,7 +77,7 @@ class Dense(Benchmark):
             "power": 0.5,
             "prior_variance": 1.0,
             "resolution": "task",
-            "scale": "sum",
+            "reduction": "sum",
         }
     }
     depth_unit: ClassVar[str] = "m"

@@ -70,7 +70,7 @@ class Digits(Benchmark):
             "power": {"regression": 0.5, "binary": 0.05, "classes": 0.05},
             "prior_variance": 1.0,
             "resolution": "dimension",
-            "scale": "sum",
+            "reduction": "sum",
         }
     }
 

@@ -81,6 +81,7 @@ __all__ = [
     "UncertaintyWeights",
     "WeightedLosses",
     "check",
+    "current",
     "find",
     "make",
     "options",
@@ -148,6 +149,15 @@ def find(name: str) -> type[Method]:
             "an aggregator or scalarization of TorchJD"
         )
     return METHODS[name]
+
+
+def current(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Name and options of a method as any version recorded them, by today's names of options."""
+    kind, options = METHODS.get(str(said.get("name"))), said.get("options")
+    if kind is None or not isinstance(options, Mapping):
+        return said
+    renamed = kind.options_type.renamed
+    return {**said, "options": {renamed.get(name, name): v for name, v in options.items()}}
 
 
 def check(name: str, options: MethodOptions) -> type[Method]:

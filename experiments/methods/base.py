@@ -91,7 +91,13 @@ class ExampleWeights:
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """Options of a method; subclasses add fields with the paper's values as defaults."""
+    """Options of a method; subclasses add fields with the paper's values as defaults.
+
+    Attributes:
+        renamed: What fields were called in earlier versions, ``{former name: name}``.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {}
 
     def check(self, epochs: int) -> None:
         """Raise a ``SettingsError`` when the options do not fit a run of ``epochs`` epochs."""

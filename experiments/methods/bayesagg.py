@@ -84,7 +84,7 @@ class BayesAggMethod(Method):
             inference=integrated,
             prior=options.policy(),
             warmup=True,
-            reduction=options.scale,
+            reduction=options.reduction,
             estimator=self._estimators(),
         )
         self._aggregation = self.mtl.aggregation

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from bayesagg_pyro import priors
 from bayesagg_pyro.aggregation import PrecisionWeighted
@@ -45,8 +45,8 @@ class BayesAggOptions(MethodOptions):
             averaged over the batch for each ``"dimension"``, or over both for each ``"task"``.
         floor: Raise variances to this multiple of the tasks' median; None leaves them.
         max_ratio: Largest ratio of two tasks' weights; None sets no bound.
-        scale: Size of the update: ``"mean"`` (the paper; weights sum to 1) or ``"sum"`` (times the
-            number of tasks, the size that the pre-training had).
+        reduction: Size of the update: ``"mean"`` (the paper; weights sum to 1) or ``"sum"`` (times
+            the number of tasks, the size that the pre-training had).
         aggregator: What combines the gradients: ``"precision"``, the library's ``"Bargain"``, or
             the name of an aggregator of TorchJD such as ``"IMTLG"``, which sees the gradients'
             means. None but the first reads the options of the weights.
@@ -61,6 +61,8 @@ class BayesAggOptions(MethodOptions):
             learned weights for heads of classes and at the mean for regression (``"learned"``).
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"scale": "reduction"}
+
     pretrain: int = 50
     rule: Literal["given", "default"] = "given"
     power: float | Mapping[str, float] | Sequence[float] = 0.85
@@ -72,7 +74,7 @@ class BayesAggOptions(MethodOptions):
     resolution: Resolution = "example"
     floor: float | None = None
     max_ratio: float | None = None
-    scale: Literal["mean", "sum"] = "mean"
+    reduction: Literal["mean", "sum"] = "mean"
     aggregator: str = "precision"
     covariance: Literal["diagonal", "full"] = "diagonal"
     mean: Literal["posterior", "plug-in", "learned"] = "posterior"
@@ -193,7 +195,7 @@ _CHOICES = {
     "rule": ("given", "default"),
     "prior": get_args(Prior),
     "resolution": get_args(Resolution),
-    "scale": ("mean", "sum"),
+    "reduction": ("mean", "sum"),
     "covariance": ("diagonal", "full"),
     "mean": ("posterior", "plug-in", "learned"),
     "noise": ("unit", "learned", "integrated"),

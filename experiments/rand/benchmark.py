@@ -86,7 +86,7 @@ class Rand(Benchmark):
         head_bias=True,
     )
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "bayesagg": {"pretrain": 1, "rule": "default", "prior_variance": 1.0, "scale": "sum"}
+        "bayesagg": {"pretrain": 1, "rule": "default", "prior_variance": 1.0, "reduction": "sum"}
     }
 
     places: ClassVar[frozenset[str]] = frozenset({"data"})

@@ -48,7 +48,9 @@ def execute(
         KeyboardInterrupt: After stopping what was running; finished epochs are on the disk.
     """
     outcomes: dict[Job, Outcome] = {
-        job: Outcome(Ending.SKIPPED) for job in jobs if Place(job.folder).state() is State.DONE
+        job: Outcome(Ending.SKIPPED, place.other_data(job.run))
+        for job in jobs
+        if (place := Place(job.folder)).state() is State.DONE
     }
     report = tick or _nobody
     todo = [job for job in jobs if job not in outcomes]

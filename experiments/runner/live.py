@@ -112,7 +112,11 @@ def _from(first: Mapping[str, Any], own: Mapping[str, Any]) -> str:
 def summary(outcomes: Mapping[Job, Outcome]) -> str:
     """How many ended how."""
     counted = Counter(outcome.ending for outcome in outcomes.values())
-    return ", ".join(f"{counted[ending]} {ending.value}" for ending in Ending if counted[ending])
+    told = [f"{counted[ending]} {ending.value}" for ending in Ending if counted[ending]]
+    others = Counter(
+        said for ending, said in outcomes.values() if ending is Ending.SKIPPED and said
+    )
+    return ", ".join([*told, *(f"{count} of these {said}" for said, count in others.items())])
 
 
 class Watcher:

@@ -181,11 +181,13 @@ class Request:
             if "." in name:
                 methods.find(name.rpartition(".")[0])
             elif not any(self._concerns(name, kind, method) for method in names):
-                known = _names(kind) | _SETTINGS
-                known = known.union(*(_names(methods.find(m).options_type) for m in names))
+                types = [methods.find(method).options_type for method in names]
+                known = (_names(kind) | _SETTINGS).union(*map(_names, types))
+                renamed = {old: new for one in types for old, new in one.renamed.items()}
+                among = f"one of {', '.join(sorted(known))}"
                 raise SettingsError(
                     f"{name} = {value!r} has no meaning for method {', '.join(names)}, "
-                    f"{self.benchmark} or its training: give one of {', '.join(sorted(known))}"
+                    f"{self.benchmark} or its training: give {renamed.get(name) or among}"
                 )
 
 
@@ -339,6 +341,10 @@ def fingerprint(run: Run) -> str:
     if options.get(SPLIT) == run.settings.seed:
         options[SPLIT] = "seed"
     described["benchmark"]["options"] = options
+    # Earlier versions' folders keep their names.
+    former = {name: old for old, name in type(run.options).renamed.items()}
+    own = described["method"]["options"]
+    described["method"]["options"] = {former.get(name, name): v for name, v in own.items()}
     text = json.dumps(strict(described), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -169,6 +169,13 @@ class Place:
             checkpoints.complete(there, plain, strict(run.defaults())), plain
         )
 
+    def other_data(self, run: Run) -> str:
+        """Which data the finished run here had, in words, where this one would have others."""
+        there = self.load()["benchmark"]["options"].get("data")
+        here = run.benchmark.options().get("data")
+        usual = "in the default place"
+        return "" if there == here else f"with data {there or usual}, not {here or usual}"
+
     def fail(self, error: BaseException | str) -> None:
         """Record why an attempt ended."""
         entry: dict[str, Any] = {"time": datetime.now(timezone.utc).isoformat(timespec="seconds")}

@@ -84,7 +84,7 @@ def work(
             if not mine:
                 return Outcome(Ending.ELSEWHERE)
             if place.state() is State.DONE:
-                return Outcome(Ending.SKIPPED)
+                return Outcome(Ending.SKIPPED, place.other_data(job.run))
             place.tidy()
             place.forgive()
             place.say(state="preparing", epoch=0, epochs=job.run.settings.epochs)

@@ -84,7 +84,7 @@ class Tox21(Benchmark):
         head_bias=True,
     )
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "bayesagg": {"pretrain": 1, "rule": "default", "prior_variance": 1.0, "scale": "sum"}
+        "bayesagg": {"pretrain": 1, "rule": "default", "prior_variance": 1.0, "reduction": "sum"}
     }
 
     packages: ClassVar[Sequence[str]] = ("rdkit",)

@@ -25,7 +25,7 @@ from tests.experiments.toy import Toy
 from tests.runner.jobs import Here
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL_BAYES = ["--pretrain", "1", "--prior-variance", "1", "--scale", "sum"]
+SMALL_BAYES = ["--pretrain", "1", "--prior-variance", "1", "--reduction", "sum"]
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -77,7 +77,8 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
         (["--epochs", "5"], "pretrain = 50 leaves no Bayesian epoch in a run of 5"),
         (["--resolution", "atom"], "resolution = 'atom' cannot work"),
         (["--covariance", "full"], "power = 0.85 cannot work: covariance = 'full' needs power = 1"),
-        (["--scale", "big"], "scale = 'big' cannot work: give mean or sum"),
+        (["--reduction", "big"], "reduction = 'big' cannot work: give mean or sum"),
+        (["--scale", "sum"], "there is no option --scale: it is spelt --reduction"),
         (["--lr", "-1"], "learning_rate = -1.0 cannot work: give a positive number"),
         (["--device", "abacus"], "device = 'abacus' is not a device"),
         (["--width", "0"], "width = 0 cannot work"),

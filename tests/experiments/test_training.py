@@ -34,7 +34,7 @@ def settings(epochs: int, **changes: Any) -> Settings:
 
 OPTIONS = {
     "ls": MethodOptions(),
-    "bayesagg": BayesAggOptions(pretrain=1, prior_variance=1.0, power=0.5, scale="sum"),
+    "bayesagg": BayesAggOptions(pretrain=1, prior_variance=1.0, power=0.5, reduction="sum"),
 }
 
 
@@ -362,7 +362,7 @@ def test_results_are_strict_json_and_complete(tmp_path: Path) -> None:
         BayesAggOptions(pretrain=1, prior_variance=1.0, resolution="dimension"),
         BayesAggOptions(pretrain=1, prior_variance=1.0, resolution="task"),
         BayesAggOptions(pretrain=1, prior_variance=1.0, power=1.0, covariance="full"),
-        BayesAggOptions(pretrain=1, prior_variance=1.0, power=0.0, scale="sum"),
+        BayesAggOptions(pretrain=1, prior_variance=1.0, power=0.0, reduction="sum"),
     ],
 )
 def test_every_kind_of_weight(options: BayesAggOptions, tmp_path: Path) -> None:

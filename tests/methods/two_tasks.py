@@ -15,7 +15,7 @@ from experiments.methods import Method
 WIDTH = 12
 #: Short schedules for methods whose usual ones are longer than a test.
 QUICK: dict[str, dict[str, Any]] = {
-    "bayesagg": {"pretrain": 2, "prior_variance": 1.0, "scale": "sum", "resolution": "task"},
+    "bayesagg": {"pretrain": 2, "prior_variance": 1.0, "reduction": "sum", "resolution": "task"},
     "igbv2": {"base_epoch": 1, "learn_after": 1, "act_after": 2, "every": 2, "batch_size": 32},
     "nash-mtl": {"update_weights_every": 10},
     "ensemble-heads": {"members": 8},

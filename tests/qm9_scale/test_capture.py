@@ -18,7 +18,7 @@ from experiments.training import CHECKPOINT, RECORD, Trainer
 from tests.experiments.toy import equal, without_times
 from tests.qm9_scale.tape import TapeBackend
 
-BAYES: dict[str, Any] = {"pretrain": 1, "prior_variance": 1.0, "scale": "sum"}
+BAYES: dict[str, Any] = {"pretrain": 1, "prior_variance": 1.0, "reduction": "sum"}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ls, cosine": ("ls", {}, {"schedule": "cosine"}),
     "paper": ("bayesagg", {"pretrain": 1}, {}),

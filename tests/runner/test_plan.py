@@ -81,7 +81,7 @@ def test_options_come_from_benchmark_preset_and_request_in_this_order() -> None:
 
     assert options().pretrain == 50
     small = options(preset="small")
-    assert (small.pretrain, small.scale, small.resolution) == (2, "sum", "task")
+    assert (small.pretrain, small.reduction, small.resolution) == (2, "sum", "task")
     assert options(preset="small", changes={"bayesagg.pretrain": "3"}).pretrain == 3
 
 
@@ -93,6 +93,7 @@ def test_options_come_from_benchmark_preset_and_request_in_this_order() -> None:
         ({"bayesagg.s": "1"}, r"s = 1 has no meaning for method bayesagg: .* options are pretrain"),
         ({"mine.s": "1"}, r"method = 'mine' is unknown"),
         ({"seed": "1"}, r"seed = '1' has no meaning"),
+        ({"scale": "sum"}, r"has no meaning for method bayesagg, .*: give reduction$"),
         ({"epochs": "0"}, r"epochs = 0 cannot work"),
     ],
 )
@@ -175,10 +176,16 @@ def test_several_values_are_run_in_every_combination() -> None:
 def test_nothing_of_a_plan_is_cut() -> None:
     """In a narrow terminal it comes as several tables; words stay whole."""
     axes = {"width": [8, 16], "power": ["0.3", "0.5"], "prior_variance": ["1", "2"]}
-    axes |= {"resolution": ["task", "dimension"], "scale": ["sum", "mean"], "pretrain": [1, 2]}
+    axes |= {"resolution": ["task", "dimension"], "reduction": ["sum", "mean"], "pretrain": [1, 2]}
     jobs = plan(Request("digits", ["bayesagg"], axes=axes), OUT)
     told = _told(plan_table(jobs, None), 60)
-    for word in ("resolution dimension", "prior_variance 2", "pretrain 2", "scale mean", "epochs"):
+    for word in (
+        "resolution dimension",
+        "prior_variance 2",
+        "pretrain 2",
+        "reduction mean",
+        "epochs",
+    ):
         assert word in told
     assert "…" not in told
 

@@ -10,12 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from experiments.errors import DataError
-from experiments.runner import Ending, Job, Place, State, execute, records, work
+from experiments.restore import restore
+from experiments.runner import (
+    Ending,
+    Job,
+    Place,
+    Request,
+    State,
+    execute,
+    plan,
+    records,
+    summary,
+    work,
+)
 from experiments.training import Trainer
 from tests.experiments.toy import without_times
-from tests.runner.jobs import job
+from tests.runner.jobs import Here, job
 
 
 def longer(one: Job, epochs: int) -> Job:
@@ -142,3 +155,42 @@ def test_done_jobs_start_no_process(tmp_path: Path) -> None:
 
     outcomes = execute([one], never, 2)
     assert [outcome.ending for outcome in outcomes.values()] == [Ending.SKIPPED]
+
+
+def test_runs_of_earlier_versions_go_on_and_are_done(tmp_path: Path) -> None:
+    """An option was called otherwise: in the folder's name, in results, in checkpoints."""
+    changes = {"epochs": 3, "pretrain": 1, "reduction": "sum", "threads": 1}
+    (one,) = plan(Request("digits", ["bayesagg"], changes=changes), tmp_path)
+    assert one.configuration == "bayesagg-569b60c1"
+    place = Place(one.folder)
+    work(one)
+    whole = place.load()
+    text = place.results.read_text()
+    assert '"reduction": "sum"' in text
+    place.results.write_text(text.replace('"reduction": "sum"', '"scale": "sum"'))
+    assert place.load() == whole
+    assert place.differences(one.run) == []
+    assert work(one).ending is Ending.SKIPPED
+    assert restore(one.folder, torch.device("cpu"))[0] == one.run
+    place.results.unlink()
+    saved = torch.load(place.checkpoint, weights_only=True)
+    options = saved["identity"]["method"]["options"]
+    options["scale"] = options.pop("reduction")
+    torch.save(saved, place.checkpoint)
+    assert work(one).ending is Ending.DONE
+    assert not list(one.folder.glob("*.damaged"))
+    assert place.load()["best"] == whole["best"]
+
+
+def test_a_done_run_tells_which_data_it_had(tmp_path: Path) -> None:
+    one = job(tmp_path / "a")
+    work(one)
+    assert work(one) == (Ending.SKIPPED, "")
+    place = Place(one.folder)
+    record = json.loads(place.results.read_text())
+    record["benchmark"]["options"]["data"] = "old.csv"
+    place.results.write_text(json.dumps(record))
+    outcomes = execute([one], Here, 1)
+    assert (
+        summary(outcomes) == "1 done before, 1 of these with data old.csv, not in the default place"
+    )
