@@ -1,21 +1,29 @@
-"""What an aggregation is, and what it tells about its result."""
+"""What an aggregation is, and what the weights of its result come to."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.aggregation._effective import effective_tasks
+from bayesagg_pyro.aggregation._several import apart
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
 from bayesagg_pyro.gradients._cat import widened
 
-__all__ = ["Aggregated", "Aggregation", "effective_tasks"]
+__all__ = [
+    "Aggregated",
+    "Aggregation",
+    "Weighing",
+    "WeightSums",
+    "effective_tasks",
+    "observed_weights",
+    "weighed",
+]
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class Aggregation(ABC):
         """
         wide = max(grad.shape[2] for grad in grads)
         joint = block_diag([widened(g, wide) for g in grads] if self.flat else grads, heads)
-        return _apart(self.aggregate(joint), joint, grads)
+        return apart(self.aggregate(joint), joint, grads)
 
     def check_heads(self, tasks: Mapping[str, int]) -> None:
         """Refuse settings that do not fit heads of so many tasks; the engine asks when it is made.
@@ -141,58 +149,6 @@ class Aggregation(ABC):
         return None if weights is None else weights.expand_as(grad.mean)
 
 
-def _apart(
-    found: Aggregated, joint: GradientDistribution, grads: Sequence[GradientDistribution]
-) -> list[Aggregated]:
-    """The result for joint rows as one for each tensor of features."""
-    parts, start, batch = [], 0, joint.mean.shape[1]
-    for grad in grads:
-        size = grad.mean.shape[1]
-        rows = slice(start, start + size)
-        start += size
-        weights = found.weights
-        if weights is not None:
-            if weights.shape[1] > 1:
-                weights = weights[:, rows]
-            weights = torch.cat([weights[joint.groups[name]] for name in grad.groups])
-        direction = found.direction[rows, : grad.mean.shape[2]] * (size / batch)
-        parts.append(Aggregated(direction, weights, found.jitter, grad.observed))
-    return parts
-
-
-def as_joint(
-    parts: Sequence[Aggregated],
-    grads: Sequence[GradientDistribution],
-    joint: GradientDistribution,
-) -> Aggregated:
-    """What `aggregate_each` gave, as the result for the joint distribution of `block_diag`.
-
-    Where that is wider than features of some heads, their tasks' mean weights stand there.
-    """
-    batch, wide = joint.mean.shape[1:]
-    direction = torch.cat([_behind(p.direction * (batch / len(p.direction)), wide) for p in parts])
-    found = [part.weights for part in parts if part.weights is not None]
-    if len(found) < len(parts):
-        return Aggregated(direction, observed=joint.observed)
-    width = 1 if all(weights.shape[2] == 1 for weights in found) else wide
-    whole = direction.new_zeros(joint.tasks, batch, width)
-    start = 0
-    for weights, part, grad in zip(found, parts, grads, strict=True):
-        rows = slice(start, start + len(part.direction))
-        start = rows.stop
-        if 1 < weights.shape[2] < width:
-            mean = weights.mean(2, keepdim=True)
-            weights = torch.cat([weights, mean.expand(-1, -1, width - weights.shape[2])], 2)
-        for name, own in grad.groups.items():
-            whole[joint.groups[name], rows] = weights[own]
-    return Aggregated(direction, whole, observed=joint.observed)
-
-
-def _behind(direction: Tensor, width: int) -> Tensor:
-    """[B, d] with zeros behind, [B, width]."""
-    return torch.nn.functional.pad(direction, (0, width - direction.shape[1]))
-
-
 def observed_weights(weights: Tensor, grad: GradientDistribution) -> Tensor:
     """Weights set to 0 where a task has no target, [tasks, B or 1, d or 1]."""
     if grad.observed is None:
@@ -206,3 +162,142 @@ def weighed(weights: Tensor, grad: GradientDistribution) -> Aggregated:
     if observed is not None:
         weights = observed_weights(weights, grad)
     return Aggregated(direction, weights, observed=observed)
+
+
+def effective_tasks(weights: Tensor, observed: Tensor | None = None) -> Tensor:
+    """Effective number of tasks (Σα)² / Σα²: 1 when one task decides, T when all weigh the same.
+
+    A task without a target for an example is neither heard nor overruled there: it counts with its
+    mean weight over the examples that have one (in each dimension), and not at all if none has. So
+    uniform weights give the number of observed tasks in every pattern of missing targets, also
+    where every example has one target, and weights per task give what they would without holes.
+
+    Args:
+        weights: [tasks, ...]; broadcastable to [tasks, B, d] where `observed` is given.
+        observed: [tasks, B] bool; None when every task has a target for every example.
+
+    Returns:
+        [...]; NaN where no task has any weight, or an example no target.
+    """
+    if observed is None:
+        return weights.sum(0).square() / weights.square().sum(0)
+    return WeightSums.over(weights, observed, observed.shape[1]).effective()
+
+
+@dataclass(frozen=True)
+class WeightSums:
+    """Sums over the weights of a batch, which add up when it goes through in pieces.
+
+    Attributes:
+        values: Σ_t α, [B or 1, d or 1].
+        squares: Σ_t α², likewise.
+        by_task: Σ_b α, [tasks, d or 1].
+        observed: [tasks, B] bool, or None when all are.
+        batch: B.
+    """
+
+    values: Tensor
+    squares: Tensor
+    by_task: Tensor
+    observed: Tensor | None
+    batch: int
+
+    @classmethod
+    def of(cls, weights: Tensor, grad: GradientDistribution) -> WeightSums:
+        """Sum weights that are broadcastable to [tasks, B, d]."""
+        return cls.over(weights, grad.observed, grad.shape[1])
+
+    @classmethod
+    def over(cls, weights: Tensor, observed: Tensor | None, batch: int) -> WeightSums:
+        """Of a batch of B examples, with what was observed [tasks, B], or None for all."""
+        if observed is not None:
+            weights = torch.where(observed[..., None], weights, 0.0)
+        repeats = batch // weights.shape[1]
+        by_task = weights.sum(1) * repeats
+        return cls(weights.sum(0), weights.square().sum(0), by_task, observed, batch)
+
+    @classmethod
+    def joined(cls, parts: Sequence[WeightSums]) -> WeightSums:
+        """Join the sums of the pieces of a batch, in order; all have masks, or none has."""
+        seen = [part.observed for part in parts if part.observed is not None]
+        return cls(
+            torch.cat([part.values.expand(part.batch, -1) for part in parts]),
+            torch.cat([part.squares.expand(part.batch, -1) for part in parts]),
+            torch.stack([part.by_task for part in parts]).sum(0),
+            torch.cat(seen, 1) if seen else None,
+            sum(part.batch for part in parts),
+        )
+
+    def effective(self, others: Tensor | None = None) -> Tensor:
+        """Effective number of tasks, [B or 1, d or 1]; see `effective_tasks`.
+
+        Args:
+            others: mean weights of tasks that have no target here, [tasks, d or 1].
+        """
+        values, squares = self.values, self.squares
+        if self.observed is not None:
+            typical, unseen = self.typical(), (~self.observed).mT.to(values.dtype)
+            values = values + unseen @ typical
+            squares = squares + unseen @ typical.square()
+        if others is not None:
+            values, squares = values + others.sum(0), squares + others.square().sum(0)
+        number = values.square() / squares
+        if self.observed is None:
+            return number
+        return torch.where(self.observed.any(0)[:, None], number, torch.nan)
+
+    def observed_tasks(self) -> Tensor:
+        """How many tasks have a target in the batch, []."""
+        if self.observed is None:
+            return torch.full((), len(self.by_task), device=self.by_task.device)
+        return self.observed.any(1).sum()
+
+    def typical(self) -> Tensor:
+        """Mean weights over the observed examples, [tasks, d or 1]; 0 where there are none."""
+        if self.observed is None:
+            return self.by_task / self.batch
+        return self.by_task / self.observed.sum(1).clamp(min=1)[:, None]
+
+
+class Weighing(NamedTuple):
+    """What the weights of a step come to; see `StepInfo`.
+
+    Attributes:
+        weights: [tasks], heads in order.
+        effective_tasks: [].
+        observed_tasks: [].
+    """
+
+    weights: Tensor
+    effective_tasks: Tensor
+    observed_tasks: Tensor
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[tuple[WeightSums, Mapping[str, slice]]], heads: Iterable[str]
+    ) -> Weighing:
+        """Of the weights by each tensor of features.
+
+        Args:
+            parts: sums of each, and which of its rows belong to which head.
+            heads: names of all, in order.
+        """
+        if len(parts) == 1:
+            ((only, _),) = parts
+            return cls(only.typical().mean(1), only.effective().nanmean(), only.observed_tasks())
+        mean = {
+            n: sums.typical().mean(1)[rows] for sums, groups in parts for n, rows in groups.items()
+        }
+        numbers = []
+        for one, _ in parts:
+            typical = [other.typical() for other, _ in parts if other is not one]
+            alike = {t.shape[1] for t in typical} <= {1, one.values.shape[1]}
+            others = [t if alike else t.mean(1, keepdim=True) for t in typical]
+            width = max(t.shape[1] for t in others)
+            number = one.effective(torch.cat([t.expand(-1, width) for t in others]))
+            numbers.append(number.expand(one.batch, -1).flatten())
+        return cls(
+            torch.cat([mean[name] for name in heads]),
+            torch.cat(numbers).nanmean(),
+            torch.stack([sums.observed_tasks() for sums, _ in parts]).sum(),
+        )

@@ -8,29 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import EllipsisType
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro.aggregation._aggregation import (
     Aggregated,
     Aggregation,
-    observed_weights,
     weighed,
 )
 from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
-from bayesagg_pyro.aggregation._powers import Power, named, of_values, per_task, powers
+from bayesagg_pyro.aggregation._full_covariance import weighed_by_matrices
 from bayesagg_pyro.aggregation._single_labels import SingleLabels
-from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro.errors import DtypeError, SettingError, TaskError
 from bayesagg_pyro.gradients import GradientDistribution
-from bayesagg_pyro.gradients._distribution import averaged
 
 __all__ = ["PrecisionWeighted"]
 
 Resolution: TypeAlias = Literal["example", "dimension", "task"]
-
+#: One for all tasks, one per task, or one per head.
+Power: TypeAlias = float | Sequence[float] | Mapping[str, float]
 
 #: The logit of a task without variance; finite in every floating type that logits come in.
 _HUGE = 1e30
@@ -87,7 +85,7 @@ class PrecisionWeighted(Aggregation):
             power = 1.0 if covariance == "full" else 0.5
         if isinstance(resolution, EllipsisType):
             resolution = "example" if covariance == "full" else "task"
-        for owner, value in named(power):
+        for owner, value in _named(power):
             if not isinstance(value, Real):
                 raise DtypeError(
                     f"power{owner} must be a number in [0, 1], not {value!r}; give one, or one "
@@ -102,7 +100,7 @@ class PrecisionWeighted(Aggregation):
                 f'resolution must be "example", "dimension" or "task", not {resolution!r}'
             )
         if covariance == "full":
-            if any(value != 1 for _, value in named(power)):
+            if any(value != 1 for _, value in _named(power)):
                 raise SettingError("covariance='full' is defined for power=1 only")
             if resolution == "task":
                 raise SettingError("covariance='full' has no resolution 'task'")
@@ -137,7 +135,7 @@ class PrecisionWeighted(Aggregation):
 
     def check_heads(self, tasks: Mapping[str, int]) -> None:
         """Refuse powers that do not match heads of so many tasks."""
-        per_task(self.power, tasks, sum(tasks.values()))
+        _per_task(self.power, tasks, sum(tasks.values()))
 
     @property
     def per_example(self) -> bool:
@@ -161,12 +159,13 @@ class PrecisionWeighted(Aggregation):
             TaskError: if the powers do not match the tasks or the names of their heads.
             NumericalError: if a full covariance cannot be factored.
         """
-        power = self.power if isinstance(self.power, float | int) else powers(self.power, grad)
+        groups = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
+        power = _as_one(_per_task(self.power, groups, grad.tasks), grad)
         weighs = isinstance(power, Tensor) or power > 0
         if self.resolution == "example" and grad.observed is not None and weighs:
             self._single_labels.look([grad.observed])
         if self.covariance == "full":
-            return self._aggregate_full(grad)
+            return weighed_by_matrices(grad, self.resolution == "dimension")
         (weights,) = self._weights([grad], power, grad.shape[0])
         return weighed(weights, grad)
 
@@ -182,14 +181,14 @@ class PrecisionWeighted(Aggregation):
         if self.covariance == "full":
             return super().aggregate_each(grads, heads)
         tasks = sum(heads.values())
-        each = iter(per_task(self.power, heads, tasks))
+        each = iter(_per_task(self.power, heads, tasks))
         powers = {name: [next(each) for _ in range(size)] for name, size in heads.items()}
         if self.resolution == "example" and any(map(any, powers.values())):
             self._single_labels.look([grad.labelled() for grad in grads])
         found: dict[int, Tensor] = {}
         for together in self._together(grads):
             some = [grads[i] for i in together]
-            power = of_values([p for g in some for name in g.groups for p in powers[name]], some[0])
+            power = _as_one([p for g in some for name in g.groups for p in powers[name]], some[0])
             found |= zip(together, self._weights(some, power, tasks), strict=True)
         return [weighed(found[i], grad) for i, grad in enumerate(grads)]
 
@@ -249,37 +248,6 @@ class PrecisionWeighted(Aggregation):
         """
         return observed if self.resolution == "example" else observed.any(1, keepdim=True)
 
-    def _aggregate_full(self, grad: GradientDistribution) -> Aggregated:
-        device, dtype = grad.mean.device, grad.mean.dtype
-        covariance = grad.covariance_matrix
-        if self.resolution == "dimension":
-            covariance = averaged(covariance, grad.labelled())
-        covariance = covariance.to(linalg.head_dtype(device))
-        eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=device)
-        if grad.observed is None:
-            observed = covariance.new_ones(covariance.shape[:2])[..., None, None]
-        else:
-            observed = self._compared(grad.observed).to(covariance.dtype)[..., None, None]
-            # Any factorable matrix will do where nothing is observed.
-            covariance = torch.where(observed > 0, covariance, eye)
-        covariance = _uncertain(covariance, observed > 0)
-        factor, jitter = linalg.cholesky(covariance, what="covariance of a gradient")
-        precision = torch.cholesky_inverse(factor) * observed  # [tasks, B or 1, d, d]
-        total = precision.sum(0)
-        present = observed.sum(0)
-        total = torch.where(present > 0, total, eye)
-        total_factor, total_jitter = linalg.cholesky(total, what="summed precision of gradients")
-        matrices = torch.cholesky_solve(precision, total_factor) * (present / grad.tasks)
-        scale = grad.loss_scale()
-        mean = grad.mean if scale is None else grad.mean * scale  # zero where not observed
-        direction = torch.einsum("tbde,tbe->bd", matrices, mean.to(matrices.dtype))
-        return Aggregated(
-            direction.to(dtype),
-            observed_weights(matrices.diagonal(dim1=-2, dim2=-1).to(dtype), grad),
-            torch.maximum(jitter.amax(), total_jitter.amax()),
-            grad.observed,
-        )
-
     def __repr__(self) -> str:
         given = {"floor": self.floor, "max_ratio": self.max_ratio}
         bounds = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
@@ -289,18 +257,45 @@ class PrecisionWeighted(Aggregation):
         )
 
 
-def _uncertain(covariance: Tensor, observed: Tensor) -> Tensor:
-    """Replace covariances of 0 by tiny ones, so that all can be factored.
+def _named(power: Any) -> list[tuple[str, Any]]:
+    """Each of the powers, behind what a message says of it."""
+    if isinstance(power, Mapping):
+        return [(f" of {name!r}", value) for name, value in power.items()]
+    if isinstance(power, Sequence) and not isinstance(power, str):
+        return [(f" of task {task}", value) for task, value in enumerate(power)]
+    return [("", power)]
 
-    It gets all the weight but 1e-12, or shares it with others as certain, as in `_softmax`.
+
+def _per_task(power: Power, groups: Mapping[str, int], tasks: int) -> list[float]:
+    """One power for each task, heads in order.
+
+    Raises:
+        TaskError: if names or numbers do not match.
     """
-    variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    certain = (variance == 0) & observed
-    least = torch.where((variance > 0) & observed, variance, torch.inf).amin(0)
-    smallest = 1e3 * torch.finfo(covariance.dtype).tiny  # that has an inverse
-    nearly = torch.where(least.isinf(), 1.0, (1e-12 * least).clamp(min=smallest))
-    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    return torch.where(certain, nearly * eye, covariance)
+    if isinstance(power, Mapping):
+        missing = [name for name in groups if name not in power]
+        extra = [name for name in power if name not in groups]
+        if missing or extra or not groups:
+            raise TaskError(
+                f"powers are given for {sorted(power)}, the gradients belong to "
+                f"{sorted(groups) or 'unnamed tasks'}: missing {missing}, unknown {extra}; "
+                "join heads with gradients.cat({name: grad, ...})"
+            )
+        return [power[name] for name, size in groups.items() for _ in range(size)]
+    if isinstance(power, Sequence):
+        if len(power) != tasks:
+            raise TaskError(
+                f"{len(power)} powers are given for {tasks} tasks: give one, or one for each"
+            )
+        return list(power)
+    return [power] * tasks
+
+
+def _as_one(powers: list[float], grad: GradientDistribution) -> Tensor | float:
+    """The power that all tasks share, or a tensor [tasks, 1, 1]."""
+    if len(set(powers)) == 1:
+        return float(powers[0])
+    return grad.like.new_tensor(powers).reshape(-1, 1, 1)
 
 
 def _softmax(

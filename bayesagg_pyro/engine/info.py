@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregated
-from bayesagg_pyro.gradients import GradientDistribution
+from bayesagg_pyro.aggregation._several import as_joint
+from bayesagg_pyro.engine.batch import Batch, as_one
+from bayesagg_pyro.engine.slot import HeadStep
+from bayesagg_pyro.gradients import GradientDistribution, block_diag
+from bayesagg_pyro.gradients._cat import widened
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Observer", "Stages", "StepInfo"]
+__all__ = ["Observer", "Stages", "StepInfo", "keeping"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,27 @@ class StepInfo:
     def light(self) -> StepInfo:
         """The same without what only `keep_gradients` keeps."""
         return replace(self, gradients=None, aggregated=None, stages=None)
+
+
+def keeping(
+    info: StepInfo,
+    batch: Batch,
+    heads: Mapping[str, HeadStep],
+    grads: Sequence[GradientDistribution],
+    results: Sequence[Aggregated],
+) -> StepInfo:
+    """The info with what passed between the stages, the rows of all groups one after the other."""
+    grad, result = grads[0], results[0]
+    if len(grads) > 1:
+        wide = max(own.mean.shape[2] for own in grads)
+        grads = [widened(own, wide) for own in grads]
+        grad = block_diag(grads, {n: one.slot.head.tasks for n, one in heads.items()})
+        result = as_joint(results, grads, grad)
+    features, targets, rows = as_one(batch, {n: one.slot.head for n, one in heads.items()})
+    priors = {name: one.prior for name, one in heads.items()}
+    posteriors = {name: one.posterior for name, one in heads.items()}
+    stages = Stages(features, targets, priors, posteriors, rows)
+    return replace(info, gradients=grad, aggregated=result, stages=stages)
 
 
 class Observer(Protocol):

@@ -15,18 +15,18 @@ from torch import Tensor
 from bayesagg_pyro import gradients, linalg
 from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
-from bayesagg_pyro.aggregation._effective import Weighing, WeightSums
+from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
 from bayesagg_pyro.engine.batch import Group
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.gradients import GradientDistribution
-from bayesagg_pyro.heads import Head, OnePredictor
+from bayesagg_pyro.heads import OnePredictor
 from bayesagg_pyro.heads._part import divisible, part
-from bayesagg_pyro.inference import Scheme, SecondOrder
+from bayesagg_pyro.inference import SecondOrder
 from bayesagg_pyro.posteriors import DiagonalGaussian, Info, Posterior
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["aggregate", "infer"]
+__all__ = ["in_parts", "in_pieces"]
 
 #: Dense matrices that a task takes while its posterior is made: data terms, precision, factor, and
 #: the factor's inverse in two precisions.
@@ -37,89 +37,53 @@ _MOMENTS = 8
 _NODES = 32 * 6
 
 
-def infer(
-    slot: Slot,
-    features: Tensor,
-    targets: Targets,
-    memory: int | None,
-    *,
-    variance: bool = True,
-) -> HeadStep:
-    """A head's prior and posterior for a step, made some tasks at a time if they are large.
+def in_parts(slot: Slot, features: Tensor, targets: Targets, memory: int) -> HeadStep | None:
+    """A head's prior and posterior for a step, made some tasks at a time; None if all fit at once.
 
     Args:
         slot: what belongs to the head.
         features: [B, d], detached.
         targets: [B, tasks].
-        memory: bytes that dense posteriors may take; None for any number.
-        variance: whether anybody reads that of the gradients.
+        memory: bytes that dense posteriors may take.
     """
-    tasks = _tasks_at_once(slot.head, slot.scheme, memory) if variance else None
-    if tasks is None:
-        return slot.infer(features, targets, variance=variance)
+    head, scheme = slot.head, slot.scheme
+    dense = isinstance(scheme, SecondOrder) and scheme.structure == "full"
+    forgotten = scheme.refresh == "step"  # a posterior that is held must be there as a whole
+    if not (dense and forgotten and isinstance(head, OnePredictor)):
+        return None
+    each = _MATRICES * 8 * head.weight_size**2
+    if head.tasks * each <= memory or not divisible(head):
+        return None
     prior = slot.tracker.prior_for(features, targets)
-    return _in_parts(_Parts(slot, features, targets, prior, tasks))
+    return _made(_Parts(slot, features, targets, prior, max(1, memory // each)))
 
 
-def aggregate(
+def in_pieces(
     aggregation: Aggregation,
     heads: Mapping[str, HeadStep],
     groups: Sequence[Group],
-    memory: int | None,
-    *,
-    keep: bool = False,
-) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None]:
-    """Directions of the heads' gradient distributions, made some examples at a time if large.
-
-    Args:
-        aggregation: the method.
-        heads: what has come of each head.
-        groups: the heads that read the same features, each group apart.
-        memory: bytes that moments may take; None for any number.
-        keep: whether somebody will look at the distribution, which then has the variance of each
-            example also where an average would do for the direction.
-
-    Returns:
-        The joint distribution of each group, none if they were never there as a whole; direction
-        and weights of each, these likewise; what the weights add up to, None for a method without
-        weights.
-    """
-    average = not (keep or aggregation.variance_per_example)
-    if memory is not None and aggregation.per_example:
-        at_once = _examples_at_once(heads, groups, memory)
-        if any(most < len(group.features) for most, group in zip(at_once, groups, strict=True)):
-            return [], *_in_pieces(aggregation, heads, groups, at_once, average=average)
-    grads = []
-    for group in groups:
-        parts = {}
-        for name in group.targets:
-            parts[name] = heads[name].gradient(average=average)
-        grads.append(gradients.cat(parts))
-    if len(grads) == 1:
-        results = [aggregation.aggregate(grads[0])]
-    else:
-        results = aggregation.aggregate_each(grads, _tasks(heads))
-    sums = []
-    for grad, result in zip(grads, results, strict=True):
-        if result.weights is not None:
-            size = grad.shape[1]
-            sums.append((WeightSums.of(result.weights, grad.observed, size), grad.groups))
-    return grads, results, Weighing.of(sums, heads) if len(sums) == len(grads) else None
-
-
-def _tasks(heads: Mapping[str, HeadStep]) -> dict[str, int]:
-    return {name: one.slot.head.tasks for name, one in heads.items()}
-
-
-def _in_pieces(
-    aggregation: Aggregation,
-    heads: Mapping[str, HeadStep],
-    groups: Sequence[Group],
-    at_once: Sequence[int],
+    memory: int,
     *,
     average: bool,
-) -> tuple[list[Aggregated], Weighing | None]:
-    """Directions and weights, so many examples of a group at a time."""
+) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None] | None:
+    """Directions, some examples of a group at a time; None if the moments of all fit at once.
+
+    Args:
+        aggregation: a method whose directions of examples are each its own.
+        heads: what has come of each head.
+        groups: the heads that read the same features, each group apart.
+        memory: bytes that moments may take.
+        average: whether the variance of the average example will do.
+
+    Returns:
+        As the step that makes them at once, but no distribution, and directions without weights.
+    """
+    at_once = [
+        _examples_at_once([heads[name] for name in group.targets], memory) for group in groups
+    ]
+    if all(most >= len(group.features) for most, group in zip(at_once, groups, strict=True)):
+        return None
+    tasks = {name: one.slot.head.tasks for name, one in heads.items()}
     results: list[Aggregated] = []
     sums: list[tuple[WeightSums, Mapping[str, slice]]] = []
     for group, most in zip(groups, at_once, strict=True):
@@ -129,38 +93,21 @@ def _in_pieces(
             if len(groups) == 1:
                 found = aggregation.aggregate(grad)
             else:
-                (found,) = aggregation.aggregate_each([grad], _tasks(heads))
+                (found,) = aggregation.aggregate_each([grad], tasks)
             directions.append(found.direction)
             if found.weights is not None:
-                size = rows.stop - rows.start
-                parts.append(WeightSums.of(found.weights, grad.observed, size))
+                parts.append(WeightSums.of(found.weights, grad))
         results.append(Aggregated(torch.cat(directions)))
         if parts:
             sums.append((parts[0] if len(parts) == 1 else WeightSums.joined(parts), grad.groups))
-    return results, Weighing.of(sums, heads) if len(sums) == len(groups) else None
+    return [], results, Weighing.of(sums, heads) if len(sums) == len(groups) else None
 
 
-def _examples_at_once(
-    heads: Mapping[str, HeadStep], groups: Sequence[Group], memory: int
-) -> list[int]:
-    """How many examples of each group fit into the memory at once."""
-    found = []
-    for group in groups:
-        some = [heads[name] for name in group.targets]
-        tasks, features = sum(one.slot.head.tasks for one in some), some[0].features
-        each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
-        found.append(max(1, min(len(features), memory // each)))
-    return found
-
-
-def _tasks_at_once(head: Head, scheme: Scheme, memory: int | None) -> int | None:
-    """How many tasks to infer at once; None for all, as for heads without a dense block each."""
-    dense = isinstance(scheme, SecondOrder) and scheme.structure == "full"
-    forgotten = scheme.refresh == "step"  # a posterior that is held must be there as a whole
-    if memory is None or not (dense and forgotten and isinstance(head, OnePredictor)):
-        return None
-    each = _MATRICES * 8 * head.weight_size**2
-    return None if head.tasks * each <= memory or not divisible(head) else max(1, memory // each)
+def _examples_at_once(heads: Sequence[HeadStep], memory: int) -> int:
+    """How many examples of features that these heads read fit into the memory at once."""
+    tasks, features = sum(one.slot.head.tasks for one in heads), heads[0].features
+    each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
+    return max(1, min(len(features), memory // each))
 
 
 @dataclass(frozen=True)
@@ -212,7 +159,7 @@ class _InParts(HeadStep):
         """There is nothing to hold."""
 
 
-def _in_parts(parts: _Parts) -> HeadStep:
+def _made(parts: _Parts) -> HeadStep:
     features, targets = parts.features, parts.targets
     dtype = features.dtype if targets.weight is None else linalg.head_dtype(features.device)
     mean = features.new_empty(parts.slot.head.tasks, *features.shape, dtype=dtype)

@@ -7,24 +7,20 @@ backbone's features, [B, d] for each group, with what it reports.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
 
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
-from bayesagg_pyro.aggregation._aggregation import as_joint
-from bayesagg_pyro.aggregation._effective import Weighing
+from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
 from bayesagg_pyro.engine.batch import Batch, as_one
-from bayesagg_pyro.engine.info import Stages, StepInfo
-from bayesagg_pyro.engine.memory import aggregate, infer
+from bayesagg_pyro.engine.info import Stages, StepInfo, keeping
+from bayesagg_pyro.engine.memory import in_parts, in_pieces
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import refuse_weights, require_finite
 from bayesagg_pyro.errors import NumericalError, StateError
-from bayesagg_pyro.gradients import GradientDistribution, block_diag
-from bayesagg_pyro.gradients._cat import widened
+from bayesagg_pyro.gradients import GradientDistribution, cat
 from bayesagg_pyro.validity import Validity
 
 __all__ = ["bayesian_step", "finite_losses", "into_backbone", "warmup_step"]
@@ -60,8 +56,9 @@ def bayesian_step(
             for slot in slots:
                 variance = keep or aggregation.reads_variance(slot.name)
                 examples = inner.examples(slot.name)
-                heads[slot.name] = infer(slot, *examples, memory, variance=variance)
-            grads, results, weights = aggregate(aggregation, heads, batch.groups, memory, keep=keep)
+                cut = in_parts(slot, *examples, memory) if variance and memory else None
+                heads[slot.name] = cut or slot.infer(*examples, variance=variance)
+            grads, results, weights = _aggregated(aggregation, heads, batch, memory, keep)
     except NumericalError:
         refuse_weights(slots)
         raise
@@ -75,11 +72,48 @@ def bayesian_step(
         _descend(slots, batch, losses, scaler)
     info = _described(batch.reported(losses), heads, weights, scale)
     if keep:
-        info = replace(info, **_kept(inner, heads, grads, results))
+        info = keeping(info, inner, heads, grads, results)
     if hold:
         for one in heads.values():
             one.hold(batch.validity)
     return _to_backbone(updates, batch, scaler), info
+
+
+def _aggregated(
+    aggregation: Aggregation,
+    heads: Mapping[str, HeadStep],
+    batch: Batch,
+    memory: int | None,
+    keep: bool,
+) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None]:
+    """Directions of the heads' gradient distributions.
+
+    Returns:
+        The joint distribution of each group, none if they were never there as a whole; direction
+        and weights of each; what the weights add up to, None for a method without weights.
+    """
+    # What is kept has the variance of each example also where an average would do.
+    average = not (keep or aggregation.variance_per_example)
+    if memory is not None and aggregation.per_example:
+        cut = in_pieces(aggregation, heads, batch.groups, memory, average=average)
+        if cut is not None:
+            return cut
+    grads = []
+    for group in batch.groups:
+        parts = {}
+        for name in group.targets:
+            parts[name] = heads[name].gradient(average=average)
+        grads.append(cat(parts))
+    if len(grads) == 1:
+        results = [aggregation.aggregate(grads[0])]
+    else:
+        tasks = {name: one.slot.head.tasks for name, one in heads.items()}
+        results = aggregation.aggregate_each(grads, tasks)
+    sums = []
+    for grad, result in zip(grads, results, strict=True):
+        if result.weights is not None:
+            sums.append((WeightSums.of(result.weights, grad), grad.groups))
+    return grads, results, Weighing.of(sums, heads) if len(sums) == len(grads) else None
 
 
 def warmup_step(
@@ -234,10 +268,8 @@ def _described(
     info = StepInfo(
         bayesian=True,
         losses=losses,
-        weights=None if weights is None else weights.weights,
-        effective_tasks=None if weights is None else weights.effective_tasks,
-        observed_tasks=None if weights is None else weights.observed_tasks,
         scale=scale,
+        **({} if weights is None else weights._asdict()),
     )
     for name, one in heads.items():
         posterior, prior = one.posterior.info, one.prior.info
@@ -247,26 +279,6 @@ def _described(
         if prior is not None and prior.left_out is not None:
             info.left_out[name] = prior.left_out
     return info
-
-
-def _kept(
-    batch: Batch,
-    heads: Mapping[str, HeadStep],
-    grads: list[GradientDistribution],
-    results: list[Aggregated],
-) -> dict[str, Any]:
-    """What passed between the stages, with the rows of all groups one after the other."""
-    grad, result = grads[0], results[0]
-    if len(grads) > 1:
-        wide = max(own.mean.shape[2] for own in grads)
-        grads = [widened(own, wide) for own in grads]
-        grad = block_diag(grads, {n: one.slot.head.tasks for n, one in heads.items()})
-        result = as_joint(results, grads, grad)
-    features, targets, rows = as_one(batch, {name: one.slot.head for name, one in heads.items()})
-    priors = {name: one.prior for name, one in heads.items()}
-    posteriors = {name: one.posterior for name, one in heads.items()}
-    stages = Stages(features, targets, priors, posteriors, rows)
-    return {"gradients": grad, "aggregated": result, "stages": stages}
 
 
 def _not_finite(heads: Mapping[str, HeadStep], grads: Sequence[GradientDistribution]) -> list[str]:

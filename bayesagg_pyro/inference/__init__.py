@@ -8,6 +8,7 @@ from bayesagg_pyro.inference._evidence import (
     log_evidence,
     scaled,
 )
+from bayesagg_pyro.inference._examples import Examples
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
 from bayesagg_pyro.inference._iterative import Iterative
@@ -17,7 +18,7 @@ from bayesagg_pyro.inference._laplace_torch import LaplaceTorch
 from bayesagg_pyro.inference._mcmc import HMC, NUTS
 from bayesagg_pyro.inference._newton import SecondOrder
 from bayesagg_pyro.inference._scheme import Refresh, Scheme
-from bayesagg_pyro.inference._statistics import Examples, Statistics, Storage
+from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.inference._taylor import TaylorGGN
 from bayesagg_pyro.inference._variational import Variational
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from bayesagg_pyro._optimise import search
 from bayesagg_pyro.errors import DtypeError, NumericalError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.inference._examples import Examples
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics, gaussian
 from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
 from bayesagg_pyro.inference._joint import log_likelihood
 from bayesagg_pyro.inference._scheme import Scheme
-from bayesagg_pyro.inference._statistics import Examples, Statistics
+from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Info, Posterior
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.targets import Targets

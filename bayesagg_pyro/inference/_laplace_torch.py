@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, MissingPackageError, SettingError
 from bayesagg_pyro.heads import Categorical, Gaussian, Head
+from bayesagg_pyro.inference._examples import Examples
 from bayesagg_pyro.inference._iterative import default_dtype
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
-from bayesagg_pyro.inference._statistics import Examples, Statistics, Storage
+from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets

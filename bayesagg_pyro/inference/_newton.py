@@ -18,6 +18,7 @@ from bayesagg_pyro.inference._curvature import (
     gaussian_prior,
     materialised,
 )
+from bayesagg_pyro.inference._examples import KeptExamples
 from bayesagg_pyro.inference._expansion import (
     Chunk,
     Expansion,
@@ -29,7 +30,6 @@ from bayesagg_pyro.inference._expansion import (
     value,
 )
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
-from bayesagg_pyro.inference._kept import KeptExamples
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import (

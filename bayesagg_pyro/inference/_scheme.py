@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.inference._statistics import Examples, Statistics, Storage
+from bayesagg_pyro.inference._examples import Examples
+from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
