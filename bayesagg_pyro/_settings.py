@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def integers(least: int = 1, **settings: int) -> None:
         SettingError: naming the first one.
     """
     for name, value in settings.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise SettingError(f"{name} must be an integer of at least {least}, not {value!r}")
 
 

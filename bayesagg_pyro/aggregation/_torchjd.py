@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._pieces import LARGE, fitting, slices
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import named, part, read_generator, set_generator
 from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, observed_weights
 from bayesagg_pyro.aggregation._matrix_aggregator import MatrixAggregator
-from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["PerSample", "TorchJD"]
@@ -94,8 +94,7 @@ class PerSample(Aggregation):
     def __init__(
         self, aggregator: Any, *, samples: int = 32, generator: torch.Generator | None = None
     ) -> None:
-        if samples < 1:
-            raise SettingError(f"PerSample needs at least 1 sample, not {samples}")
+        integers(samples=samples)
         if not isinstance(aggregator, Aggregation):
             aggregator = TorchJD(aggregator)
         self.aggregator: Aggregation = aggregator

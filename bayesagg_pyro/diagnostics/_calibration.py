@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._modes import seeded
-from bayesagg_pyro.diagnostics._moments import at_least
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
@@ -154,8 +154,8 @@ def simulate_calibration(
         SettingError: for fewer than 20 replications or 9 draws, a posterior with fewer samples than
             draws, or a head whose tasks share weights.
     """
-    at_least("replications", replications, 20)
-    at_least("draws", draws, 9)
+    integers(20, replications=replications)
+    integers(9, draws=draws)
     if head.blocks != head.tasks:
         raise SettingError(
             f"head {head.site!r}: its tasks share their weights, so they are no replications; "

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
-from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = [
@@ -240,8 +240,7 @@ def _powers(
     keep: bool = False,
 ) -> _Powers:
     """Central moments in two passes over the same draws, kept as they are."""
-    if draws < 100:
-        raise SettingError(f"draws must be at least 100 to say anything, not {draws}")
+    integers(100, draws=draws)
     parts = [
         grad.sample((min(_CHUNK, draws - start),), generator=generator).double()
         for start in range(0, draws, _CHUNK)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._pieces import CACHE, fitting
-from bayesagg_pyro.diagnostics._moments import at_least
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.heads import Head
@@ -92,7 +92,7 @@ def importance(
         DtypeError: for a posterior or a prior without a density.
         SettingError: for fewer than 100 draws.
     """
-    at_least("draws", draws, 100)
+    integers(100, draws=draws)
     observed = head.parse_targets(targets, len(features))
     for distribution in (posterior, prior):
         if type(distribution).log_prob is Posterior.log_prob:

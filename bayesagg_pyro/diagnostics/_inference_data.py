@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._pieces import CACHE, fitting
-from bayesagg_pyro.diagnostics._moments import at_least
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, Posterior
@@ -54,7 +54,7 @@ def to_inference_data(
         raise ImportError(
             "to_inference_data needs ArviZ: pip install 'bayesagg_pyro[diagnostics]'"
         ) from error
-    at_least("draws", draws, 2)
+    integers(2, draws=draws)
     observed = head.parse_targets(targets, len(features))
     head.check_weights(posterior, "posterior")
     if isinstance(posterior, Empirical):

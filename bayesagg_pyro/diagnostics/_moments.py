@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 
-__all__ = ["at_least", "covariance_of", "mean_of", "same_weights"]
+__all__ = ["covariance_of", "mean_of", "same_weights"]
 
 _DRAWS = 4096
 
@@ -42,13 +42,3 @@ def same_weights(first: Posterior, second: Posterior) -> None:
             f"posteriors over weights of shapes {shapes[0]} and {shapes[1]} (tasks, weights of one "
             "task) cannot be compared; take two of the same head"
         )
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse numbers that are too small to say anything.
-
-    Raises:
-        SettingError: naming the argument.
-    """
-    if value < least:
-        raise SettingError(f"{name} must be at least {least}, not {value}")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics import _features, _lines
 from bayesagg_pyro.diagnostics._row import block_names, row_of, task_names
 from bayesagg_pyro.engine import BayesAgg
@@ -69,9 +70,8 @@ class Recorder:
         fresh: Fresh | None = None,
         base: Mapping[str, Posterior] | None = None,
     ) -> None:
-        for name, value, least in (("every", every, 1), ("start", start, 0)):
-            if not isinstance(value, int) or value < least:
-                raise SettingError(f"{name} must be a whole number from {least}, not {value!r}")
+        integers(every=every)
+        integers(0, start=start)
         self._mtl = mtl if isinstance(mtl, BayesAgg) else None
         heads: Any = mtl.heads.items() if isinstance(mtl, BayesAgg) else mtl.items()
         self._heads: dict[str, Head] = dict(heads)

@@ -44,12 +44,6 @@ class Group:
     rows: slice | None = None
     kept: Tensor | None = None
 
-    def cleaned(self, validity: Validity, heads: Mapping[str, Head]) -> Group:
-        """The group, with harmless values in place of those of a bad batch."""
-        keep = validity.keep_targets
-        targets = {name: keep(own, heads[name].filler) for name, own in self.targets.items()}
-        return replace(self, features=validity.keep(self.features, 0.0), targets=targets)
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -76,24 +70,28 @@ class Batch:
                 return group.features, group.targets[name]
         raise KeyError(name)
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with features that a function has changed."""
+        return self._each(lambda group: replace(group, features=change(group.features)))
+
     def wide(self) -> Batch:
         """The batch with features in float32 at least, whose range moments need."""
         groups = []
         for group in self.groups:
             dtype = torch.promote_types(group.features.dtype, torch.float32)
-            wide = group.features.to(dtype)
-            groups.append(group if wide is group.features else replace(group, features=wide))
-        return replace(self, groups=tuple(groups))
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with features that a function has changed."""
-        groups = (replace(group, features=change(group.features)) for group in self.groups)
+            groups.append(replace(group, features=group.features.to(dtype)))
         return replace(self, groups=tuple(groups))
 
     def cleaned(self, heads: Mapping[str, Head]) -> Batch:
         """The batch, or harmless values where it is bad: 0 · NaN would still be NaN."""
-        groups = tuple(group.cleaned(self.validity, heads) for group in self.groups)
-        return replace(self, groups=groups)
+        validity = self.validity
+
+        def cleaned(group: Group) -> Group:
+            own = group.targets.items()
+            targets = {n: validity.keep_targets(part, heads[n].filler) for n, part in own}
+            return replace(group, features=validity.keep(group.features, 0.0), targets=targets)
+
+        return self._each(cleaned)
 
     def standardised(self, heads: Mapping[str, Head]) -> Batch:
         """The batch in the units that heads choose with it; where it is bad, cleaned before."""
@@ -124,14 +122,17 @@ class Batch:
 
     def filled(self, heads: Mapping[str, Head]) -> Batch:
         """The batch, with an unlabelled example in each group that no process has examples of."""
-        groups = []
-        for group in self.groups:
-            if not len(group.features):
-                targets = {name: heads[name].unlabelled(1) for name in group.targets}
-                features = group.features.new_zeros(1, group.features.shape[1])
-                group = Group(features, targets, slice(0))
-            groups.append(group)
-        return replace(self, groups=tuple(groups))
+
+        def filled(group: Group) -> Group:
+            if len(group.features):
+                return group
+            targets = {name: heads[name].unlabelled(1) for name in group.targets}
+            return Group(group.features.new_zeros(1, group.features.shape[1]), targets, slice(0))
+
+        return self._each(filled)
+
+    def _each(self, change: Callable[[Group], Group]) -> Batch:
+        return replace(self, groups=tuple(map(change, self.groups)))
 
     def reported(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Losses as users see them: NaN for tasks without a label, and for a bad batch."""
@@ -172,23 +173,24 @@ def _stacked(parts: Sequence[Targets | None], sizes: Sequence[int], head: Head) 
     ]
     given = [part.values.dtype for part in parts if part is not None]
     dtype = reduce(torch.promote_types, given) if given else found[0].values.dtype
-    values = torch.cat([part.values.to(dtype) for part in found])
-    mask, weight = None, None
-    if any(part.mask is not None for part in found):
-        seen = [
-            torch.ones_like(p.values, dtype=torch.bool) if p.mask is None else p.mask for p in found
+    return Parsed(
+        torch.cat([part.values.to(dtype) for part in found]),
+        _cat([part.mask for part in found], sizes),
+        _cat([part.weight for part in found], sizes),
+    )
+
+
+def _cat(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
+    """Masks or weights one after the other, those that are not there as ones; None for none."""
+    like = next((part for part in parts if part is not None), None)
+    if like is None:
+        return None
+    return torch.cat(
+        [
+            like.new_ones(size, *like.shape[1:]) if part is None else part
+            for part, size in zip(parts, sizes, strict=True)
         ]
-        mask = torch.cat(seen)
-    weights = [part.weight for part in found if part.weight is not None]
-    if weights:
-        one = weights[0].new_ones(())
-        weight = torch.cat(
-            [
-                one.expand(part.values.shape) if part.weight is None else part.weight
-                for part in found
-            ]
-        )
-    return Parsed(values, mask, weight)
+    )
 
 
 def joined(groups: Sequence[Group], heads: Mapping[str, Head]) -> Group:
@@ -205,15 +207,7 @@ def joined(groups: Sequence[Group], heads: Mapping[str, Head]) -> Group:
         name: _stacked([group.targets.get(name) for group in groups], sizes, head)
         for name, head in heads.items()
     }
-    kept = None
-    if any(group.kept is not None for group in groups):
-        every = torch.ones(1, dtype=torch.bool, device=groups[0].features.device)
-        kept = torch.cat(
-            [
-                every.expand(size) if group.kept is None else group.kept
-                for group, size in zip(groups, sizes, strict=True)
-            ]
-        )
+    kept = _cat([group.kept for group in groups], sizes)
     return Group(torch.cat([group.features for group in groups]), targets, kept=kept)
 
 

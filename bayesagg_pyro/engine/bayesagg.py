@@ -32,6 +32,7 @@ from bayesagg_pyro.engine.reading import (
     check_grad_mode,
     check_graph,
     check_pair,
+    rows_of,
 )
 from bayesagg_pyro.engine.settings import (
     Settled,
@@ -343,7 +344,8 @@ class BayesAgg(Calls):
             self._renew()
             self._epochs += 1
             if not self.warmup:
-                self._follow()
+                for slot in self._slots.values():
+                    slot.follow()
             elif self._epochs == self.warmup_epochs:
                 self.start_bayes()
 
@@ -447,7 +449,8 @@ class BayesAgg(Calls):
             ShapeError, DtypeError, DeviceError: for features that are no floating [B, d].
         """
         found = {}
-        for name, (rows, layout) in self._rows(features).items():
+        where = rows_of(features, self._heads, self.feature_axis, values=False)
+        for name, (rows, layout) in where.items():
             slot = self._slots[name]
             outputs = slot.head(rows, slot.point(warmup=self.warmup))
             outputs = slot.head.in_target_units(outputs)
@@ -463,7 +466,8 @@ class BayesAgg(Calls):
             NonFiniteError: for NaN or infinite features, unless validation is deferred.
         """
         first = next(iter(features.values()), None) if isinstance(features, Mapping) else features
-        where = self._rows(features, values=not self._validation.defers(first))
+        values = not self._validation.defers(first)
+        where = rows_of(features, self._heads, self.feature_axis, values=values)
         found, posteriors = {}, self.posteriors()
         for name, (rows, layout) in where.items():
             head = self._heads[name]

@@ -15,9 +15,8 @@ from torch.amp import GradScaler
 from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.engine.info import Observer
-from bayesagg_pyro.engine.layout import Layout
 from bayesagg_pyro.engine.processes import STEPS, Processes
-from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, read, rows_of
+from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, read
 from bayesagg_pyro.engine.stateful import Stateful
 from bayesagg_pyro.engine.step import finite_losses
 from bayesagg_pyro.engine.streams import streams
@@ -166,7 +165,7 @@ class Calls(Stateful):
         batch.take_units()
         for slot in self._slots.values():
             slot.tracker.collect(*batch.examples(slot.name), batch.validity)
-            if not self.warmup and not slot.learns:
+            if not self.warmup:
                 slot.follow()
 
     def _renew(self) -> None:
@@ -179,11 +178,6 @@ class Calls(Stateful):
         for slot in self._slots.values():
             slot.renew()
 
-    def _follow(self) -> None:
-        for slot in self._slots.values():
-            if not slot.learns:
-                slot.follow()
-
     @contextmanager
     def _all_at(self, call: str) -> Iterator[None]:
         """As `as_a_whole`, once all processes are there, whose heads are made the first one's."""
@@ -191,11 +185,6 @@ class Calls(Stateful):
         self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
         with as_a_whole(self):
             yield
-
-    def _rows(
-        self, features: Features, *, values: bool = False
-    ) -> dict[str, tuple[Tensor, Layout]]:
-        return rows_of(features, self._heads, self.feature_axis, values=values)
 
 
 def _tensors(head: nn.Module) -> list[tuple[list[int], torch.dtype]]:

@@ -17,6 +17,11 @@ from bayesagg_pyro.heads._standardising import Units
 __all__ = ["InLayout", "InTargetUnits"]
 
 
+def _laid_out(name: str) -> Any:
+    """A property: what the distribution of the rows calls so, in the features' shape."""
+    return property(lambda self: self._layout.back(getattr(self.rows, name)))
+
+
 class InLayout(TorchDistribution):
     """A predictive distribution in the shape of the features: tasks or classes on their axis.
 
@@ -39,35 +44,12 @@ class InLayout(TorchDistribution):
         """That of the rows."""
         return self.rows.support
 
-    @property
-    def mean(self) -> Tensor:
-        """E[y]."""
-        return self._layout.back(self.rows.mean)
-
-    @property
-    def variance(self) -> Tensor:
-        """Var y."""
-        return self._layout.back(self.rows.variance)
-
-    @property
-    def epistemic_variance(self) -> Tensor:
-        """Var E[y | w], where the distribution of the rows has it."""
-        return self._layout.back(self.rows.epistemic_variance)
-
-    @property
-    def aleatoric_variance(self) -> Tensor:
-        """E Var[y | w], where the distribution of the rows has it."""
-        return self._layout.back(self.rows.aleatoric_variance)
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities; of several classes with tasks and classes on the features' axis."""
-        return self._layout.back(self.rows.probs)
-
-    @property
-    def logits(self) -> Tensor:
-        """Their logits, in the same shape."""
-        return self._layout.back(self.rows.logits)
+    mean, variance = _laid_out("mean"), _laid_out("variance")
+    #: Var E[y | w] and E Var[y | w], where the distribution of the rows has them.
+    epistemic_variance = _laid_out("epistemic_variance")
+    aleatoric_variance = _laid_out("aleatoric_variance")
+    #: Of labels; of several classes with tasks and classes on the features' axis.
+    probs, logits = _laid_out("probs"), _laid_out("logits")
 
     def entropy(self) -> Tensor:
         """Of each example and task."""
@@ -105,6 +87,16 @@ class InLayout(TorchDistribution):
         return self._layout.back(function(rows), leading=front)
 
 
+def _squared(name: str) -> Any:
+    """A property: a variance of the distribution in the head's units, in those of the targets."""
+
+    def variance(self: InTargetUnits) -> Tensor:
+        found: Tensor = getattr(self.standardised, name)
+        return found * self._units.scale.square().to(found)
+
+    return property(variance)
+
+
 class InTargetUnits(TorchDistribution):
     """A predictive distribution of a head that has units of its own, in those of the targets.
 
@@ -118,8 +110,7 @@ class InTargetUnits(TorchDistribution):
 
     def __init__(self, standardised: Any, units: Units) -> None:
         self.standardised = standardised
-        scale = units.factor.clone()
-        self._units = Units(units.loc.clone(), scale)
+        self._units = Units(units.loc.clone(), units.factor.clone())
         super().__init__(standardised.batch_shape, validate_args=False)
 
     @property
@@ -127,20 +118,10 @@ class InTargetUnits(TorchDistribution):
         """E[y]."""
         return self._units.back(self.standardised.mean)
 
-    @property
-    def variance(self) -> Tensor:
-        """Var y."""
-        return self._squared(self.standardised.variance)
-
-    @property
-    def epistemic_variance(self) -> Tensor:
-        """Var E[y | w], where the distribution has it."""
-        return self._squared(self.standardised.epistemic_variance)
-
-    @property
-    def aleatoric_variance(self) -> Tensor:
-        """E Var[y | w], where the distribution has it."""
-        return self._squared(self.standardised.aleatoric_variance)
+    variance = _squared("variance")
+    #: Var E[y | w] and E Var[y | w], where the distribution has them.
+    epistemic_variance = _squared("epistemic_variance")
+    aleatoric_variance = _squared("aleatoric_variance")
 
     def entropy(self) -> Tensor:
         """Of each example and task."""
@@ -169,6 +150,3 @@ class InTargetUnits(TorchDistribution):
         if isinstance(value, Tensor) and value.ndim == 1 and self.batch_shape[-1] == 1:
             value = value[:, None]
         return self._units.of(value.to(self._units.loc.dtype))
-
-    def _squared(self, variance: Tensor) -> Tensor:
-        return variance * self._units.scale.square().to(variance)

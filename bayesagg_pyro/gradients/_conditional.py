@@ -30,8 +30,8 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
-from bayesagg_pyro._settings import positive_or_none
-from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro._settings import integers, positive_or_none
+from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
@@ -99,10 +99,8 @@ class Conditional(Estimator):
         average_rows: int | None = 512,
         generator: torch.Generator | None = None,
     ) -> None:
-        if samples is not None and samples < 2:
-            raise SettingError(f"Conditional needs at least 2 samples, not {samples}")
-        if average_rows is not None and average_rows < 2:
-            raise SettingError(f"average_rows must be at least 2, or None, not {average_rows}")
+        given = {"samples": samples, "average_rows": average_rows}
+        integers(2, **{name: value for name, value in given.items() if value is not None})
         self.samples = samples
         self.sobol = sobol
         self.tolerance = positive_or_none("tolerance", tolerance)

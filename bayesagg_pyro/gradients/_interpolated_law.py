@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._logit_laws import Law, shared_product
+from bayesagg_pyro.gradients._logit_laws import Law, inverse, shared_product
 from bayesagg_pyro.heads import Categorical
 from bayesagg_pyro.posteriors import KroneckerGaussian
 
@@ -101,8 +101,7 @@ class InterpolatedLaw(Law):
         return pulled
 
     def _inverse_std(self) -> Tensor:
-        tiny = math.sqrt(torch.finfo(self.node_std.dtype).tiny)
-        return torch.where(self.node_std > 0, self.node_std.clamp(min=tiny).reciprocal(), 0.0)
+        return inverse(self.node_std)
 
 
 def interpolated_law(

@@ -216,7 +216,13 @@ class IndependentLaw(Law):
         return found
 
     def _inverse_std(self) -> Tensor:
-        return torch.where(self.std > 0, self.std.clamp(min=_tiny(self.std)).reciprocal(), 0.0)
+        return inverse(self.std)
+
+
+def inverse(std: Tensor) -> Tensor:
+    """1 / σ, and 0 where that is 0."""
+    tiny = math.sqrt(torch.finfo(std.dtype).tiny)
+    return torch.where(std > 0, std.clamp(min=tiny).reciprocal(), 0.0)
 
 
 def shared_product(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -294,7 +300,3 @@ def _linear_moments(phi: Tensor, a: Tensor, degrees: int) -> tuple[Tensor, Tenso
         covariance = phi @ phi.mT / degrees
         return mean, ((covariance @ a) * a).sum(-2).clamp_(min=0)
     return mean, (a.mT @ phi).square_().sum(-1) / degrees
-
-
-def _tiny(like: Tensor) -> float:
-    return math.sqrt(torch.finfo(like.dtype).tiny)

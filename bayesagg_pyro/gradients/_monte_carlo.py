@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._settings import positive_or_none
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import REPEATS, Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
@@ -54,8 +53,7 @@ class MonteCarlo(Estimator):
         tolerance: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if samples < 2:
-            raise SettingError(f"MonteCarlo needs at least 2 samples, not {samples}")
+        integers(2, samples=samples)
         self.samples = samples
         self.tolerance = positive_or_none("tolerance", tolerance)
         self.generator = generator

@@ -6,7 +6,7 @@ import torch
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError
-from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution, known
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._samples import sampled_gradients
 from bayesagg_pyro.heads import Head
@@ -41,17 +41,7 @@ class AtPoint(Estimator):
             raise _refused(head, type(posterior))
         at = posterior.to(features.device, linalg.head_dtype(features.device))
         (mean,) = sampled_gradients(head, at.sample((1,)), features, targets)
-        zero = torch.zeros_like(mean)
-        return finish(
-            head,
-            at,
-            features,
-            targets,
-            mean,
-            zero,
-            lambda: zero[..., None].expand(*zero.shape, zero.shape[-1]),
-            certain=True,
-        )
+        return known(head, at, features, targets, mean)
 
     def __repr__(self) -> str:
         return "AtPoint()"

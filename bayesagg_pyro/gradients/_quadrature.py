@@ -20,8 +20,8 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import fitting, slices
-from bayesagg_pyro._settings import positive_or_none
-from bayesagg_pyro.errors import DtypeError, SettingError
+from bayesagg_pyro._settings import integers, positive_or_none
+from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
@@ -65,8 +65,7 @@ class Quadrature(Estimator):
     """
 
     def __init__(self, nodes: int | None = None, *, tolerance: float | None = None) -> None:
-        if nodes is not None and nodes < 8:
-            raise SettingError(f"Quadrature needs at least 8 nodes, not {nodes}")
+        integers(8, nodes=8 if nodes is None else nodes)
         self.nodes = nodes
         self.tolerance = positive_or_none("tolerance", tolerance)
 

@@ -49,12 +49,7 @@ class Bernoulli(OnePredictor):
         name: str | None = None,
     ) -> None:
         super().__init__(
-            in_features,
-            tasks,
-            bias=bias,
-            prior_variance=prior_variance,
-            missing=missing,
-            name=name,
+            in_features, tasks, bias=bias, prior_variance=prior_variance, missing=missing, name=name
         )
         if pos_weight is not None:
             pos_weight = positive_each("pos_weight", pos_weight, tasks)
@@ -86,11 +81,7 @@ class Bernoulli(OnePredictor):
         sign = 1 - 2 * targets.to(outputs.dtype)
         wrong = torch.sigmoid(sign * outputs)  # probability of the other label
         slope, curvature = sign * wrong, wrong * torch.sigmoid(-sign * outputs)
-        weight = self.target_weight(targets)
-        if weight is None:
-            return slope, curvature
-        weight = weight.to(slope.dtype)
-        return slope * weight, curvature * weight
+        return self.weighed(slope, targets), self.weighed(curvature, targets)
 
     @property
     def support_description(self) -> str:

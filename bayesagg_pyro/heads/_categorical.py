@@ -9,8 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._settings import positive_each
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro._settings import integers, positive_each
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import Missing, TargetKind
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, SoftmaxCurvature
@@ -55,8 +54,7 @@ class Categorical(Head):
         missing: Missing = "error",
         name: str | None = None,
     ) -> None:
-        if not isinstance(classes, int) or classes < 2:
-            raise SettingError(f"classes must be an integer of at least 2, not {classes!r}")
+        integers(2, classes=classes)
         super().__init__(
             in_features,
             tasks,

@@ -68,12 +68,7 @@ class Gaussian(Standardising):
         name: str | None = None,
     ) -> None:
         super().__init__(
-            in_features,
-            tasks,
-            bias=bias,
-            prior_variance=prior_variance,
-            missing=missing,
-            name=name,
+            in_features, tasks, bias=bias, prior_variance=prior_variance, missing=missing, name=name
         )
         own = self.is_still(Gaussian, "outputs", "likelihood", "loss")
         self.choose_units(standardise and noise_scale is None and own)
@@ -156,5 +151,5 @@ class Gaussian(Standardising):
         """(u − y) / τ² and 1 / τ²."""
         precision = self.noise_scale.to(outputs.dtype).square().reciprocal()
         slope = (outputs - targets) * precision
-        curvature = self.weighed(precision.expand_as(slope), targets)
-        return self.weighed(slope, targets), curvature
+        curvature = precision.expand_as(slope)
+        return self.weighed(slope, targets), self.weighed(curvature, targets)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import MissingPackageError, SettingError, ShapeError, StateError
 from bayesagg_pyro.heads._embedding import Embedding
@@ -61,8 +62,7 @@ class InducingPoints(Embedding):
         tolerance: float = 1e-8,
     ) -> None:
         count = points if isinstance(points, int) else len(points)
-        if count < 1:
-            raise SettingError(f"at least one inducing point is needed, not {count}")
+        integers(points=count)
         if not 0 < tolerance < 1:
             raise SettingError(f"tolerance must lie between 0 and 1, not {tolerance}")
         if isinstance(points, Tensor) and points.shape != (count, in_features):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._contract import Contract
 from bayesagg_pyro.heads._embedding import Embedding
@@ -50,10 +51,7 @@ class LinearOutputs(Contract):
         name: str | None,
     ) -> None:
         super().__init__()
-        sizes = {"in_features": in_features, "tasks": tasks, "outputs_per_task": outputs_per_task}
-        for label, size in sizes.items():
-            if not isinstance(size, int) or size < 1:
-                raise SettingError(f"{label} must be a positive integer, not {size!r}")
+        integers(in_features=in_features, tasks=tasks, outputs_per_task=outputs_per_task)
         self.in_features = in_features
         self.tasks = tasks
         self.bias = bias

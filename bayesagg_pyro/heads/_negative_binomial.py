@@ -55,12 +55,7 @@ class NegativeBinomial(OnePredictor):
         name: str | None = None,
     ) -> None:
         super().__init__(
-            in_features,
-            tasks,
-            bias=bias,
-            prior_variance=prior_variance,
-            missing=missing,
-            name=name,
+            in_features, tasks, bias=bias, prior_variance=prior_variance, missing=missing, name=name
         )
         self.register_buffer("dispersion", positive_each("dispersion", dispersion, tasks))
 

@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._cumulative import LINKS
 from bayesagg_pyro.heads._input import Missing, TargetKind
@@ -64,8 +65,7 @@ class Ordinal(OnePredictor):
         missing: Missing = "error",
         name: str | None = None,
     ) -> None:
-        if not isinstance(classes, int) or classes < 2:
-            raise SettingError(f"classes must be an integer of at least 2, not {classes!r}")
+        integers(2, classes=classes)
         if link not in LINKS:
             raise SettingError(f'link must be "logit" or "probit", not {link!r}')
         super().__init__(

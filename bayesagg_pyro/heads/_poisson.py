@@ -47,12 +47,7 @@ class Poisson(OnePredictor):
         name: str | None = None,
     ) -> None:
         super().__init__(
-            in_features,
-            tasks,
-            bias=bias,
-            prior_variance=prior_variance,
-            missing=missing,
-            name=name,
+            in_features, tasks, bias=bias, prior_variance=prior_variance, missing=missing, name=name
         )
 
     def likelihood(self, outputs: Tensor) -> Any:

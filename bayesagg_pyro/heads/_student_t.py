@@ -55,12 +55,7 @@ class StudentT(OnePredictor):
         name: str | None = None,
     ) -> None:
         super().__init__(
-            in_features,
-            tasks,
-            bias=bias,
-            prior_variance=prior_variance,
-            missing=missing,
-            name=name,
+            in_features, tasks, bias=bias, prior_variance=prior_variance, missing=missing, name=name
         )
         self.register_buffer("df", positive_each("df", df, tasks))
         self.register_buffer("scale", positive_each("scale", scale, tasks))

@@ -96,9 +96,7 @@ class Expansion(NamedTuple):
 
     def joined(self, other: Expansion) -> Expansion:
         """Of the examples of both."""
-        curvature = materialised(self.curvature) + materialised(  # type: ignore[operator]
-            other.curvature
-        )
+        curvature = materialised(self.curvature) + materialised(other.curvature)
         dropped = self.dropped
         if dropped is not None and other.dropped is not None:
             dropped = dropped + other.dropped

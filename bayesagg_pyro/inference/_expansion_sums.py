@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,32 @@ if TYPE_CHECKING:
 __all__ = ["ExpansionSums"]
 
 
+class _Sums(NamedTuple):
+    curvature: Summable
+    shift: Tensor  #: Σ (B (ŵ − w₀) − ∇), [blocks, P]
+    origin: Tensor  #: w₀, [blocks, P]
+    dropped: Tensor | None  #: negative curvature and all, [2, blocks]
+
+    def plus(self, other: _Sums) -> _Sums:
+        dropped = [own.dropped for own in (self, other) if own.dropped is not None]
+        return _Sums(
+            self.curvature + other.curvature,
+            self.shift + other.shift,
+            self.origin,
+            sum(dropped[1:], dropped[0]) if dropped else None,
+        )
+
+    def scaled(self, factor: float | Tensor) -> _Sums:
+        number = torch.as_tensor(factor, dtype=self.shift.dtype, device=self.shift.device)
+        dropped = None if self.dropped is None else self.dropped * number
+        return _Sums(self.curvature.scaled(number), self.shift * number, self.origin, dropped)
+
+    def to(self, device: torch.device) -> _Sums:
+        dropped = None if self.dropped is None else self.dropped.to(device)
+        curvature = self.curvature.each(lambda term: term.to(device))
+        return _Sums(curvature, self.shift.to(device), self.origin.to(device), dropped)
+
+
 class ExpansionSums(Statistics):
     """Sums of the batches' quadratic expansions, each at the weights of its moment.
 
@@ -48,10 +74,7 @@ class ExpansionSums(Statistics):
     def __init__(self, head: Head, scheme: SecondOrder) -> None:
         super().__init__(head)
         self._scheme = scheme
-        self._curvature: Summable | None = None
-        self._shift: Tensor | None = None
-        self._origin: Tensor | None = None
-        self._dropped: Tensor | None = None  # negative curvature and all, [2, blocks]
+        self._sums: _Sums | None = None
         self._filled = False  # since the sums were last set to 0
 
     def __bool__(self) -> bool:
@@ -64,10 +87,9 @@ class ExpansionSums(Statistics):
         chunk = chunk_of(self.head, features, targets)
         point = self.head.point().detach().to(chunk.design.dtype)
         at = self._scheme.expand(self.head, [chunk], point)
-        curvature = materialised(at.curvature)
-        if self._origin is None:
-            self._origin = point.clone()
-        shift = curvature.matvec(point - self._origin) - at.gradient
+        curvature, before = materialised(at.curvature), self._sums
+        origin = point.clone() if before is None else before.origin
+        shift = curvature.matvec(point - origin) - at.gradient
         if validity.now and not all(
             linalg.all_finite(term) for term in (shift, *vars(curvature).values())
         ):
@@ -77,17 +99,10 @@ class ExpansionSums(Statistics):
                 "backbone that diverges"
             )
         self._filled = True
+        found = _Sums(curvature, shift, origin, at.dropped)
         if not validity.now:
-            good = validity.keep(torch.ones_like(shift[0, 0]), 0.0)
-            curvature, shift = curvature.scaled(good), shift * good
-        if at.dropped is not None:
-            dropped = validity.keep(at.dropped, 0.0)
-            self._dropped = dropped if self._dropped is None else self._dropped + dropped
-        if self._curvature is None or self._shift is None:
-            self._curvature, self._shift = curvature, shift
-        else:
-            self._curvature = self._curvature + curvature  # type: ignore[operator]
-            self._shift = self._shift + shift
+            found = found.scaled(validity.keep(torch.ones_like(shift[0, 0]), 0.0))
+        self._sums = found if before is None else before.plus(found)
 
     def scaled(self, factor: float) -> ExpansionSums:
         """A copy with all sums times `factor`."""
@@ -99,11 +114,7 @@ class ExpansionSums(Statistics):
         """Multiply all sums."""
         if isinstance(factor, float) and factor == 0:
             self._filled = False
-        if self._curvature is not None and self._shift is not None:
-            number = torch.as_tensor(factor, dtype=self._shift.dtype, device=self._shift.device)
-            self._curvature = self._curvature.scaled(number)
-            self._shift = self._shift * number
-            self._dropped = None if self._dropped is None else self._dropped * number
+        self._sums = None if self._sums is None else self._sums.scaled(factor)
 
     @torch.no_grad()
     def posterior(
@@ -114,36 +125,31 @@ class ExpansionSums(Statistics):
         generator: torch.Generator | None = None,
     ) -> GaussianFamily:
         """The Gaussian of the summed quadratics and the prior."""
-        if self._curvature is None or self._shift is None or self._origin is None:
+        if self._sums is None:
             raise StateError(f"head {self.head.site!r}: no batch has been added")
+        curvature, shift, origin, dropped = self._sums
         known = gaussian_prior(self.head, prior, "a second-order scheme")
-        known = known.to(self._shift.device, self._shift.dtype)
-        posterior = self._curvature.posterior(known, f"head {self.head.site!r}")
-        innovation = self._shift - self._curvature.matvec(known.mean - self._origin)
+        known = known.to(shift.device, shift.dtype)
+        posterior = curvature.posterior(known, f"head {self.head.site!r}")
+        innovation = shift - curvature.matvec(known.mean - origin)
         posterior = posterior.with_mean(known.mean + posterior.solve(innovation))
         info = posterior.info
-        if self._dropped is not None and info is not None:
-            info = replace(info, dropped_curvature=dropped_share(self._dropped))
+        if dropped is not None and info is not None:
+            info = replace(info, dropped_curvature=dropped_share(dropped))
         return posterior.replace(outputs_per_task=self.head.outputs_per_task, info=info)
 
-    def to(self, device: object) -> None:
+    def to(self, device: torch.device) -> None:
         """Move the sums."""
-        if self._curvature is not None and self._shift is not None:
-            parts = {k: v.to(device) for k, v in vars(self._curvature).items()}
-            self._curvature = type(self._curvature)(**parts)
-            self._shift = self._shift.to(device)  # type: ignore[call-overload]
-        if self._origin is not None:
-            self._origin = self._origin.to(device)  # type: ignore[call-overload]
-        if self._dropped is not None:
-            self._dropped = self._dropped.to(device)  # type: ignore[call-overload]
+        self._sums = None if self._sums is None else self._sums.to(device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sums."""
         state = {"filled": number(self._filled)}
-        if self._curvature is not None and self._shift is not None and self._origin is not None:
-            state |= {"shift": saved(self._shift), "origin": saved(self._origin)}
-            state |= {f"curvature.{k}": saved(v) for k, v in vars(self._curvature).items()}
-            state |= {} if self._dropped is None else {"dropped": saved(self._dropped)}
+        if self._sums is not None:
+            curvature, shift, origin, dropped = self._sums
+            state |= {"shift": saved(shift), "origin": saved(origin)}
+            state |= {f"curvature.{k}": saved(v) for k, v in vars(curvature).items()}
+            state |= {} if dropped is None else {"dropped": saved(dropped)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -161,8 +167,7 @@ class ExpansionSums(Statistics):
             )
         filled = bool(count(state, "filled", most=1))
         if state.keys() == {"filled"}:
-            self._curvature = self._shift = self._origin = self._dropped = None
-            self._filled = filled
+            self._sums, self._filled = None, filled
             return
         kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
         size = [self.head.blocks, self.head.weight_size]
@@ -174,16 +179,13 @@ class ExpansionSums(Statistics):
                 f"{owner} has weights of shape {size} and structure={self._scheme.structure!r}; "
                 f"the saved sums are {shapes}; make the heads and schemes as saved"
             )
-        shift, origin, *parts = finite(owner, state, ["shift", "origin", *names])
-        curvature = kind(*(value.clone() for value in parts))
-        if list(origin.shape) != size or list(curvature.matvec(shift).shape) != size:
+        optional = ["dropped"] if "dropped" in state else []
+        found = finite(owner, state, ["shift", "origin", *names, *optional])
+        device = self.head.weight.device
+        shift, origin, *parts = (value.to(device, copy=True) for value in found)
+        dropped = parts.pop() if optional else None
+        curvature = kind(*parts)
+        fits = list(origin.shape) == size and list(curvature.matvec(shift).shape) == size
+        if not fits or (dropped is not None and list(dropped.shape) != [2, size[0]]):
             raise StateError(f"{owner}: the saved sums {shapes} do not fit each other")
-        self._curvature = curvature
-        self._shift, self._origin = shift.clone(), origin.clone()
-        self._dropped, self._filled = None, filled
-        if "dropped" in state:
-            (dropped,) = finite(owner, state, ["dropped"])
-            if list(dropped.shape) != [2, size[0]]:
-                raise StateError(f"{owner}: the saved sums {shapes} do not fit each other")
-            self._dropped = dropped.clone()
-        self.to(self.head.weight.device)
+        self._sums, self._filled = _Sums(curvature, shift, origin, dropped), filled

@@ -32,12 +32,12 @@ __all__ = ["DiagonalGuide", "FullGuide", "GaussianGuide", "LowRankGuide"]
 class GaussianGuide(PyroModule):
     """q(z) for the one latent site of a head's model, [tasks, P]; begins at a standard normal."""
 
-    def __init__(self, site: str, plate: str, like: Tensor) -> None:
+    def __init__(self, site: str, plate: str, whitening: Whitening) -> None:
         super().__init__()
         self.site = site
         self.plate = plate
-        self.loc = nn.Parameter(torch.zeros_like(like))
-        self.log_scale = nn.Parameter(torch.zeros_like(like))
+        self.loc = nn.Parameter(torch.zeros_like(whitening.centre.mean))
+        self.log_scale = nn.Parameter(torch.zeros_like(self.loc))
 
     def forward(self) -> Tensor:
         """Draw z inside the plate of tasks."""
@@ -58,7 +58,7 @@ class GaussianGuide(PyroModule):
         """log q(z) of [..., tasks, P] at the present parameters, without their graph."""
 
     @abstractmethod
-    def posterior(self, whitening: Whitening) -> GaussianFamily:
+    def posterior(self) -> GaussianFamily:
         """q as a distribution of the weights."""
 
 
@@ -69,9 +69,10 @@ class FullGuide(GaussianGuide):
     entries of one size is a perturbation of C that grows with sqrt(P), and so stays the same.
     """
 
-    def __init__(self, site: str, plate: str, like: Tensor) -> None:
-        super().__init__(site, plate, like)
-        self.lower = nn.Parameter(torch.diag_embed(torch.zeros_like(like)))
+    def __init__(self, site: str, plate: str, whitening: DenseWhitening) -> None:
+        super().__init__(site, plate, whitening)
+        self.whitening = whitening
+        self.lower = nn.Parameter(torch.diag_embed(torch.zeros_like(self.loc)))
 
     def scale_tril(self) -> Tensor:
         """C, [tasks, P, P]."""
@@ -92,14 +93,17 @@ class FullGuide(GaussianGuide):
         z = torch.linalg.solve_triangular(tril, offset, upper=False)[..., 0]
         return _log_standard(z) - self.log_scale.detach().sum(-1)
 
-    def posterior(self, whitening: Whitening) -> Gaussian:
+    def posterior(self) -> Gaussian:
         """A Gaussian."""
-        assert isinstance(whitening, DenseWhitening)
-        return whitening.gaussian(self.loc.detach(), self.scale_tril().detach())
+        return self.whitening.gaussian(self.loc.detach(), self.scale_tril().detach())
 
 
 class DiagonalGuide(GaussianGuide):
     """N(loc, diag(scale²)): mean field."""
+
+    def __init__(self, site: str, plate: str, whitening: DiagonalWhitening) -> None:
+        super().__init__(site, plate, whitening)
+        self.whitening = whitening
 
     def draw(self, shape: torch.Size) -> Tensor:
         """loc + scale ε."""
@@ -112,11 +116,10 @@ class DiagonalGuide(GaussianGuide):
         log_scale = self.log_scale.detach()
         return _log_standard((z - self.loc.detach()) * (-log_scale).exp()) - log_scale.sum(-1)
 
-    def posterior(self, whitening: Whitening) -> DiagonalGaussian:
+    def posterior(self) -> DiagonalGaussian:
         """A diagonal Gaussian."""
-        assert isinstance(whitening, DiagonalWhitening)
-        scale = whitening.scale * self.log_scale.detach().exp()
-        return DiagonalGaussian(whitening.weights(self.loc.detach()), scale**-2)
+        scale = self.whitening.scale * self.log_scale.detach().exp()
+        return DiagonalGaussian(self.whitening.weights(self.loc.detach()), scale**-2)
 
 
 class LowRankGuide(GaussianGuide):
@@ -126,10 +129,10 @@ class LowRankGuide(GaussianGuide):
     the reason that `FullGuide` has.
     """
 
-    def __init__(self, site: str, plate: str, like: Tensor, rank: int) -> None:
-        super().__init__(site, plate, like)
-        start = torch.randn(*like.shape, rank, dtype=like.dtype, device=like.device)
-        self.directions = nn.Parameter(0.1 * start)
+    def __init__(self, site: str, plate: str, whitening: DiagonalWhitening, rank: int) -> None:
+        super().__init__(site, plate, whitening)
+        self.whitening = whitening
+        self.directions = nn.Parameter(0.1 * self.standard(*self.loc.shape, rank))
 
     @property
     def factor(self) -> Tensor:
@@ -149,12 +152,11 @@ class LowRankGuide(GaussianGuide):
         diagonal = (2 * self.log_scale.detach()).exp()
         return LowRankGaussian(self.loc.detach(), self.factor.detach(), diagonal).log_prob(z)
 
-    def posterior(self, whitening: Whitening) -> LowRankGaussian:
+    def posterior(self) -> LowRankGaussian:
         """A low-rank Gaussian."""
-        assert isinstance(whitening, DiagonalWhitening)
-        own = whitening.scale * self.log_scale.detach().exp()
-        shared = whitening.scale[..., None] * self.factor.detach()
-        return LowRankGaussian(whitening.weights(self.loc.detach()), shared, own.square())
+        own = self.whitening.scale * self.log_scale.detach().exp()
+        shared = self.whitening.scale[..., None] * self.factor.detach()
+        return LowRankGaussian(self.whitening.weights(self.loc.detach()), shared, own.square())
 
 
 class _Pathwise(TorchDistribution):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pyro
@@ -124,15 +125,17 @@ class Variational(Iterative):
         quiet = warnings.catch_warnings()
         with seeded(generator, joint.features.device), local, store, dtype, quiet:
             warnings.filterwarnings("ignore", message="Encountered NaN")  # which is refused here
-            guide = self._guide(model, site, joint)
+            guide, found = self._guide(model, whitening, site, joint)
             elbo = self._optimise(model, guide, joint)
-            posterior = self._posterior(guide, whitening, site, joint)
+            posterior = found()
         info = posterior.info or whitening.centre.info
         assert info is not None
         settled = _settled(elbo, joint.head.blocks).expand(joint.head.blocks)
         return posterior.replace(info=replace(info, elbo=elbo, converged=settled))
 
-    def _whitening(self, joint: Joint, start: Posterior | None) -> Whitening:
+    def _whitening(
+        self, joint: Joint, start: Posterior | None
+    ) -> DenseWhitening | DiagonalWhitening:
         prior, device, dtype = joint.prior, joint.features.device, joint.features.dtype
         if self.guide in ("low_rank", "diagonal"):
             if self.whiten == "laplace" or not isinstance(prior, DiagonalGaussian):
@@ -143,23 +146,32 @@ class Variational(Iterative):
             centre = start if isinstance(start, GaussianFamily) else approximate(joint, start)
         return DenseWhitening(centre.to(device, dtype))
 
-    def _guide(self, model: Callable[[], None], site: str, joint: Joint) -> nn.Module:
-        like, plate = joint.prior.mean, f"{joint.head.site}.tasks"
-        if self.guide == "full":
-            return FullGuide(site, plate, like)
-        if self.guide == "diagonal":
-            return DiagonalGuide(site, plate, like)
-        if self.guide == "low_rank":
-            rank = self.rank or max(1, round(like.shape[-1] ** 0.5))
-            return LowRankGuide(site, plate, like, rank)
-        assert callable(self.guide)
+    def _guide(
+        self,
+        model: Callable[[], None],
+        whitening: DenseWhitening | DiagonalWhitening,
+        site: str,
+        joint: Joint,
+    ) -> tuple[nn.Module, Callable[[], Posterior]]:
+        """The guide, and what makes a posterior of it once it is fitted."""
+        plate = f"{joint.head.site}.tasks"
+        if isinstance(whitening, DiagonalWhitening):
+            if self.guide == "diagonal":
+                own: GaussianGuide = DiagonalGuide(site, plate, whitening)
+            else:
+                rank = self.rank or max(1, round(joint.prior.mean.shape[-1] ** 0.5))
+                own = LowRankGuide(site, plate, whitening, rank)
+            return own, own.posterior
+        if isinstance(self.guide, str):
+            own = FullGuide(site, plate, whitening)
+            return own, own.posterior
         guide = self.guide(model)
         if not isinstance(guide, nn.Module):
             raise SettingError(
                 f"the guide factory returned {type(guide).__name__}; it must return a "
                 "pyro.nn.PyroModule, whose parameters belong to this head alone"
             )
-        return guide
+        return guide, partial(self._posterior, guide, whitening, site, joint)
 
     def _optimise(self, model: Callable[[], None], guide: nn.Module, joint: Joint) -> Tensor:
         """Maximise the bound; its estimates, [steps]."""
@@ -198,11 +210,9 @@ class Variational(Iterative):
         return torch.stack(history)
 
     def _posterior(
-        self, guide: nn.Module, whitening: Whitening, site: str, joint: Joint
+        self, guide: nn.Module, whitening: DenseWhitening, site: str, joint: Joint
     ) -> Posterior:
-        if isinstance(guide, GaussianGuide):
-            return guide.posterior(whitening)
-        assert isinstance(whitening, DenseWhitening)
+        """Of a guide of the user's: Gaussian where it says that it is, else of its draws."""
         with torch.no_grad():
             law = _moments(guide)
             if law is not None:

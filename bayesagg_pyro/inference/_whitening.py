@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesagg_pyro._optimise import maximise
 from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.inference._curvature import diagonal_prior
 from bayesagg_pyro.inference._expansion import check_structure, chunk_of
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
@@ -135,5 +136,4 @@ def approximate_diagonally(joint: Joint, start: Posterior | None) -> DiagonalGau
         chunk = chunk_of(joint.head, joint.features, joint.targets)
         scheme = Laplace("diag", tolerance=_TOLERANCE, max_steps=_STEPS)
         found = scheme.fit(joint.head, [chunk], prior, point)
-    assert isinstance(found, DiagonalGaussian)
-    return found
+    return diagonal_prior(found, f"head {joint.head.site!r}")

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._settings import positive_or_none
+from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import (
     Bernoulli,
@@ -109,8 +109,7 @@ def general(
             f'method must be "auto", "quadrature", "probit" or "samples", not {method!r}'
         )
     positive_or_none("tolerance", tolerance)
-    if samples < 1:
-        raise SettingError(f"samples must be at least 1, not {samples}")
+    integers(samples=samples)
     head.check_weights(posterior, "posterior")
     if method == "probit":
         return _probit(head, features, posterior)

@@ -161,7 +161,7 @@ def test_the_given_generator_alone_decides(rng, sobol) -> None:
 
 
 def test_it_is_for_softmax_and_gaussian_posteriors(rng) -> None:
-    with pytest.raises(errors.SettingError, match="2 samples"):
+    with pytest.raises(errors.SettingError, match="samples must be an integer of at least 2"):
         gradients.Conditional(1)
     head = heads.Bernoulli(3, name="sick")
     h, y = torch.zeros(2, 3), torch.zeros(2)

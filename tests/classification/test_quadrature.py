@@ -243,5 +243,5 @@ def test_heads_and_posteriors_without_a_rule(rng) -> None:
     samples = posteriors.Empirical(torch.zeros(2, 1, 4).double())
     with pytest.raises(errors.DtypeError, match="MonteCarlo"):
         gradients.distribution(one, samples, h, y, estimator=gradients.Quadrature())
-    with pytest.raises(errors.SettingError, match="8 nodes"):
+    with pytest.raises(errors.SettingError, match="nodes must be an integer of at least 8"):
         gradients.Quadrature(7)

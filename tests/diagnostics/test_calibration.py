@@ -116,7 +116,7 @@ def test_the_head_is_left_alone() -> None:
 
 
 def test_bad_settings() -> None:
-    with pytest.raises(SettingError, match="replications must be at least 20"):
+    with pytest.raises(SettingError, match="replications must be an integer of at least 20"):
         simulate(inference.Conjugate(), regression(2), 1.0, n=5)
     head = regression(20)
     prior, x = priors.isotropic(head, 1.0), torch.randn(20, 3, dtype=torch.float64)

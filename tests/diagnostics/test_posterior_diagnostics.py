@@ -174,7 +174,7 @@ def test_the_exact_posterior_has_equal_weights(rng: torch.Generator) -> None:
     samples = posteriors.Empirical(exact.sample((50,), generator=rng))
     with pytest.raises(DtypeError, match="has no density"):
         diagnostics.importance(head, samples, prior, x, y)
-    with pytest.raises(SettingError, match="draws must be at least 100"):
+    with pytest.raises(SettingError, match="draws must be an integer of at least 100"):
         diagnostics.importance(head, exact, prior, x, y, draws=10)
 
 

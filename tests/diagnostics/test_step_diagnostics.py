@@ -58,7 +58,7 @@ def test_moments(rng: torch.Generator) -> None:
 def test_moments_need_samples(rng: torch.Generator) -> None:
     with pytest.raises(StateError, match="cannot be sampled"):
         diagnostics.moments(point(torch.ones(1, 2, 3)))
-    with pytest.raises(SettingError, match="draws must be at least 100"):
+    with pytest.raises(SettingError, match="draws must be an integer of at least 100"):
         diagnostics.moments(Problem(rng, 10).grad, draws=10)
 
 

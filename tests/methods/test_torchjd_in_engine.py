@@ -157,7 +157,7 @@ def test_trains(make: object) -> None:
 def test_errors() -> None:
     with pytest.raises(DtypeError, match="torchjd"):
         aggregation.TorchJD(agg.UPGrad)
-    with pytest.raises(SettingError, match="at least 1 sample"):
+    with pytest.raises(SettingError, match="samples must be an integer of at least 1"):
         aggregation.PerSample(agg.UPGrad(), samples=0)
     grad = distribution()
     with pytest.raises(StateError, match="cannot be sampled"):

@@ -252,7 +252,7 @@ def test_hyperparameters_are_fitted_through_the_bound(
 
 
 def test_arguments_outside_their_range() -> None:
-    with pytest.raises(errors.SettingError, match="at least one"):
+    with pytest.raises(errors.SettingError, match="points must be an integer of at least 1"):
         heads.InducingPoints(D, 0)
     with pytest.raises(errors.ShapeError, match=r"\[M, 3\]"):
         heads.InducingPoints(D, torch.zeros(4, 2))

@@ -10,6 +10,7 @@ from pyro.infer.autoguide import AutoIAFNormal, AutoMultivariateNormal
 
 from bayesagg_pyro import errors, heads, inference, posteriors, priors
 from bayesagg_pyro.inference._guides import DiagonalGuide, FullGuide, LowRankGuide
+from bayesagg_pyro.inference._whitening import DenseWhitening, DiagonalWhitening
 
 
 def test_full_recovers_the_analytic_posterior_from_a_wrong_start(rng) -> None:
@@ -198,8 +199,10 @@ def test_too_few_steps_to_tell_are_not_settled(rng) -> None:
 
 @pytest.mark.parametrize("kind", [FullGuide, DiagonalGuide, LowRankGuide])
 def test_draws_of_a_guide_are_of_its_density(rng, kind) -> None:
+    centre = posteriors.DiagonalGaussian(torch.zeros(1, 3, dtype=F64), torch.ones(1, 3, dtype=F64))
+    whitening = DenseWhitening(centre) if kind is FullGuide else DiagonalWhitening(centre)
     more = [2] if kind is LowRankGuide else []
-    guide = kind("w", "tasks", torch.zeros(1, 3, dtype=F64), *more)
+    guide = kind("w", "tasks", whitening, *more)
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.copy_(0.5 * normal(rng, *parameter.shape))
