@@ -181,7 +181,7 @@ def effective_tasks(weights: Tensor, observed: Tensor | None = None) -> Tensor:
     """
     if observed is None:
         return weights.sum(0).square() / weights.square().sum(0)
-    return WeightSums.over(weights, observed, observed.shape[1]).effective()
+    return WeightSums.of(weights, observed, observed.shape[1]).effective()
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,8 @@ class WeightSums:
     batch: int
 
     @classmethod
-    def of(cls, weights: Tensor, grad: GradientDistribution) -> WeightSums:
+    def of(cls, weights: Tensor, observed: Tensor | None, batch: int) -> WeightSums:
         """Sum weights that are broadcastable to [tasks, B, d]."""
-        return cls.over(weights, grad.observed, grad.shape[1])
-
-    @classmethod
-    def over(cls, weights: Tensor, observed: Tensor | None, batch: int) -> WeightSums:
-        """Of a batch of B examples, with what was observed [tasks, B], or None for all."""
         if observed is not None:
             weights = torch.where(observed[..., None], weights, 0.0)
         repeats = batch // weights.shape[1]

@@ -226,7 +226,12 @@ class PrecisionWeighted(Aggregation):
         variance = torch.cat(variances)
         seen = None
         if masked:
-            seen = torch.cat([self._compared(grad.labelled()) for grad in grads])[..., None]
+            # A weight for a task must not depend on which others have a target for the same
+            # example: where examples have one each, it would be constant.
+            labelled = [grad.labelled() for grad in grads]
+            if self.resolution != "example":
+                labelled = [each.any(1, keepdim=True) for each in labelled]
+            seen = torch.cat(labelled)[..., None]
         compared = None
         if isinstance(power, Tensor):
             compared = power != 0
@@ -239,14 +244,6 @@ class PrecisionWeighted(Aggregation):
         if compared is not None:
             weights = torch.where(compared, weights, 1 / tasks)
         return list(weights.split(list(map(len, variances))))
-
-    def _compared(self, observed: Tensor) -> Tensor:
-        """Which tasks share one sum of weights: of each example, or of the batch, [tasks, B or 1].
-
-        A weight for a task must not depend on which others have a target for the same example:
-        where examples have one each, it would be constant.
-        """
-        return observed if self.resolution == "example" else observed.any(1, keepdim=True)
 
     def __repr__(self) -> str:
         given = {"floor": self.floor, "max_ratio": self.max_ratio}

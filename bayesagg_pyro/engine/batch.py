@@ -1,30 +1,23 @@
-"""A batch on its way through a call of the engine, and the batches that users hand over."""
+"""A batch on its way through a call of the engine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bayesagg_pyro.engine.reading import Pair, check_pair
-from bayesagg_pyro.engine.slot import Slot
-from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._standardising import Standardising, Units
 from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Batch", "Batches", "Group", "as_one", "drawn", "joined", "show"]
-
-#: Pairs of features and {head: targets}, in any form that `backward` takes.
-Batches: TypeAlias = Iterable[Pair]
+__all__ = ["Batch", "Group", "as_one", "joined"]
 
 
 @dataclass(frozen=True)
@@ -233,71 +226,3 @@ def as_one(
         for name in group.targets
     }
     return one.features, dict(one.targets), {name: rows[name] for name in heads}
-
-
-def drawn(
-    batches: Batches, parse: Callable[[Callable[[], Pair | None]], Batch | None]
-) -> Iterator[Batch]:
-    """Each of the batches that the user gave, once.
-
-    Args:
-        batches: what the user gave.
-        parse: draws an item and checks it; None at the end.
-
-    Raises:
-        DtypeError: if an item is no pair.
-    """
-    source: list[Iterator[Pair]] = []
-
-    def item() -> Pair | None:
-        if not source:
-            source.append(iter(batches))
-        found = next(source[0], None)
-        return None if found is None else check_pair(found)
-
-    while (batch := parse(item)) is not None:
-        yield batch
-
-
-def show(
-    slots: Collection[Slot],
-    batches: Batches | None,
-    parse: Callable[[Callable[[], Pair | None]], Batch | None],
-    *,
-    everyone: bool = False,
-) -> None:
-    """Go through the batches once, without gradients, until no prior wants more.
-
-    Args:
-        slots: what belongs to each head.
-        batches: what the user gave, if anything.
-        parse: draws an item and checks it; None at the end.
-        everyone: whether all priors are shown the batches, or those alone that take them.
-
-    Raises:
-        StateError: if batches are missing, or no prior takes any.
-        DtypeError: if an item is no pair.
-    """
-    takers = [slot for slot in slots if everyone or slot.tracker.takes_batches]
-    if batches is None:
-        if takers:
-            raise StateError(
-                f"the priors of {[slot.name for slot in takers]} are made of fresh batches: call "
-                "update_prior(batches=((backbone(x), {name: y}) for x, y in loader))"
-            )
-        return
-    if not takers:
-        raise StateError(
-            "batches were given, but every prior is made of what training collected; use "
-            "priors.Fresh() for priors of fresh batches, or call update_prior() alone"
-        )
-    for slot in takers:
-        slot.tracker.restart()
-    with torch.no_grad():
-        for batch in drawn(batches, parse):
-            batch.take_units()
-            wanted = [
-                slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers
-            ]
-            if not any(wanted):
-                break

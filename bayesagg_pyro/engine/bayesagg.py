@@ -12,8 +12,8 @@ from torch.amp import GradScaler
 
 from bayesagg_pyro._modes import plain, uncompiled
 from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.engine.batch import Batch, Batches, drawn, show
-from bayesagg_pyro.engine.calls import Calls, Given
+from bayesagg_pyro.engine.batch import Batch
+from bayesagg_pyro.engine.calls import Batches, Calls, Given, drawn, show
 from bayesagg_pyro.engine.defaults import (
     affordable,
     default_aggregation,

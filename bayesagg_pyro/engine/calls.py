@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,7 +16,8 @@ from bayesagg_pyro.engine import saving
 from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.engine.info import Observer
 from bayesagg_pyro.engine.processes import STEPS, Processes
-from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, read
+from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, check_pair, read
+from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.stateful import Stateful
 from bayesagg_pyro.engine.step import finite_losses
 from bayesagg_pyro.engine.streams import streams
@@ -25,8 +26,10 @@ from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 
-__all__ = ["Calls", "Given"]
+__all__ = ["Batches", "Calls", "Given", "drawn", "show"]
 
+#: Pairs of features and {head: targets}, in any form that `backward` takes.
+Batches: TypeAlias = Iterable[Pair]
 #: What `backward` takes.
 Given: TypeAlias = tuple[Features | Sequence[Pair], GivenTargets | None]
 
@@ -189,3 +192,71 @@ class Calls(Stateful):
 
 def _tensors(head: nn.Module) -> list[tuple[list[int], torch.dtype]]:
     return [(list(one.shape), one.dtype) for one in (*head.parameters(), *head.buffers())]
+
+
+def drawn(
+    batches: Batches, parse: Callable[[Callable[[], Pair | None]], Batch | None]
+) -> Iterator[Batch]:
+    """Each of the batches that the user gave, once.
+
+    Args:
+        batches: what the user gave.
+        parse: draws an item and checks it; None at the end.
+
+    Raises:
+        DtypeError: if an item is no pair.
+    """
+    source: list[Iterator[Pair]] = []
+
+    def item() -> Pair | None:
+        if not source:
+            source.append(iter(batches))
+        found = next(source[0], None)
+        return None if found is None else check_pair(found)
+
+    while (batch := parse(item)) is not None:
+        yield batch
+
+
+def show(
+    slots: Collection[Slot],
+    batches: Batches | None,
+    parse: Callable[[Callable[[], Pair | None]], Batch | None],
+    *,
+    everyone: bool = False,
+) -> None:
+    """Go through the batches once, without gradients, until no prior wants more.
+
+    Args:
+        slots: what belongs to each head.
+        batches: what the user gave, if anything.
+        parse: draws an item and checks it; None at the end.
+        everyone: whether all priors are shown the batches, or those alone that take them.
+
+    Raises:
+        StateError: if batches are missing, or no prior takes any.
+        DtypeError: if an item is no pair.
+    """
+    takers = [slot for slot in slots if everyone or slot.tracker.takes_batches]
+    if batches is None:
+        if takers:
+            raise StateError(
+                f"the priors of {[slot.name for slot in takers]} are made of fresh batches: call "
+                "update_prior(batches=((backbone(x), {name: y}) for x, y in loader))"
+            )
+        return
+    if not takers:
+        raise StateError(
+            "batches were given, but every prior is made of what training collected; use "
+            "priors.Fresh() for priors of fresh batches, or call update_prior() alone"
+        )
+    for slot in takers:
+        slot.tracker.restart()
+    with torch.no_grad():
+        for batch in drawn(batches, parse):
+            batch.take_units()
+            wanted = [
+                slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers
+            ]
+            if not any(wanted):
+                break

@@ -96,7 +96,7 @@ def in_pieces(
                 (found,) = aggregation.aggregate_each([grad], tasks)
             directions.append(found.direction)
             if found.weights is not None:
-                parts.append(WeightSums.of(found.weights, grad))
+                parts.append(WeightSums.of(found.weights, grad.observed, grad.shape[1]))
         results.append(Aggregated(torch.cat(directions)))
         if parts:
             sums.append((parts[0] if len(parts) == 1 else WeightSums.joined(parts), grad.groups))

@@ -112,7 +112,8 @@ def _aggregated(
     sums = []
     for grad, result in zip(grads, results, strict=True):
         if result.weights is not None:
-            sums.append((WeightSums.of(result.weights, grad), grad.groups))
+            own = WeightSums.of(result.weights, grad.observed, grad.shape[1])
+            sums.append((own, grad.groups))
     return grads, results, Weighing.of(sums, heads) if len(sums) == len(grads) else None
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro.errors import ShapeError
 
 __all__ = [
     "DenseCurvature",
@@ -21,6 +22,7 @@ __all__ = [
     "OutputCurvature",
     "SoftmaxCurvature",
     "derivatives",
+    "semidefinite",
 ]
 
 
@@ -176,3 +178,38 @@ def derivatives(
                     columns[i] = found[0].reshape(shape)
     matrix = torch.stack(columns, -1).detach()
     return each.detach(), 0.5 * (matrix + matrix.mT)
+
+
+def semidefinite(
+    owner: str, slope: Tensor, found: Tensor, factor: Tensor | None
+) -> tuple[OutputCurvature, Tensor]:
+    """A curvature without its negative eigenvalues; their sizes and those of all, [2, tasks].
+
+    Args:
+        owner: names the head in errors.
+        slope: [B, tasks, C].
+        found: [B, tasks, C, C], or its diagonal, [B, tasks, C].
+        factor: of each example, [B, tasks]; None for 1.
+
+    Raises:
+        ShapeError: for other shapes.
+    """
+    if found.shape == slope.shape:
+        values = found
+        curvature: OutputCurvature = DiagonalCurvature(values.clamp(min=0))
+    elif found.shape == (*slope.shape, slope.shape[-1]):
+        values, vectors = torch.linalg.eigh(found)
+        positive = (vectors * values.clamp(min=0)[..., None, :]) @ vectors.mT
+        rounding = values.abs().amax(-1) * values.shape[-1] * torch.finfo(values.dtype).eps
+        values = torch.where(values < -rounding[..., None], values, values.abs())
+        curvature = DenseCurvature(
+            torch.where((values < 0).any(-1)[..., None, None], positive, found)
+        )
+    else:
+        raise ShapeError(
+            f"{owner}: output_curvature must give slopes [B, tasks, outputs] and a "
+            "curvature [B, tasks, outputs, outputs] or its diagonal, not "
+            f"{list(slope.shape)} and {list(found.shape)}"
+        )
+    sizes = torch.stack([values.clamp(max=0).abs().sum(-1), values.abs().sum(-1)])
+    return curvature, (sizes if factor is None else sizes * factor).sum(1)

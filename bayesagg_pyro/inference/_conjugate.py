@@ -14,8 +14,8 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._cavity import cavity
 from bayesagg_pyro.inference._curvature import Dense, gaussian_prior
-from bayesagg_pyro.inference._gaussian_sums import (
-    GaussianStatistics,
+from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
+from bayesagg_pyro.inference._normal_equations import (
     condition,
     data_terms,
     gaussian,

@@ -15,9 +15,10 @@ from bayesagg_pyro.errors import DtypeError, NumericalError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._examples import Examples
 from bayesagg_pyro.inference._gaussian_evidence import GaussianEvidence
-from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics, gaussian
+from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.inference._integrated_noise import IntegratedNoise
 from bayesagg_pyro.inference._joint import log_likelihood
+from bayesagg_pyro.inference._normal_equations import gaussian
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Info, Posterior

@@ -19,14 +19,10 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import slices
-from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Categorical, Head, SharedWeights
 from bayesagg_pyro.heads._input import like
-from bayesagg_pyro.heads._output_curvature import (
-    DenseCurvature,
-    DiagonalCurvature,
-    OutputCurvature,
-)
+from bayesagg_pyro.heads._output_curvature import OutputCurvature, semidefinite
 from bayesagg_pyro.inference import _jacobian
 from bayesagg_pyro.inference._curvature import (
     Curvature,
@@ -312,32 +308,7 @@ def _of_outputs(
     if isinstance(found, OutputCurvature):
         curvature = found
     else:
-        curvature, dropped = _semidefinite(head, slope, found, factor)
+        curvature, dropped = semidefinite(f"head {head.site!r}", slope, found, factor)
     if factor is None:
         return slope, curvature, dropped
     return slope * factor[..., None], curvature.weighed(factor), dropped
-
-
-def _semidefinite(
-    head: Head, slope: Tensor, found: Tensor, factor: Tensor | None
-) -> tuple[OutputCurvature, Tensor]:
-    """The curvature without its negative eigenvalues; their sizes and those of all, [2, tasks]."""
-    if found.shape == slope.shape:
-        values = found
-        curvature: OutputCurvature = DiagonalCurvature(values.clamp(min=0))
-    elif found.shape == (*slope.shape, slope.shape[-1]):
-        values, vectors = torch.linalg.eigh(found)
-        positive = (vectors * values.clamp(min=0)[..., None, :]) @ vectors.mT
-        rounding = values.abs().amax(-1) * values.shape[-1] * torch.finfo(values.dtype).eps
-        values = torch.where(values < -rounding[..., None], values, values.abs())
-        curvature = DenseCurvature(
-            torch.where((values < 0).any(-1)[..., None, None], positive, found)
-        )
-    else:
-        raise ShapeError(
-            f"head {head.site!r}: output_curvature must give slopes [B, tasks, outputs] and a "
-            "curvature [B, tasks, outputs, outputs] or its diagonal, not "
-            f"{list(slope.shape)} and {list(found.shape)}"
-        )
-    sizes = torch.stack([values.clamp(max=0).abs().sum(-1), values.abs().sum(-1)])
-    return curvature, (sizes if factor is None else sizes * factor).sum(1)

@@ -11,7 +11,8 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
-from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics, gaussian
+from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
+from bayesagg_pyro.inference._normal_equations import gaussian
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Storage
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian

@@ -77,15 +77,14 @@ class DataPolicy(Policy):
         storage: Storage | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.evidence = Evidence() if variance == "learned" else None
-        if isinstance(variance, Evidence):
-            self.evidence = variance
-        if self.evidence is not None or isinstance(variance, str | Evidence):
-            if self.evidence is None:
+        if isinstance(variance, str):
+            if variance != "learned":
                 raise SettingError(
                     f'variance must be positive numbers, "learned" or Evidence(), not {variance!r}'
                 )
-            variance = 1.0
+            variance = Evidence()
+        self.evidence = variance if isinstance(variance, Evidence) else None
+        variance = 1.0 if isinstance(variance, Evidence) else variance
         given = [variance] if isinstance(variance, int | float) else list(variance)
         if not all(value > 0 and math.isfinite(value) for value in given):
             raise SettingError(f"the prior variance must be positive and finite, not {variance}")
