@@ -53,7 +53,7 @@ def cavity(
     elif isinstance(terms, Diagonal):
         known, before = diagonal_prior(prior, owner), diagonal_prior(base, owner)
         precision, found = _diagonal(terms, known, before)
-    elif isinstance(prior, KroneckerGaussian):
+    elif isinstance(terms, Kronecker) and isinstance(prior, KroneckerGaussian):
         precision, found = _kronecker(terms, prior)
     else:
         raise SettingError(

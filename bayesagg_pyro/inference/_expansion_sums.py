@@ -169,7 +169,12 @@ class ExpansionSums(Statistics):
         if state.keys() == {"filled"}:
             self._sums, self._filled = None, filled
             return
-        kind = {"full": Dense, "diag": Diagonal, "kron": Kronecker}[self._scheme.structure]
+        kinds: dict[str, type[Dense | Diagonal | Kronecker]] = {
+            "full": Dense,
+            "diag": Diagonal,
+            "kron": Kronecker,
+        }
+        kind = kinds[self._scheme.structure]
         size = [self.head.blocks, self.head.weight_size]
         names = [f"curvature.{field.name}" for field in fields(kind)]
         shapes = {name: list(value.shape) for name, value in state.items()}
