@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesagg_pyro._pieces import CACHE
 from bayesagg_pyro.gradients._averaged import averaged
 from bayesagg_pyro.gradients._conditional import Conditional
-from bayesagg_pyro.gradients._distribution import GradientDistribution, known
+from bayesagg_pyro.gradients._distribution import GradientDistribution, without_variance
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._lazy import Factored
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
@@ -111,7 +111,7 @@ def _certain(
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         mean = estimator.mean(head, posterior, features, targets, generator)
     assert mean is not None
-    return known(head, posterior, features, targets, mean)
+    return without_variance(head, posterior, features, targets, mean)
 
 
 def default_estimator(head: Head, posterior: Posterior) -> Estimator:

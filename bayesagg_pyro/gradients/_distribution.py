@@ -16,7 +16,7 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["GradientDistribution", "MomentError", "finish", "loss_scale"]
+__all__ = ["GradientDistribution", "MomentError", "finish", "loss_scale", "without_variance"]
 
 
 class MomentError(NamedTuple):
@@ -196,7 +196,7 @@ def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(count > 0, observed.shape[1] / count.clamp(min=1), 0.0)
 
 
-def known(
+def without_variance(
     head: Head, posterior: Posterior, features: Tensor, targets: Targets, mean: Tensor
 ) -> GradientDistribution:
     """A gradient without variance, [tasks, B, d]; draws are through those of the weights."""

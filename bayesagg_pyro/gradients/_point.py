@@ -6,7 +6,7 @@ import torch
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError
-from bayesagg_pyro.gradients._distribution import GradientDistribution, known
+from bayesagg_pyro.gradients._distribution import GradientDistribution, without_variance
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._samples import sampled_gradients
 from bayesagg_pyro.heads import Head
@@ -41,7 +41,7 @@ class AtPoint(Estimator):
             raise _refused(head, type(posterior))
         at = posterior.to(features.device, linalg.head_dtype(features.device))
         (mean,) = sampled_gradients(head, at.sample((1,)), features, targets)
-        return known(head, at, features, targets, mean)
+        return without_variance(head, at, features, targets, mean)
 
     def __repr__(self) -> str:
         return "AtPoint()"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Literal, NamedTuple, TypeGuard
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -152,7 +152,11 @@ class Evidence:
             DtypeError: if the prior is not Gaussian, or a Gaussian head no longer is.
             SettingError: if the statistics hold neither sums of a Gaussian head nor examples.
         """
-        head, how = statistics.head, _Run(start, generator)
+        head = statistics.head
+
+        def infer(of: Statistics, on: Posterior) -> Posterior:
+            return of.posterior(on, start=start, generator=generator)
+
         if not isinstance(prior, GaussianFamily):
             raise DtypeError(
                 f"head {head.site!r}: the evidence scales a Gaussian prior, not a "
@@ -161,16 +165,16 @@ class Evidence:
         tempered = statistics if temperature == 1.0 else statistics.scaled(1 / temperature)
         if isinstance(head, Gaussian):
             head = gaussian(head, "the evidence")
-            return self._of_gaussian(head, statistics, tempered, prior, how)
+            return self._of_gaussian(head, statistics, tempered, prior, infer)
         if self.variance is None:
-            return how.posterior(tempered, prior)
+            return infer(tempered, prior)
 
         def evidence(log_variance: Tensor) -> Tensor:
             values = []
             for point in log_variance:
                 rescaled = scaled(prior, point.exp())
                 try:
-                    found = how.posterior(statistics, rescaled)
+                    found = infer(statistics, rescaled)
                 except NumericalError:  # a prior too vague to compute with is not the best one
                     values.append(torch.full_like(point, -torch.inf))
                     continue
@@ -188,7 +192,7 @@ class Evidence:
         found = search(objective, low, high, points=_POINTS, steps=_STEPS)
         found = found.expand(prior.tasks)
         chosen = scaled(prior, found.exp())
-        posterior = how.posterior(tempered, chosen)
+        posterior = infer(tempered, chosen)
         return _reported(posterior, chosen, found.exp(), evidence(found[None])[0], None)
 
     def _of_gaussian(
@@ -197,7 +201,7 @@ class Evidence:
         statistics: Statistics,
         tempered: Statistics,
         prior: GaussianFamily,
-        how: _Run,
+        infer: Callable[[Statistics, Posterior], Posterior],
     ) -> Posterior:
         evidence = GaussianEvidence.of(_sums(head, statistics), prior)
         zero = torch.zeros_like(evidence.total)
@@ -218,22 +222,12 @@ class Evidence:
         chosen = prior if self.variance is None else scaled(prior, gamma.exp())
         noise = (-0.5 * beta).exp()
         view = head.with_noise_scale(noise) if learned else head
-        posterior = how.posterior(tempered.for_head(view), chosen)
+        posterior = infer(tempered.for_head(view), chosen)
         value = evidence.log_evidence(gamma, beta)
         return _reported(posterior, chosen, gamma.exp(), value, noise if learned else None)
 
     def __repr__(self) -> str:
         return f"Evidence(variance={self.variance!r})"
-
-
-class _Run(NamedTuple):
-    """How posteriors are inferred."""
-
-    start: Posterior | None
-    generator: torch.Generator | None
-
-    def posterior(self, statistics: Statistics, prior: Posterior) -> Posterior:
-        return statistics.posterior(prior, start=self.start, generator=self.generator)
 
 
 def _sums(head: Gaussian, statistics: Statistics) -> GaussianStatistics:

@@ -140,18 +140,20 @@ class LaplaceTorch(Scheme):
             rows = targets.mask[:, task]
             features, values = features[rows], values[rows]
         precision = prior.precision.expand_as(prior.mean)[task]
-        order = _their_order(head)
         if len(features) == 0:
             return precision if self.structure == "diag" else torch.diag(precision)
-        regression = isinstance(head, Gaussian)
+        order, regression, noise = _their_order(head), isinstance(head, Gaussian), {}
+        if isinstance(head, Gaussian):
+            noise["sigma_noise"] = float(head.noise_scale.expand(head.tasks)[task])
         with _package() as package:
             theirs = package.Laplace(
                 _layer(head, point, features),
                 "regression" if regression else "classification",
                 subset_of_weights="last_layer",
                 hessian_structure=self.structure,
-                **_prior_arguments(precision[order], prior.mean[task, order], self.structure),
-                **({"sigma_noise": _noise(head, task)} if isinstance(head, Gaussian) else {}),
+                prior_precision=precision[0] if self.structure == "kron" else precision[order],
+                prior_mean=prior.mean[task, order],
+                **noise,
             )
             batch = (features, values[:, None].to(features.dtype) if regression else values)
             theirs.fit(_Loader(batch))
@@ -221,17 +223,6 @@ def _their_order(head: Head) -> Tensor:
     order = torch.arange(head.weight_size, device=head.weight.device)
     rows = order.reshape(head.outputs_per_task, -1)
     return torch.cat([rows[:, :-1].flatten(), rows[:, -1]]) if head.bias else order
-
-
-def _noise(head: Gaussian, task: int) -> float:
-    scale = head.noise_scale
-    return float(scale if scale.ndim == 0 else scale[task])
-
-
-def _prior_arguments(precision: Tensor, mean: Tensor, structure: str) -> dict[str, Any]:
-    if structure == "kron":
-        return {"prior_precision": precision[0], "prior_mean": mean}
-    return {"prior_precision": precision, "prior_mean": mean}
 
 
 class _Unweighted(Examples):
