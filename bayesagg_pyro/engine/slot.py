@@ -124,8 +124,8 @@ class Slot:
         Raises:
             StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
         """
-        prior = self.tracker.prior_for(features, targets)
-        if not (variance or self.estimator is None or self.estimator.mean_needs_posterior):
+        prior, estimator = self.tracker.prior_for(features, targets), self.estimator
+        if not (variance or estimator is None or estimator.mean_needs_posterior):
             return HeadStep(self, features, targets, prior, prior, 0, variance=False)
         held, refresh, age = self.posterior, self.scheme.refresh, 0
         if refresh == "epoch":
