@@ -181,21 +181,17 @@ class Examples(Statistics):
             self._room(name, array, len(array))[: len(array)] = array
         self._rows = len(rows["features"]) if rows else 0
 
-    def _of_kind(self, values: Tensor) -> bool:
-        return values.is_floating_point() == (self.head.target_kind == "real")
-
     def _checked(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        head, optional = self.head, {"mask", "weight"}
-        width = {"features": head.in_features}
+        head = self.head
         count = len(state["features"]) if "features" in state else 0
-        wanted = {
-            name: (count, width.get(name, head.tasks)) for name in {"features", "values"} | optional
-        }
+        wanted = dict.fromkeys(("values", "mask", "weight"), (count, head.tasks))
+        wanted["features"] = count, head.in_features
+        floating = {"real": (True,), "class": (False,)}.get(head.target_kind, (True, False))
         if not (
             {"features", "values"} <= state.keys() <= wanted.keys()
             and all(array.shape == wanted[name] for name, array in state.items())
             and state["features"].is_floating_point()
-            and (head.target_kind in ("binary", "count") or self._of_kind(state["values"]))
+            and state["values"].is_floating_point() in floating
             and head.valid(Targets(state["values"], state.get("mask")))
             and ("mask" not in state or state["mask"].dtype == torch.bool)
         ):
