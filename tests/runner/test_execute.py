@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,13 @@ from experiments.cli import app
 from experiments.runner import (
     Dask,
     Ending,
+    Job,
     Local,
     Place,
+    Queue,
     Request,
     State,
+    Submitit,
     choose,
     engines,
     execute,
@@ -30,11 +34,8 @@ from experiments.runner import (
 )
 from experiments.training import Trainer
 from tests.experiments.toy import without_times
+from tests.runner.forked import FORKED, submitit_forks
 from tests.runner.jobs import job
-
-#: Processes that do not import everything anew.
-FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["distributed", "experiments.cli.many", "tests.runner.test_execute"])
 
 
 @pytest.mark.slow
@@ -58,7 +59,7 @@ def test_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 SEED = 1
 #: Those with something of their own to remember; every one's state is tested in tests/methods.
-METHODS = "ls,dwa,uw,pcgrad,igbv2,bayesagg,ensemble-networks"
+METHODS = "dwa,igbv2,bayesagg,ensemble-networks"
 CHANGES = {
     "bayesagg.pretrain": "1",
     "igbv2.act_after": "3",
@@ -90,7 +91,7 @@ def settled(record: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_killed_and_continued(tmp_path: Path) -> None:
+def test_killed_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill -9 in the middle of several methods; the same command again gives the same records."""
     out = tmp_path / "killed"
     out.mkdir()
@@ -117,6 +118,7 @@ def test_killed_and_continued(tmp_path: Path) -> None:
     }
     assert len(done) < len(jobs), "nothing was left to do: kill earlier"
 
+    monkeypatch.setattr(engines.multiprocessing, "get_context", lambda method: FORKED)
     second = CliRunner().invoke(app, [*COMMAND, "--jobs", "1", "--out", str(out)])
     assert second.exit_code == 0, second.output
     for folder, written in done.items():
@@ -169,3 +171,41 @@ def test_a_worker_of_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert work(whole).ending is Ending.DONE
     histories = [without_times(Place(x.folder).load()["history"]) for x in (*jobs, whole)]
     assert histories[0] == histories[1] == histories[2]
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_after_its_time_limit_and_after_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Submitit's: to the bit of one that never stopped; at the time limit without its launcher."""
+    local = pytest.importorskip("submitit.local.local")
+    monkeypatch.setattr(local, "subprocess", None)  # put back at the end
+    submitit_forks()
+    one = job(tmp_path / "a", "slow", epochs=4)
+    signals = [signal.SIGUSR2, signal.SIGKILL]  # the first as the queue does before time is over
+    told: list[int] = []
+    began: list[Job] = []
+
+    class Counted(Submitit):
+        def submit(self, jobs: Any, deadline: Any) -> Any:
+            began.extend(jobs)
+            return super().submit(jobs, deadline)
+
+    def tick(_: object) -> None:
+        status = Place(one.folder).status()
+        if len(told) < 2 and status.get("epoch", 0) > len(told) and status["pid"] not in told:
+            os.kill(status["pid"], signals[len(told)])
+            told.append(status["pid"])
+
+    queue = Queue(time_limit=4)
+    outcomes = execute(
+        [one], lambda n: Counted(tmp_path / "queue", n, "local", queue=queue), 1, tick
+    )
+    assert len(told) == 2
+    assert outcomes[one].ending is Ending.DONE, outcomes
+    assert began == [one, one]  # the second time after its death
+    assert Place(one.folder).status()["pid"] not in told
+    whole = job(tmp_path / "b", epochs=4)
+    assert work(whole).ending is Ending.DONE
+    histories = [without_times(Place(x.folder).load()["history"]) for x in (one, whole)]
+    assert histories[0] == histories[1]

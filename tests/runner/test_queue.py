@@ -1,10 +1,9 @@
-"""Engines for clusters: submitit's queue and Dask's on this machine, and what Slurm is told."""
+"""Engines for clusters: submitit's queue, what Slurm is told, a Dask that is not there."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import signal
 import stat
 import time
 from concurrent.futures import BrokenExecutor, Future
@@ -27,7 +26,6 @@ from experiments.runner import (
     execute,
     work,
 )
-from tests.experiments.toy import without_times
 from tests.runner.jobs import Here, job
 
 submitit = pytest.importorskip("submitit")
@@ -36,39 +34,6 @@ cloudpickle = pytest.importorskip("cloudpickle")
 
 def engine(tmp_path: Path, cluster: str = "local", jobs: int = 2, **queue: Any) -> Submitit:
     return Submitit(tmp_path / "queue", jobs, cluster, queue=Queue(**{"time_limit": 4, **queue}))
-
-
-@pytest.mark.slow
-def test_a_job_goes_on_after_its_time_limit_and_after_its_death(tmp_path: Path) -> None:
-    """To the bit of one that never stopped; at the time limit without its launcher."""
-    one = job(tmp_path / "a", "slow", epochs=4)
-    signals = [signal.SIGUSR2, signal.SIGKILL]  # the first as the queue does before time is over
-    told: list[int] = []
-    began: list[Job] = []
-
-    class Counted(Submitit):
-        def submit(self, jobs: Any, deadline: Any) -> Any:
-            began.extend(jobs)
-            return super().submit(jobs, deadline)
-
-    def tick(_: object) -> None:
-        status = Place(one.folder).status()
-        if len(told) < 2 and status.get("epoch", 0) > len(told) and status["pid"] not in told:
-            os.kill(status["pid"], signals[len(told)])
-            told.append(status["pid"])
-
-    queue = Queue(time_limit=4)
-    outcomes = execute(
-        [one], lambda n: Counted(tmp_path / "queue", n, "local", queue=queue), 1, tick
-    )
-    assert len(told) == 2
-    assert outcomes[one].ending is Ending.DONE, outcomes
-    assert began == [one, one]  # the second time after its death
-    assert Place(one.folder).status()["pid"] not in told
-    whole = job(tmp_path / "b", epochs=4)
-    assert work(whole).ending is Ending.DONE
-    histories = [without_times(Place(x.folder).load()["history"]) for x in (one, whole)]
-    assert histories[0] == histories[1]
 
 
 def test_a_job_that_cannot_get_on_says_so(tmp_path: Path) -> None:
