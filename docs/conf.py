@@ -8,6 +8,8 @@ from typing import Any
 import zmq
 from jupyter_client.manager import AsyncKernelManager
 
+from docutils import nodes
+
 import bayesagg_pyro
 
 # A notebook's kernel warns where it is spoken to over TCP in plain text.
@@ -53,9 +55,19 @@ def plain_text(app: Any, what: str, name: str, obj: object, options: Any, lines:
     for index, line in enumerate(lines):
         parts = re.split(r"(`[^`]*`)", line)
         parts[::2] = [re.sub(r"[|*]|_(?=\W|$)", r"\\\g<0>", text) for text in parts[::2]]
-        lines[index] = "".join(parts)
+        # "in_features: d." is no item "d" of a list.
+        lines[index] = re.sub(r"(: )(\w\.)$", r"\1\\\2", "".join(parts))
+
+
+def one_line(app: Any, doctree: nodes.document) -> None:
+    """A number in a table stays beside its standard deviation."""
+    for entry in doctree.findall(nodes.entry):
+        for text in list(entry.findall(nodes.Text)):
+            if " ± " in text:
+                text.parent.replace(text, nodes.Text(text.replace(" ± ", "\u00a0±\u00a0")))
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("doctree-read", one_line)
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon's

@@ -76,6 +76,14 @@ def test_a_page_says_what_it_is_for_and_where_to_go_next(page: Path) -> None:
     assert len(by_hand.splitlines()) <= LONGEST
 
 
+def test_a_notebook_opens_in_jupyter() -> None:
+    jupytext = pytest.importorskip("jupytext")
+    found = [page for page in PAGES if page.read_text("utf-8").startswith("---\nfile_format")]
+    assert DOCS / "tour.md" in found
+    for page in found:
+        assert any(cell.cell_type == "code" for cell in jupytext.read(page).cells), page
+
+
 def test_the_gallery_has_every_figure() -> None:
     gallery = (DOCS / "gallery.md").read_text(encoding="utf-8")
     figures = [
