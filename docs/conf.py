@@ -60,11 +60,12 @@ def plain_text(app: Any, what: str, name: str, obj: object, options: Any, lines:
 
 
 def one_line(app: Any, doctree: nodes.document) -> None:
-    """A number in a table stays beside its standard deviation."""
+    """A number in a table stays beside its standard deviation, and 9 of 10 together."""
     for entry in doctree.findall(nodes.entry):
         for text in list(entry.findall(nodes.Text)):
-            if " ± " in text:
-                text.parent.replace(text, nodes.Text(text.replace(" ± ", "\u00a0±\u00a0")))
+            kept = re.sub(r"(?<=\d) (±|of) (?=\d)", "\u00a0\\1\u00a0", text)
+            if kept != text:
+                text.parent.replace(text, nodes.Text(kept))
 
 
 def setup(app: Any) -> None:
