@@ -6,9 +6,8 @@ import re
 from typing import Any
 
 import zmq
-from jupyter_client.manager import AsyncKernelManager
-
 from docutils import nodes
+from jupyter_client.manager import AsyncKernelManager
 
 import bayesagg_pyro
 
