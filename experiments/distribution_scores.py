@@ -24,7 +24,7 @@ from experiments.errors import DataError
 from experiments.run import isolated_random
 from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score, observed
 
-__all__ = ["DistributionMeter", "Kind", "covered"]
+__all__ = ["DistributionMeter", "Kind", "covered", "transformed"]
 
 Kind = Literal["number", "count", "classes", "binary"]
 
@@ -94,23 +94,45 @@ class DistributionMeter:
 
 
 def covered(law: Any, targets: Tensor, counts: bool) -> Tensor:
-    """Share of each target that lies in the central 90 % of its distribution, [B, 1].
+    """Share of each target that lies in the central 90 % of its distribution, [B, tasks].
 
     Args:
-        law: Of batch shape [B, 1].
-        targets: [B, 1].
+        law: Of batch shape [B, tasks].
+        targets: [B, tasks].
         counts: Whether they are 0, 1, 2, ...
     """
     if not counts:
         below: Tensor = law.cdf(targets)
         return ((below - 0.5).abs() <= 0.5 - _TAIL).double()
-    with isolated_random(targets.device):  # drawn alike every time, and nobody else's draws
-        torch.manual_seed(0)
-        draws: Tensor = law.sample((_DRAWS,))
-    low, ties = (draws < targets).sum(0), (draws == targets).sum(0)
+    low, ties = _ranks(law, targets)
     margin = round(_TAIL * (_DRAWS + 1))
     last = (low + ties).clamp(max=_DRAWS - margin)
     return (last - low.clamp(min=margin) + 1).clamp(min=0) / (ties + 1.0)
+
+
+def transformed(law: Any, targets: Tensor, counts: bool) -> Tensor:
+    """P(Y ≤ y), uniform if predictions are calibrated, [B, tasks]; of counts one among the ranks.
+
+    Args:
+        law: Of batch shape [B, tasks].
+        targets: [B, tasks].
+        counts: Whether they are 0, 1, 2, ...
+    """
+    if not counts:
+        below: Tensor = law.cdf(targets)
+        return below
+    low, ties = _ranks(law, targets)
+    generator = torch.Generator().manual_seed(0)
+    place = torch.rand(low.shape, generator=generator, dtype=torch.float64).to(low.device)
+    return (low + place * (ties + 1)) / (_DRAWS + 1)
+
+
+def _ranks(law: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """How many draws are less than the target, and how many are equal to it."""
+    with isolated_random(targets.device):  # drawn alike every time, and nobody else's draws
+        torch.manual_seed(0)
+        draws: Tensor = law.sample((_DRAWS,))
+    return (draws < targets).sum(0), (draws == targets).sum(0)
 
 
 def _mean(parts: list[Tensor]) -> float | None:

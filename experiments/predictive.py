@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head
+from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, Ordinal
 
 __all__ = ["calibration", "plug_in"]
 
@@ -26,14 +26,14 @@ def plug_in(head: Head, outputs: Tensor, scale: Tensor | None = None) -> Any:
         head: Whose likelihood it is.
         outputs: [B, tasks], or [B, classes].
         scale: [tasks], what :func:`calibration` found: standard deviations of Gaussian heads, else
-            what logits are divided by. None leaves the likelihood as it is.
+            what logits, and cut-points, are divided by. None leaves the likelihood as it is.
     """
     outputs = outputs.double()
     if scale is None:
         return head.likelihood(outputs)
     if isinstance(head, Gaussian):
         return head.with_noise_scale(scale).likelihood(outputs)
-    return head.likelihood(outputs / scale)
+    return _tempered(head, scale).likelihood(outputs / scale)
 
 
 def calibration(
@@ -41,8 +41,8 @@ def calibration(
 ) -> dict[str, Tensor]:
     """The scales of highest likelihood, ``{head: [tasks]}``; none for other kinds of heads.
 
-    The noise of Gaussian heads is the root mean square error, and the temperature of binary and
-    softmax heads the best of 81 from 0.1 to 10.
+    The noise of Gaussian heads is the root mean square error, and the temperature of heads of
+    classes the best of 81 from 0.1 to 10.
 
     Args:
         heads: ``{name: head}``.
@@ -55,13 +55,18 @@ def calibration(
         targets = head.parse_targets(torch.cat([batch[name] for _, batch in shown]), len(outputs))
 
         def nll(scale: Tensor, head: Head = head, f: Tensor = outputs, y: Any = targets) -> Tensor:
-            mean: Tensor = y.mean(head.negative_log_prob(f / scale, y.values))
+            law = _tempered(head, scale.expand(head.tasks))
+            mean: Tensor = y.mean(law.negative_log_prob(f / scale, y.values))
             return mean
 
         if isinstance(head, Gaussian):
             square = targets.mean((outputs - targets.values).square())
             found[name] = square.sqrt().clamp(min=torch.finfo(square.dtype).tiny)
-        elif isinstance(head, (Bernoulli, Categorical)):
+        elif isinstance(head, (Bernoulli, Categorical, Ordinal)):
             trials = torch.stack([nll(t) for t in _TEMPERATURES])
             found[name] = _TEMPERATURES[trials.argmin(0).cpu()].to(outputs.device)
     return found
+
+
+def _tempered(head: Head, temperature: Tensor) -> Head:
+    return head.with_temperature(temperature) if isinstance(head, Ordinal) else head

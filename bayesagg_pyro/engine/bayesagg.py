@@ -377,18 +377,19 @@ class BayesAgg(Calls):
             self.start_bayes()
 
     @uncompiled
-    def calibrate(self, batches: Batches) -> dict[str, Tensor]:
+    def calibrate(self, batches: Batches | None) -> dict[str, Tensor]:
         """Make predictions as wide as data that training has not seen show them to be.
 
         A backbone that fits its training data too well leaves residuals there that are too small,
         and so predictions that are too sure. One number for each task mends that, the noise scale
-        of `heads.Gaussian` without a given one and the temperature of `Bernoulli` and `Categorical`
-        heads (`predictive.calibration`), until the next `update_prior()`. Steps never see it. A
+        of `heads.Gaussian` without a given one and the temperature of heads of classes, ordered or
+        not (`predictive.calibration`), until the next `update_prior()`. Steps never see it. A
         noise scale from n labels is known to within a share of about (2 n)^(−1/2).
 
         Args:
             batches: pairs (features, {name: targets}), drawn once, without gradients; kept in
                 memory meanwhile. Best those of a validation set, the backbone in evaluation mode.
+                None: predict by default again.
 
         Returns:
             {name: [tasks]}; heads of other kinds are left out.
@@ -400,6 +401,10 @@ class BayesAgg(Calls):
         self.raise_deferred()
         with plain(), self._all_at("calibrate"), torch.no_grad():
             posteriors = self.posteriors()
+            if batches is None:
+                for slot in self._slots.values():
+                    slot.calibration = None
+                return {}
             shown = list(drawn(batches, partial(self._next, "calibrate")))
             self.raise_deferred()
             if not shown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, ClassVar, Literal
 
 import pyro.distributions as dist
@@ -92,6 +93,20 @@ class Ordinal(OnePredictor):
         """θ, [tasks, C − 1], increasing."""
         free = self.free_cutpoints
         return torch.cat([free[:, :1], free[:, 1:].exp()], 1).cumsum(1)
+
+    def with_temperature(self, temperature: Tensor) -> Ordinal:
+        """This head with cut-points θ / T, [tasks]: outputs u / T are then as much less sure.
+
+        Weights are shared, nothing of the head itself changes.
+        """
+        free = self.free_cutpoints.to(temperature)
+        first = free[:, :1] / temperature[:, None]
+        view = copy(self)
+        kept = {n: p for n, p in self._parameters.items() if n != "free_cutpoints"}
+        scaled = torch.cat([first, free[:, 1:] - temperature[:, None].log()], 1)
+        vars(view)["_parameters"] = kept
+        vars(view)["_buffers"] = {**self._buffers, "free_cutpoints": scaled}
+        return view
 
     def likelihood(self, outputs: Tensor) -> Any:
         """Categorical over the classes, batch shape [..., B, tasks]."""

@@ -9,19 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from bayesagg_pyro._optimise import search
-from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head
+from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, OnePredictor, Ordinal
 from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
-from bayesagg_pyro.predictive._compound import output_rule
-from bayesagg_pyro.predictive._outputs import predictor
+from bayesagg_pyro.predictive._distribution import log_likelihood
+from bayesagg_pyro.predictive._outputs import at_temperature, predictor
+from bayesagg_pyro.quadrature import normal_rule
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["calibrated", "calibration"]
 
 #: Between which temperatures are looked for, and how closely.
 _RANGE, _POINTS, _STEPS = 100.0, 9, 14
+#: Nodes for a density at one temperature.
+_NODES = 128
 
 
 def calibration(
@@ -29,8 +31,8 @@ def calibration(
 ) -> Tensor | None:
     """The noise scale of `Gaussian` heads without a given one; the temperature of classes.
 
-    τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1. The temperature T divides the logits, at
-    every draw of the weights (Guo et al., 2017, https://proceedings.mlr.press/v70/guo17a.html), and
+    τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1. The temperature T divides the logits, of
+    ordered classes the predictor and the cut-points, at every draw of the weights (Guo et al., 2017, https://proceedings.mlr.press/v70/guo17a.html), and
     has the highest log predictive density, under log T ~ N(0, 1): labels that are all predicted
     right would otherwise ask for T = 0. Weights of examples count as repetitions.
 
@@ -46,7 +48,7 @@ def calibration(
         if not _predicts_with_estimate(head) or not isinstance(posterior, GaussianFamily):
             return None
         return _noise_scale(head, posterior, examples)
-    return _temperature(head, posterior, examples) if _has_logits(head) else None
+    return _temperature(head, posterior, examples) if _has_temperature(head) else None
 
 
 def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
@@ -61,8 +63,8 @@ def _predicts_with_estimate(head: Gaussian) -> bool:
     return head.noise_source == "estimated" and head.is_still(Gaussian, "outputs", "likelihood")
 
 
-def _has_logits(head: Head) -> bool:
-    return head.is_still(Bernoulli, "likelihood") or head.is_still(Categorical, "likelihood")
+def _has_temperature(head: Head) -> bool:
+    return any(head.is_still(kind, "likelihood") for kind in (Bernoulli, Categorical, Ordinal))
 
 
 def _noise_scale(
@@ -88,7 +90,7 @@ def _temperature(
 ) -> Tensor:
     ones = posterior.mean.new_ones(head.tasks)
     info = posterior.info or Info.unknown(ones)
-    score = _by_rule if _of_two(head, posterior) else _by_law
+    score = _by_rule if _of_one(head, posterior) else _by_law
     scores = [score(head, posterior, features, targets) for features, targets in examples]
 
     def log_density(log_temperature: Tensor) -> Tensor:
@@ -110,26 +112,25 @@ def _temperature(
     return torch.where(seen, found, before)
 
 
-def _of_two(head: Head, posterior: Posterior) -> bool:
-    """Whether the logits are Gaussian, one a task."""
-    return head.is_still(Bernoulli, "outputs", "likelihood") and isinstance(
-        posterior, GaussianFamily
-    )
+def _of_one(head: Head, posterior: Posterior) -> bool:
+    """Whether there is one Gaussian predictor a task."""
+    return head.is_still(OnePredictor, "outputs") and isinstance(posterior, GaussianFamily)
 
 
 def _by_rule(
     head: Any, posterior: Any, features: Tensor, targets: Targets
 ) -> Callable[[Tensor], Tensor]:
-    """log E σ(± u / T), [B, tasks], for temperatures [tasks]: the logits u are worked out once."""
-    if posterior.info is not None:
-        posterior = posterior.replace(info=replace(posterior.info, temperature=None))
-    mean, variance = predictor(head, posterior, features)
-    sign = 2 * targets.values.to(mean) - 1
+    """log E p(y | u / T), [B, tasks], for temperatures [tasks]: u ~ N is worked out once."""
+    info = posterior.info or Info.unknown(posterior.mean.new_ones(head.tasks))
+    plain = posterior.replace(info=replace(info, temperature=None))
+    mean, variance = predictor(head, plain, features)
+    values = targets.values if head.target_kind == "class" else targets.values.to(mean)
 
     def score(temperature: Tensor) -> Tensor:
-        m, std = sign * mean / temperature, variance.sqrt() / temperature
-        z, p = output_rule(m, std)
-        return (p.log() + logsigmoid(m + std * z)).logsumexp(0)
+        law = at_temperature(head, plain.replace(info=replace(info, temperature=temperature)))
+        m, std = mean / temperature, variance.sqrt() / temperature
+        z, p = normal_rule(m, std, _NODES, law.transition(values))
+        return (p.log() + log_likelihood(law, m + std * z, values.expand_as(z))).logsumexp(0)
 
     return score
 

@@ -10,11 +10,18 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import BLOCK, fitting, slices
-from bayesagg_pyro.heads import Head, OnePredictor
+from bayesagg_pyro.heads import Head, OnePredictor, Ordinal
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 
-__all__ = ["drawn_outputs", "joint_outputs", "predictor"]
+__all__ = ["at_temperature", "drawn_outputs", "joint_outputs", "predictor"]
+
+
+def at_temperature(head: Head, posterior: Posterior) -> Head:
+    """The head whose likelihood takes outputs that the temperature has divided."""
+    temperature = _temperature(posterior)
+    still = temperature is not None and isinstance(head, Ordinal)
+    return head.with_temperature(temperature) if still else head
 
 
 def predictor(

@@ -25,6 +25,7 @@ from bayesagg_pyro.predictive import _classes as classes
 from bayesagg_pyro.predictive._compound import NormalCompound, PredictorCompound
 from bayesagg_pyro.predictive._mixture import SampledPredictive
 from bayesagg_pyro.predictive._outputs import (
+    at_temperature,
     drawn_outputs,
     joint_outputs,
     predictor,
@@ -111,6 +112,7 @@ def general(
     positive_or_none("tolerance", tolerance)
     integers(samples=samples)
     head.check_weights(posterior, "posterior")
+    head = at_temperature(head, posterior)
     if method == "probit":
         return _probit(head, features, posterior)
     if method != "samples" and isinstance(posterior, GaussianFamily):

@@ -17,7 +17,7 @@ from bayesagg_pyro.predictive._compound import output_rule
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution
 from bayesagg_pyro.predictive._gaussian import in_units_of_noise
 from bayesagg_pyro.predictive._mixture import SampledPredictive
-from bayesagg_pyro.predictive._outputs import drawn_outputs, predictor
+from bayesagg_pyro.predictive._outputs import at_temperature, drawn_outputs, predictor
 
 __all__ = ["Uncertainty", "uncertainty"]
 
@@ -97,6 +97,7 @@ def _of_classes(
     samples: int,
     generator: torch.Generator | None,
 ) -> Uncertainty:
+    head = at_temperature(head, posterior)
     linear = head.is_still(OnePredictor, "outputs")
     if isinstance(head, OnePredictor) and linear and isinstance(posterior, GaussianFamily):
         mean, variance = predictor(head, posterior, features)

@@ -23,6 +23,7 @@ PROGRAM: Final = os.environ.get("BAYESAGG_PROGRAM", "python -m experiments")
 
 _EXAMPLES: Final[Mapping[str, str]] = {
     "digits": "python -m experiments digits --method ls",
+    "diabetes": "python -m experiments diabetes --method bayesagg",
     "qm9": """
 A first taste, a few minutes on a CPU:
 python -m experiments qm9 --method ls --molecules 2000 --epochs 20 --width 32 --edge-width 32

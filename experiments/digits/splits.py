@@ -1,4 +1,4 @@
-"""The images of scikit-learn's digits, and their parts."""
+"""Tables that come with scikit-learn, the digits among them, and their parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,27 @@ from torch import Tensor
 
 from experiments.errors import DataError
 
-__all__ = ["read", "split"]
+__all__ = ["read", "shipped", "split"]
+
+
+def shipped(name: str, delimiter: str = ",") -> Tensor:
+    """A table of numbers that comes with scikit-learn, [rows, columns] float32.
+
+    Raises:
+        DataError: scikit-learn is not installed, or without it.
+    """
+    found = find_spec("sklearn")  # its file alone: to import it takes seconds
+    if found is None or found.origin is None:
+        raise DataError(
+            f"{name} comes with scikit-learn, which is not installed: pip install scikit-learn"
+        )
+    path = Path(found.origin).parent / "datasets" / "data" / name
+    try:
+        return torch.from_numpy(np.loadtxt(path, delimiter=delimiter, dtype=np.float32, ndmin=2))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} of scikit-learn cannot be read ({error}): install it again"
+        ) from error
 
 
 def read() -> tuple[Tensor, Tensor]:
@@ -20,18 +40,7 @@ def read() -> tuple[Tensor, Tensor]:
     Raises:
         DataError: scikit-learn is not installed, or without them.
     """
-    found = find_spec("sklearn")  # its file alone: to import it takes seconds
-    if found is None or found.origin is None:
-        raise DataError(
-            "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
-        )
-    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    try:
-        rows = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.float32))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"the digits of scikit-learn, {path}, cannot be read ({error}): install it again"
-        ) from error
+    rows = shipped("digits.csv.gz")
     return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].long()
 
 

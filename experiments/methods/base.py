@@ -206,10 +206,10 @@ class Method(ABC):
         """Point predictions, ``{head: [B, tasks]}``, in the units of training."""
 
     @abstractmethod
-    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
+    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]] | None) -> None:
         """Fit the width of predictive distributions to inputs and targets not trained on.
 
-        What is fitted serves :meth:`predictive` alone, until the method trains on.
+        What is fitted serves :meth:`predictive` alone, until the method trains on; None forgets it.
         """
 
     @abstractmethod

@@ -162,9 +162,10 @@ class BayesAggMethod(Method):
         """The engine's point predictions."""
         return dict(self.mtl.predict(self.backbone(inputs)))
 
-    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
+    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]] | None) -> None:
         """As the engine does it."""
-        self.mtl.calibrate(self._pair(self.backbone, *batch) for batch in batches)
+        shown = None if batches is None else (self._pair(self.backbone, *one) for one in batches)
+        self.mtl.calibrate(shown)
 
     def predictive(self, inputs: Any) -> dict[str, Any]:
         """The engine's, with the weights of heads integrated out."""

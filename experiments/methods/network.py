@@ -41,10 +41,10 @@ class Network(Method):
         features = self.backbone(inputs)
         return {name: head(read_by(name, features)) for name, head in self.by_name.items()}
 
-    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]]) -> None:
+    def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]] | None) -> None:
         """Noise of regression heads and temperatures of classes, of highest likelihood."""
-        shown = ((self.predict(inputs), targets) for inputs, targets in batches)
-        self._scales = calibration(self.by_name, shown)
+        shown = ((self.predict(inputs), targets) for inputs, targets in batches or ())
+        self._scales = calibration(self.by_name, shown) if batches is not None else {}
 
     def predictive(self, inputs: Any) -> dict[str, Any]:
         """The heads' likelihoods at the point predictions, as wide as was fitted."""

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from experiments.errors import DataError, SettingsError
 from experiments.files import prepare_folder, write_text
+from experiments.report.calibration import calibration
 from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.comparison import build
 from experiments.report.plans import TABLES, Plan, of_records
@@ -23,7 +24,8 @@ Format = Literal["terminal", "md", "latex"]
 SingleTask = Literal["published", "runs"]
 FORMATS: Final = get_args(Format)
 RUN_TIME: Final = "run-time"
-NAMES: Final = (*TABLES, RUN_TIME)
+CALIBRATION: Final = "calibration"
+NAMES: Final = (*TABLES, RUN_TIME, CALIBRATION)
 """Tables of the paper; those of other benchmarks have the benchmark's name."""
 _SUFFIX: Final = {"md": ".md", "latex": ".tex"}
 _STL: Final = "stl"
@@ -47,7 +49,7 @@ def tables(
     Args:
         folder: The store.
         names: Which, of :data:`NAMES` or benchmarks in the store; None for those that have
-            something to show.
+            something to show, but for that of calibration, which takes seconds a run.
         single_task: Take Δm against the published single-task rows, or against STL runs; a setup
             without such runs keeps the published rows, and a note says so.
         warn: Is told of every results file that cannot be read.
@@ -59,9 +61,11 @@ def tables(
     """
     found = setups(records(folder, warn))
     known = _plans(found)
-    wanted = [n for n in names or _with_runs(known, found) if n != RUN_TIME]
+    wanted = [n for n in names or _with_runs(known, found) if n not in (RUN_TIME, CALIBRATION)]
     if unknown := [name for name in wanted if name not in known]:
-        raise DataError(f"no table {unknown[0]!r}: give one of {', '.join([*known, RUN_TIME])}")
+        raise DataError(
+            f"no table {unknown[0]!r}: give one of {', '.join([*known, RUN_TIME, CALIBRATION])}"
+        )
     asked = {m.benchmark for name in wanted for m in known[name].measures}
     _require_single(single_task, [setup for setup in found if setup.benchmark in asked])
     made: list[Table] = []
@@ -78,6 +82,8 @@ def tables(
     timings = load(folder)
     if RUN_TIME in (names or ()) or (names is None and timings is not None):
         made.append(run_time(timings, everything=everything))
+    if CALIBRATION in (names or ()):
+        made += calibration(folder, warn)
     return made
 
 

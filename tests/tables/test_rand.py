@@ -168,12 +168,18 @@ def test_plug_in_widths_have_the_highest_likelihood() -> None:
     both = {
         "y": heads.Gaussian(1, missing="nan", standardise=False),
         "label": heads.Bernoulli(1, missing="nan"),
+        "level": heads.Ordinal(1, 3, cutpoints=[-1.5, 3.0]),
         "n": heads.Poisson(1),
     }
-    outputs = {"y": f, "label": 3 * f, "n": f}
-    targets = {"y": y, "label": label, "n": torch.poisson(f.exp(), generator=g)}
+    outputs = {"y": f, "label": 3 * f, "level": 3 * f, "n": f}
+    truth = heads.Ordinal(1, 3, cutpoints=[-0.5, 1.0]).likelihood(f)
+    level = torch.multinomial(truth.probs[:, 0], 1, generator=g)
+    targets = {"y": y, "label": label, "level": level, "n": torch.poisson(f.exp(), generator=g)}
     found = calibration(both, [(outputs, targets)])
-    assert set(found) == {"y", "label"}
+    assert set(found) == {"y", "label", "level"}
+    assert found["level"].item() == pytest.approx(3, rel=0.15)
+    tempered = plug_in(both["level"], outputs["level"], found["level"]).probs
+    assert (tempered - truth.probs).abs().max() < 0.03
     assert found["y"].item() == pytest.approx(float((y - f).square().nanmean().sqrt()), rel=1e-6)
     assert found["label"].item() == pytest.approx(3, rel=0.15)
     assert plug_in(both["y"], f, found["y"]).stddev[0].item() == pytest.approx(found["y"].item())
