@@ -11,11 +11,12 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import NumericalError
 
-__all__ = ["backtrack", "hessian", "maximise", "search"]
+__all__ = ["backtrack", "hessian", "likeliest_noise", "maximise", "search"]
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _HALVINGS = 40
 _ARMIJO = 1e-4
+_NEWTON = 10
 #: Least eigenvalue, relative to the largest in size, that a mode's curvature is given.
 _FLOOR = 1e-8
 #: Columns times entries of `value` that are worked on at once.
@@ -66,6 +67,27 @@ def search(
     candidates = torch.stack([middle, low, high])
     pick = objective(candidates).argmax(0, keepdim=True)
     return candidates.gather(0, pick)[0]
+
+
+def likeliest_noise(found: Tensor, count: Tensor, guess: Tensor) -> Tensor:
+    """τ under log τ ~ N(log guess, 1) from the root mean square of so many residuals.
+
+    The mode x = log(τ / guess) of −n (x + ½ (s / τ)²) − ½ x², which is s for many residuals and the
+    guess for none.
+
+    Args:
+        found: s, at least 0, [tasks].
+        count: n, at least 0, [tasks].
+        guess: [] or [tasks].
+    """
+    tiny = torch.finfo(found.dtype).tiny
+    ratio = (found.clamp(min=tiny) / guess).log()
+    # The slope n ((s/τ)² − 1) − x is convex and falls; it is positive at −n, and at log s below 0.
+    mode = torch.maximum(ratio, -count)
+    for _ in range(_NEWTON):
+        share = count * (2 * (ratio - mode)).exp()
+        mode = mode + (share - count - mode) / (2 * share + 1)
+    return mode.exp() * guess
 
 
 def backtrack(

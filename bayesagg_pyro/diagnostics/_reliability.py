@@ -50,11 +50,6 @@ class Reliability:
         """Expected calibration error: mean |confidence − frequency| over predictions, []."""
         return self.by_task()[0]
 
-    @property
-    def mce(self) -> Tensor:
-        """Maximum calibration error over bins, []."""
-        return (self.confidence - self.frequency).abs().nan_to_num(0.0).amax()
-
     def by_task(self) -> Tensor:
         """Expected calibration error of all tasks together, and of each: [1 + tasks].
 

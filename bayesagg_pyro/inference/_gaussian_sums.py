@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._optimise import likeliest_noise
 from bayesagg_pyro._state import finite, saved
 from bayesagg_pyro.errors import NonFiniteError, StateError
 from bayesagg_pyro.heads import Gaussian
@@ -146,7 +147,8 @@ class GaussianStatistics(Statistics):
         τ² (1 + p/N) = N ‖y − Hm‖² / (N − p)², with p = tr(S HᵀH) effective weights, for τ = 1
         (Golub, Heath and Wahba, 1979, https://doi.org/10.1080/00401706.1979.10489751); 1 + p/N is
         the mean of 1 + hᵀSh. Sums of squares cancel, so not below 1e-6 of the targets' root mean
-        square.
+        square. Few residuals are no estimate: it is the mode under log τ ~ N(log of the guess, 1)
+        and N − p of them.
 
         Args:
             posterior: N(m, S).
@@ -161,7 +163,8 @@ class GaussianStatistics(Statistics):
         left = (count - used).clamp(min=0)
         found = count * (rest.sqrt() / left).square() / (1 + used / count)
         known = (left > 1e-9 * count) & (self.square > 0)
-        return torch.where(known, found, 1 / noise).sqrt()
+        guess = noise.rsqrt()
+        return torch.where(known, likeliest_noise(found.nan_to_num().sqrt(), left, guess), guess)
 
     def scaled(self, factor: float) -> Self:
         """A copy whose sums are all multiplied by `factor`."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._optimise import search
+from bayesagg_pyro._optimise import likeliest_noise, search
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, OnePredictor, Ordinal
 from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
 from bayesagg_pyro.predictive._distribution import log_likelihood
@@ -32,9 +32,11 @@ def calibration(
     """The noise scale of `Gaussian` heads without a given one; the temperature of classes.
 
     τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1. The temperature T divides the logits, of
-    ordered classes the predictor and the cut-points, at every draw of the weights (Guo et al., 2017, https://proceedings.mlr.press/v70/guo17a.html), and
-    has the highest log predictive density, under log T ~ N(0, 1): labels that are all predicted
-    right would otherwise ask for T = 0. Weights of examples count as repetitions.
+    ordered classes the predictor and the cut-points, at every draw of the weights (Guo et al.,
+    2017, https://proceedings.mlr.press/v70/guo17a.html), and has the highest log predictive
+    density. Both under priors, log T ~ N(0, 1) and log τ ~ N(that of the τ in force, 1): labels
+    that are all predicted right would otherwise ask for T = 0, and one that is predicted exactly
+    for τ = 0. Weights of examples count as repetitions.
 
     Args:
         head: the head.
@@ -79,10 +81,9 @@ def _noise_scale(
         weight = torch.ones_like(square) if weight is None else weight
         squares += torch.where(weight > 0, square * weight, 0.0).sum(0)
         count += weight.sum(0)
-    low = torch.finfo(squares.dtype).tiny  # a scale of 0 has no density
     before = None if posterior.info is None else posterior.info.noise_scale
-    before = head.noise_scale if before is None else before
-    return torch.where(count > 0, (squares / count).sqrt().clamp(min=low), before.to(squares))
+    before = (head.noise_scale if before is None else before).to(squares)
+    return likeliest_noise((squares / count.clamp(min=1e-300)).sqrt(), count, before)
 
 
 def _temperature(

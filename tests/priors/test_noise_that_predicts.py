@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -27,7 +29,9 @@ def posterior_of(head, features, targets, prior) -> GaussianFamily:
 @pytest.mark.parametrize("mean", [0.0, 0.7])
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("examples", [5, 40])
-def test_it_is_that_of_generalised_cross_validation(rng, mean, missing, examples) -> None:
+def test_it_is_that_of_generalised_cross_validation_under_a_prior(
+    rng, mean, missing, examples
+) -> None:
     features, targets = linear(rng, examples, 0.3)
     head = heads.Gaussian(6, tasks=2).double()
     prior = priors.isotropic(head, 0.5)
@@ -40,9 +44,35 @@ def test_it_is_that_of_generalised_cross_validation(rng, mean, missing, examples
         residual = (torch.eye(len(h), dtype=h.dtype) - hat) @ (y - mean * h.sum(1))
         left_out = residual.square().mean() / (1 - hat.diagonal().mean()).square()
         width = (h * (found.covariance_matrix.expand(2, -1, -1)[task] @ h.T).T).sum(1)
-        assert found.info.noise_scale[task].square() * (1 + width).mean() == pytest.approx(
-            float(left_out), rel=1e-9
+        variance = float(left_out / (1 + width).mean())
+        # The mode of −n (log τ + ½ s²/τ²) − ½ log²τ, n residuals being left beside the weights.
+        count = float(len(h) - hat.diagonal().sum())
+        log_scale = found.info.noise_scale[task].log().item()
+        slope = count * (variance * math.exp(-2 * log_scale) - 1) - log_scale
+        assert slope == pytest.approx(0, abs=1e-8 * count)
+        assert examples == 5 or found.info.noise_scale[task] == pytest.approx(
+            variance**0.5, rel=0.05
         )
+
+
+def test_one_label_says_little_of_the_noise(rng) -> None:
+    head = heads.Gaussian(6, tasks=1).double()
+    for label in (1e-3, 0.0):
+        found = posterior_of(
+            head,
+            1e-3 * torch.ones(1, 6, dtype=torch.float64),
+            torch.tensor([[label]], dtype=torch.float64),
+            priors.isotropic(head, 1.0),
+        )
+        assert 0.3 < found.info.noise_scale <= 1  # at least e⁻¹, though the residual is 1e-3
+    features, targets = linear(rng, 5000, 0.3)
+    posterior = posterior_of(
+        heads.Gaussian(6, tasks=2).double(), features, targets, priors.isotropic(head, 1.0)
+    )
+    both = heads.Gaussian(6, tasks=2).double()
+    one = both.parse_targets(both(features[:1], posterior.mean).detach(), 1)
+    scale = predictive.calibration(both, posterior, [(features[:1], one)])
+    assert (scale > 0.3 * posterior.info.noise_scale).all()  # predicted exactly
 
 
 def test_predictions_are_those_of_a_head_whose_noise_is_known(rng) -> None:
