@@ -65,11 +65,9 @@ def test_one_label_says_little_of_the_noise(rng) -> None:
             priors.isotropic(head, 1.0),
         )
         assert 0.3 < found.info.noise_scale <= 1  # at least e⁻¹, though the residual is 1e-3
-    features, targets = linear(rng, 5000, 0.3)
-    posterior = posterior_of(
-        heads.Gaussian(6, tasks=2).double(), features, targets, priors.isotropic(head, 1.0)
-    )
+    features, targets = linear(rng, 500, 0.3)
     both = heads.Gaussian(6, tasks=2).double()
+    posterior = posterior_of(both, features, targets, priors.isotropic(both, 1.0))
     one = both.parse_targets(both(features[:1], posterior.mean).detach(), 1)
     scale = predictive.calibration(both, posterior, [(features[:1], one)])
     assert (scale > 0.3 * posterior.info.noise_scale).all()  # predicted exactly
