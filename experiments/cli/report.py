@@ -20,8 +20,10 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Which table of the paper, or a benchmark in the store; may be repeated.",
-            show_default="all that have something to show",
+            help="Which table of the paper, a benchmark in the store, or calibration: coverage of "
+            "intervals and errors of probabilities on the test rows, from checkpoints; may be "
+            "repeated.",
+            show_default="all but calibration that have something to show",
         ),
     ] = None,
     form: Annotated[

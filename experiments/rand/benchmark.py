@@ -57,8 +57,9 @@ class Rand(Benchmark):
 
     Tasks are measured by −log of the predictive density: BayesAgg's own, with the weights of heads
     integrated out; the likelihood at the outputs for other methods. The noise of ``spending`` and
-    the temperature of ``limited`` are fitted to the validation rows for all. A run of the defaults
-    takes 10 s of one core, BayesAgg a minute: its densities are integrals, at every epoch.
+    the temperatures of ``health`` and ``limited`` are fitted to the validation rows for all. A run
+    of the defaults takes 10 s of one core, BayesAgg a minute: its densities are integrals, at every
+    epoch.
 
     Attributes:
         data: The file ``randhie.csv``; None for that of the installed statsmodels.

@@ -25,7 +25,7 @@ SingleTask = Literal["published", "runs"]
 FORMATS: Final = get_args(Format)
 RUN_TIME: Final = "run-time"
 CALIBRATION: Final = "calibration"
-NAMES: Final = (*TABLES, RUN_TIME, CALIBRATION)
+NAMES: Final = (*TABLES, RUN_TIME)
 """Tables of the paper; those of other benchmarks have the benchmark's name."""
 _SUFFIX: Final = {"md": ".md", "latex": ".tex"}
 _STL: Final = "stl"
@@ -48,8 +48,8 @@ def tables(
 
     Args:
         folder: The store.
-        names: Which, of :data:`NAMES` or benchmarks in the store; None for those that have
-            something to show, but for that of calibration, which takes seconds a run.
+        names: Which, of :data:`NAMES`, benchmarks in the store, or ``"calibration"``, which takes
+            seconds a run; None for the others that have something to show.
         single_task: Take Δm against the published single-task rows, or against STL runs; a setup
             without such runs keeps the published rows, and a note says so.
         warn: Is told of every results file that cannot be read.
