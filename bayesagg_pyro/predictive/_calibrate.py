@@ -81,9 +81,10 @@ def _noise_scale(
         weight = torch.ones_like(square) if weight is None else weight
         squares += torch.where(weight > 0, square * weight, 0.0).sum(0)
         count += weight.sum(0)
+    tiny = torch.finfo(squares.dtype).tiny
     before = None if posterior.info is None else posterior.info.noise_scale
     before = (head.noise_scale if before is None else before).to(squares)
-    return likeliest_noise((squares / count.clamp(min=1e-300)).sqrt(), count, before)
+    return likeliest_noise((squares / count.clamp(min=tiny)).sqrt(), count, before)
 
 
 def _temperature(
