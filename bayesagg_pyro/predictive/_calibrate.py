@@ -129,7 +129,7 @@ def _by_rule(
     values = targets.values if head.target_kind == "class" else targets.values.to(mean)
 
     def score(temperature: Tensor) -> Tensor:
-        law = at_temperature(head, plain.replace(info=replace(info, temperature=temperature)))
+        law: Any = at_temperature(head, plain.replace(info=replace(info, temperature=temperature)))
         m, std = mean / temperature, variance.sqrt() / temperature
         z, p = normal_rule(m, std, _NODES, law.transition(values))
         return (p.log() + log_likelihood(law, m + std * z, values.expand_as(z))).logsumexp(0)

@@ -20,8 +20,9 @@ __all__ = ["at_temperature", "drawn_outputs", "joint_outputs", "predictor"]
 def at_temperature(head: Head, posterior: Posterior) -> Head:
     """The head whose likelihood takes outputs that the temperature has divided."""
     temperature = _temperature(posterior)
-    still = temperature is not None and isinstance(head, Ordinal)
-    return head.with_temperature(temperature) if still else head
+    if temperature is None or not isinstance(head, Ordinal):
+        return head
+    return head.with_temperature(temperature)
 
 
 def predictor(

@@ -23,7 +23,7 @@ from experiments.distribution_scores import covered, transformed
 from experiments.methods import Method
 from experiments.output import CHECKPOINT
 from experiments.report.cells import label_of
-from experiments.report.collect import setups
+from experiments.report.collect import Record, setups
 from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.restore import restore
 from experiments.run import limited_threads
@@ -75,7 +75,7 @@ def calibration(folder: Path, warn: Callable[[str], object] = warnings.warn) -> 
         DataError: There is no such folder, or the data of a run are missing.
         CheckpointError: A checkpoint does not fit its run.
     """
-    places = {}
+    places: dict[int, tuple[Record, Path]] = {}
     for path in sorted(folder.rglob(CHECKPOINT)):
         if _TRIALS not in path.relative_to(folder).parts:
             places |= {id(one): (one, path.parent) for one in records(path.parent, warn)}
