@@ -7,6 +7,7 @@ backbone's features, [B, d] for each group, with what it reports.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def bayesian_step(
         scaler: of all gradients.
     """
     inner = batch.wide()
-    heads = {}
+    heads: dict[str, HeadStep] = {}
     try:
         with torch.no_grad():
             for slot in slots:
@@ -66,13 +67,15 @@ def bayesian_step(
     for group, result in zip(batch.groups, results, strict=True):
         update = result.direction * (scale / len(group.features))
         updates.append(update if scaler else update.to(group.features.dtype))
-    require_finite(batch, slots, "the update", updates, lambda: _not_finite(heads, grads))
+    require_finite(batch, slots, "the update", updates, partial(_not_finite, heads, grads))
+    kept = partial(keeping, batch=inner, heads=heads, grads=grads, results=results) if keep else None
+    del grads, results, result, update  # losses and their gradients take as much memory again
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
         _descend(slots, batch, losses, scaler)
     info = _described(batch.reported(losses), heads, weights, scale)
-    if keep:
-        info = keeping(info, inner, heads, grads, results)
+    if kept is not None:
+        info = kept(info)
     if hold:
         for one in heads.values():
             one.hold(batch.validity)

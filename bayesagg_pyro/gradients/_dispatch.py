@@ -12,7 +12,7 @@ from bayesagg_pyro.gradients._averaged import averaged
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._distribution import GradientDistribution, without_variance
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
-from bayesagg_pyro.gradients._lazy import Factored
+from bayesagg_pyro.gradients._lazy import Certain
 from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._point import AtPoint
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax
@@ -76,11 +76,13 @@ def distribution(
         if not (variance or estimator.mean_needs_posterior):
             certain = partial(_certain, estimator, head, posterior, features, observed, generator)
             if average and large and observed.weight is None:
-                factors = estimator.mean_factors(head, features, observed)
+                factors = estimator.at_weights(head, features, observed)
                 if factors is not None:
-                    return Factored.of(
+                    slope, weight = factors
+                    return Certain.of(
                         certain,
-                        factors=factors,
+                        slope=slope,
+                        weight=weight,
                         observed=None if observed.mask is None else observed.mask.mT,
                         _like=features.new_empty(0),
                         shape=torch.Size([head.tasks, *features.shape]),

@@ -200,12 +200,13 @@ def without_variance(
     head: Head, posterior: Posterior, features: Tensor, targets: Targets, mean: Tensor
 ) -> GradientDistribution:
     """A gradient without variance, [tasks, B, d]; draws are through those of the weights."""
-    none = torch.zeros_like(mean)
+    none, shape = mean.new_zeros(()), mean.shape  # and not the mean in its full precision
 
     def covariance() -> Tensor:
-        return none[..., None].expand(*none.shape, none.shape[-1])
+        return none.expand(*shape, shape[-1])
 
-    return finish(head, posterior, features, targets, mean, none, covariance, certain=True)
+    zeros = torch.zeros_like(mean)
+    return finish(head, posterior, features, targets, mean, zeros, covariance, certain=True)
 
 
 def finish(

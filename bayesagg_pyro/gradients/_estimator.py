@@ -11,7 +11,6 @@ from bayesagg_pyro.errors import UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._gaussian_averages import averages
-from bayesagg_pyro.gradients._lazy import Factors
 from bayesagg_pyro.gradients._registry import might_be_registered, registered
 from bayesagg_pyro.heads import Gaussian as GaussianHead
 from bayesagg_pyro.heads import Head
@@ -64,8 +63,13 @@ class Estimator(ABC):
         """E g alone, [tasks, B, d], where that is much cheaper than both moments; else None."""
         return None
 
-    def mean_factors(self, head: Head, features: Tensor, targets: Targets) -> Factors | None:
-        """Factors of E g alone, where `mean_needs_posterior` is False; None where it has none."""
+    def at_weights(
+        self, head: Head, features: Tensor, targets: Targets
+    ) -> tuple[Tensor, Tensor] | None:
+        """Factors of E g alone, see `Certain`, where `mean_needs_posterior` is False.
+
+        None where it has none.
+        """
         return None
 
     def factored(

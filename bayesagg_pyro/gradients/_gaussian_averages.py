@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import CACHE, fitting, slices
 from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._lazy import Lazy
-from bayesagg_pyro.gradients._predictor import predictor_terms
 from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["averages"]
+
+#: Entries of the features at once.
+_ROWS = CACHE // 16
 
 
 class _Averages(Lazy):
@@ -48,21 +51,33 @@ def averages(
     head: Gaussian, posterior: DenseGaussian, features: Tensor, targets: Targets
 ) -> _Averages:
     """For linear heads, with all targets there and none weighted."""
-    exact = linalg.head_dtype(features.device)
+    exact, count, d = linalg.head_dtype(features.device), len(features), head.in_features
     posterior = posterior.to(features.device, exact)
-    m, s, c, u, v, _ = predictor_terms(head, posterior, features, features.dtype)
-    r = u - targets.values.to(exact)  # [B, T]
-    m, s, v = m[:, 0], s[:, 0], v.mean(1, keepdim=True)
-    shift = posterior.solve(r.mT @ head.design_matrix(features) / len(r))[:, : m.shape[1]]  # E[r c]
-    size = torch.linalg.vector_norm(c, dim=1).square().to(exact) / len(r)  # E[c²]
-    variance = 4 * (s * (r.square().mean(0)[:, None] + v) + m.square() * v + 2 * m * shift + size)
-    variance = variance.clamp_(min=min(torch.finfo(c.dtype).tiny, 2**-24))  # as in `finish`
+    m, s = posterior.mean[:, :d], posterior.variance[:, :d]
+    residual = features.new_empty(head.tasks, count)
+    cross = features.new_empty(len(posterior.precision_tril), *features.shape)
+    found = []
+    # Some rows at a time: in the precision of head algebra all would be twice what stays of them.
+    for rows in slices(count, fitting(head.weight_size, _ROWS)):
+        design = head.design_matrix(features[rows])
+        c, v = posterior.project(design, features.dtype)
+        r = design @ posterior.mean.mT - targets.values[rows].to(exact)  # [B, T]
+        c = c[..., :d]
+        residual[:, rows], cross[:, rows] = r.mT, c
+        norms = torch.linalg.vector_norm(c, dim=1).square().to(exact)
+        found.append((r.square().sum(0), r.mT @ design, v.sum(1, keepdim=True), norms))
+    square, moment, v, size = (
+        torch.stack(each).sum(0) / count for each in zip(*found, strict=True)
+    )
+    shift = posterior.solve(moment)[:, :d]  # E[r c]
+    variance = 4 * (s * (square[:, None] + v) + m.square() * v + 2 * m * shift + size)
+    variance = variance.clamp_(min=min(torch.finfo(cross.dtype).tiny, 2**-24))  # as in `finish`
     return _Averages.of(
         lambda: gaussian_moments(head, posterior, features, targets),
-        residual=r.mT.to(c.dtype),
-        cross=c,
-        weight_mean=m.to(c.dtype),
-        average=variance[:, None].to(c.dtype),
-        _like=c,
+        residual=residual,
+        cross=cross,
+        weight_mean=m.to(cross.dtype),
+        average=variance[:, None].to(cross.dtype),
+        _like=cross,
         shape=torch.Size([head.tasks, *features.shape]),
     )

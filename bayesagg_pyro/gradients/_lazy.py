@@ -20,7 +20,7 @@ from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentEr
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Factored", "Factors", "Joined", "Lazy"]
+__all__ = ["Certain", "Factored", "Factors", "Joined", "Lazy"]
 
 
 class Factors(NamedTuple):
@@ -40,12 +40,6 @@ class Factors(NamedTuple):
     var_f: Tensor  #: Var f
     mixed: Tensor  #: Cov(f, z f) / sqrt(v)
     curved: Tensor  #: (Var(z f) − E f²) / v
-
-    @classmethod
-    def of_means(cls, mean: Tensor, base: Tensor, f: Tensor) -> Factors:
-        """Those of w f for a certain weight, [tasks, d], with x as [B, d] and f as [B, tasks]."""
-        none, nothing = torch.zeros_like(mean[:1]), torch.zeros_like(f)
-        return cls(mean, none, base, none, f, *(nothing for _ in range(5)))
 
     def combined(self, by_task: Tensor, by_example: Tensor | None) -> Tensor:
         """Σ_t α_t E[g_t], [B, d].
@@ -159,6 +153,30 @@ class Factored(Lazy):
         count = self.observed.sum(1, keepdim=True)
         average = (total / count.clamp(min=1)).clamp_(min=least)
         return torch.where(count > 0, average, 0.0)[:, None].to(dtype)
+
+
+class Certain(Lazy):
+    """One without variance, E[g_tb] = Σ_c f_tbc w_tc; factors are in the features' dtype."""
+
+    slope: Tensor  #: f, the loss's derivatives by the outputs of a task, [B, tasks, C]
+    weight: Tensor  #: w, [tasks, C, d]
+
+    def combined(self, weights: Tensor) -> Tensor:
+        by_task = bool(weights.shape[1] == 1)
+        if not by_task and weights.shape[2] > 1:
+            return super().combined(weights)
+        scale = self.loss_scale()
+        slope, rows = self.slope, self.weight
+        if by_task:
+            rows = rows * weights.to(rows.dtype)
+        else:
+            slope = slope * weights[..., 0].mT[..., None].to(slope.dtype)
+        if scale is not None:
+            rows = rows * scale.to(rows.dtype)
+        return slope.flatten(1) @ rows.flatten(0, 1)
+
+    def averaged(self) -> Tensor:
+        return self.weight.new_zeros(self.tasks, 1, self.shape[2])
 
 
 class Joined(Lazy):

@@ -13,11 +13,8 @@ from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._dispatch import default_estimator
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._lazy import Factors
-from bayesagg_pyro.gradients._predictor import has_one_predictor
-from bayesagg_pyro.gradients._samples import sampled_gradients
+from bayesagg_pyro.gradients._samples import are_linear, output_slopes, sampled_gradients
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
@@ -96,17 +93,16 @@ class PlugIn(Estimator):
         weight = point.to(linalg.head_dtype(features.device))
         return sampled_gradients(head, weight[None], features, targets)[0]
 
-    def mean_factors(self, head: Head, features: Tensor, targets: Targets) -> Factors | None:
-        """At the weights of a head with one linear predictor: g = f(u) w."""
-        if not has_one_predictor(head) or head.embedding is not None:
+    def at_weights(
+        self, head: Head, features: Tensor, targets: Targets
+    ) -> tuple[Tensor, Tensor] | None:
+        """Slopes in the outputs and the weights of a head that is linear in the features."""
+        if torch.is_inference_mode_enabled() or not are_linear(head) or head.embedding is not None:
             return None
-        design = head.design_matrix(features)
-        weight = head.point().detach().to(design.dtype)
-        f = head.loss_derivative(design @ weight.mT, like(targets.values, design))
-        if targets.mask is not None:
-            f = torch.where(targets.mask, f, 0.0)
-        d = head.in_features
-        return Factors.of_means(weight[:, :d], design[:, :d], f)
+        weight = head.point().detach().to(linalg.head_dtype(features.device))
+        (slope,) = output_slopes(head, weight[None], features, targets)
+        rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., : head.in_features]
+        return slope.to(features.dtype), rows.to(features.dtype)
 
     def __repr__(self) -> str:
         inner = [] if self.estimator is None else [repr(self.estimator)]

@@ -15,8 +15,10 @@ from bayesagg_pyro.targets import Targets
 
 __all__ = [
     "CentredSums",
+    "are_linear",
     "drawn_gradients",
     "outer_products",
+    "output_slopes",
     "sampled_gradients",
     "sampled_moments",
     "squares",
@@ -49,8 +51,24 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
                 type(targets)(*copies),  # type: ignore[arg-type]
             )
     features = features.detach().to(weight.dtype)
-    if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
+    if not are_linear(head):
         return _by_jacobian(head, features, targets, weight)
+    slope = output_slopes(head, weight, features, targets)
+    size = head.in_features if head.embedding is None else head.embedding.out_features
+    rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., :size]
+    gradient = torch.einsum("sbtc,stcd->stbd", slope, rows)
+    if head.embedding is None:
+        return gradient
+    return pull_back(head.embedding.jacobian(features), gradient)
+
+
+def are_linear(head: Head) -> bool:
+    """Whether a task's loss is a function of outputs that are linear in weights and φ(h)."""
+    return head.is_still((Head, Categorical), "outputs", "design", "pointwise")
+
+
+def output_slopes(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
+    """∂ℓ_tb/∂f_tb, [S, B, tasks, C], where `are_linear`; arguments as for `sampled_gradients`."""
     values = targets.values
     if values.is_floating_point():
         values = values.to(weight.dtype)
@@ -61,13 +79,7 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
         loss = head.loss(outputs, y)
         loss = loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
         (slope,) = torch.autograd.grad(loss.sum(), outputs)
-    slope = slope.reshape(*slope.shape[:2], head.tasks, head.outputs_per_task)
-    size = head.in_features if head.embedding is None else head.embedding.out_features
-    rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., :size]
-    gradient = torch.einsum("sbtc,stcd->stbd", slope, rows)
-    if head.embedding is None:
-        return gradient
-    return pull_back(head.embedding.jacobian(features), gradient)
+    return slope.reshape(*slope.shape[:2], head.tasks, head.outputs_per_task)
 
 
 def _by_jacobian(head: Head, features: Tensor, targets: Targets, weight: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, inference
 from bayesagg_pyro.gradients import _dispatch
-from bayesagg_pyro.gradients._lazy import Factored, Joined, Lazy
+from bayesagg_pyro.gradients._lazy import Certain, Factored, Joined, Lazy
 from bayesagg_pyro.posteriors import DiagonalGaussian
 
 HEADS = {
@@ -145,7 +145,7 @@ def test_gradients_at_the_weights_are_added_up_by_factors(
         )
         for average in (False, True)
     )  # fmt: skip
-    assert isinstance(lazy, Factored)
+    assert isinstance(lazy, Certain)
     for shape in (3, 1, 1), (3, 1, 5), (3, 7, 1):
         weights = torch.rand(shape, generator=rng, dtype=torch.float64)
         found = lazy.combined(weights)
