@@ -228,7 +228,9 @@ class _Rows:
             # What points have in common is made once, and nothing of an example is large.
             whole = law_of(head, self.posterior, self.design, self.dtype)
         else:
-            size = fitting(head.tasks * coefficients * max(most, head.in_features), CACHE)
+            each = head.tasks * coefficients * max(most, head.in_features)
+            # Of independent weights half a dozen tensors are that large, else one or two.
+            size = fitting(each, CACHE // 4 if self._independent else CACHE)
         shape = head.tasks, len(self.design), head.in_features
         found = [like.new_empty(shape) for _ in range(1 if mean else 2)]
         for rows in slices(len(self.design), size):
@@ -268,7 +270,7 @@ class _Rows:
         level = torch.bucketize(law.spread().amax(0), law.logit_mean.new_tensor(_WIDE))
         counts = torch.bincount(level, minlength=1).tolist()
         most = self._least << max(len(counts) - 1, 1)
-        if most * law.logit_mean.numel() <= _SMALL:
+        if most * law.logit_mean[:, 0].numel() * len(self.design) <= _SMALL:
             yield None, most
             return
         for i, count in enumerate(counts):

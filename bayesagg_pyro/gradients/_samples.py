@@ -79,7 +79,8 @@ def output_slopes(head: Head, weight: Tensor, features: Tensor, targets: Targets
         loss = head.loss(outputs, y)
         loss = loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
         (slope,) = torch.autograd.grad(loss.sum(), outputs)
-    return slope.reshape(*slope.shape[:2], head.tasks, head.outputs_per_task)
+    found: Tensor = slope.reshape(*slope.shape[:2], head.tasks, head.outputs_per_task)
+    return found
 
 
 def _by_jacobian(head: Head, features: Tensor, targets: Targets, weight: Tensor) -> Tensor:
