@@ -123,7 +123,7 @@ class BayesAgg(Calls):
             backbone's gradients are to be averaged over the processes, as DistributedDataParallel
             and `fully_shard` do; the engine stays outside of that. A ProcessGroup is that of the
             processes that share out the data, where others split the backbone. False keeps each
-            process to itself.
+            process to itself; several that a launcher has started without a group are warned.
         feature_axis: which axis of the features is theirs: -1 for [B, d] and tokens [B, T, d], 1
             for images [B, d, H, W]. Everything else are axes of examples. Targets have the
             features' shape with the tasks on that axis, or without it where there is one task;

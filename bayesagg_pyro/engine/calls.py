@@ -73,6 +73,7 @@ class Calls(Stateful):
         """
         rows: list[Tensor] = [] if attached is None else attached
         if self._processes.count == 1:
+            self._processes.warn_if_apart()
             batch = self._share(item, rows)
         else:
             made_with = () if scaler is None else (f"scaler of scale {scaler.get_scale():g}",)

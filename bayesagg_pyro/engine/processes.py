@@ -12,6 +12,7 @@ waits for one that failed, and calls that do not belong together are refused by 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,6 +78,7 @@ class Processes:
         self._group = None if isinstance(distributed, bool) else distributed
         self.joined = False
         self._steps = 0
+        self._apart = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Processes:
         return Processes(self._wanted if self._group is None else self._group)
@@ -89,6 +91,25 @@ class Processes:
         """How many share each batch."""
         there = self._wanted and dist.is_available() and dist.is_initialized()
         return dist.get_world_size(self._group) if there else 1
+
+    def warn_if_apart(self) -> None:
+        """Once, where a launcher has started several processes that no group connects.
+
+        Warns:
+            UserWarning: with the remedies.
+        """
+        started = os.environ.get("WORLD_SIZE", "")
+        connected = dist.is_available() and dist.is_initialized()
+        if self._apart or connected or not self._wanted or started in ("", "1"):
+            return
+        self._apart = True
+        warnings.warn(
+            f"{started} processes were started (WORLD_SIZE), but there is no process group: each "
+            "takes steps on its own share, with priors and heads of its own. Call "
+            "torch.distributed.init_process_group() before the first step; where that is meant, "
+            "give BayesAgg(..., distributed=False)",
+            stacklevel=2,
+        )
 
     @property
     def rank(self) -> int:

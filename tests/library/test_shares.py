@@ -344,3 +344,21 @@ def test_what_one_process_alone_loads_is_noticed(threads: Threads, rng: torch.Ge
     assert threads.run(collect) == [None] * 3
     drawn = [torch.rand(3, generator=one._slots["a"].generator).tolist() for one in engines]
     assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_processes_that_no_group_connects_are_told_once(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def step(mtl: ba.BayesAgg) -> None:
+        mtl.backward(torch.randn(4, 2, requires_grad=True), {"y": torch.randn(4)})
+
+    told, alone = (ba.BayesAgg({"y": heads.Gaussian(2)}, distributed=d) for d in (True, False))
+    for started in "1", "":
+        monkeypatch.setenv("WORLD_SIZE", started)
+        step(told)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    step(alone)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"^2 processes .* init_process_group\(\)"):
+        step(told)
+    step(told)
