@@ -194,7 +194,7 @@ def limits_table(result: dict[str, Any]) -> str:
 
 def _against(row: dict[str, Any], limits: Limits) -> Iterator[tuple[str, float, list[float]]]:
     """What is limited, by how much, and what each rule reached."""
-    over, bytes_, clock = row["over_ls"], row["peak_bytes"], row["two_cores"]
+    over, bytes_, clock = row["over_ls"], row["peak_bytes"], row.get("two_cores", {})
     for what, limit, reached in (
         ("time over LS", limits.time, [over[rule][0] for rule in RULES]),
         ("memory over LS", limits.memory, [bytes_[rule] / bytes_["ls"] for rule in RULES]),

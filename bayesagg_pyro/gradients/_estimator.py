@@ -108,11 +108,11 @@ class Exact(Estimator):
     def factored(
         self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
     ) -> GradientDistribution | None:
-        """For linear Gaussian heads with dense posteriors, all of whose targets are there."""
+        """For linear Gaussian heads with dense posteriors."""
         known = registered(head, posterior) is gaussian_moments and head.embedding is None
         if not (known and isinstance(head, GaussianHead) and isinstance(posterior, Gaussian)):
             return None
-        return None if targets.mask is not None else averages(head, posterior, features, targets)
+        return averages(head, posterior, features, targets)
 
     def __repr__(self) -> str:
         return "Exact()"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import aggregation, gradients, heads, inference
-from bayesagg_pyro.gradients import _dispatch
+from bayesagg_pyro import aggregation, gradients, heads, inference, priors
+from bayesagg_pyro.gradients import _dispatch, _gaussian_averages
 from bayesagg_pyro.gradients._lazy import Certain, Factored, Joined, Lazy
 from bayesagg_pyro.posteriors import DiagonalGaussian
 
@@ -65,6 +65,37 @@ def test_directions_and_weights_are_those_of_all_moments(
         torch.testing.assert_close(found.direction, wanted.direction, rtol=1e-9, atol=1e-13)
         assert found.weights is not None
         torch.testing.assert_close(found.weights, wanted.weights, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.usefixtures("everything_large")
+@pytest.mark.parametrize("holes", ["none", "for all tasks", "each its own"])
+def test_gaussian_heads_add_up_averages(
+    rng: torch.Generator, holes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_gaussian_averages, "_ROWS", 12)  # two rows at a time
+    head = heads.Gaussian(5, 3, bias=True).double()
+    features, y = (torch.randn(7, n, generator=rng, dtype=torch.float64) for n in (5, 3))
+    mask = None if holes == "none" else torch.rand(7, 3, generator=rng) < 0.6
+    if mask is not None and holes == "for all tasks":
+        mask = mask[:, :1].expand(7, 3)
+    elif mask is not None:
+        mask[:, 1] = False
+    targets = y if mask is None else (y, mask)
+    posterior = inference.Conjugate().infer(head, features, targets, priors.isotropic(head, 0.5))
+    assert len(posterior.precision_matrix) == (3 if holes == "each its own" else 1)
+    whole, lazy = (
+        gradients.distribution(head, posterior, features, targets, average=average)
+        for average in (False, True)
+    )
+    assert isinstance(lazy, Lazy)
+    torch.testing.assert_close(lazy.averaged(), whole.averaged(), rtol=1e-10, atol=0)
+    for shape in (3, 1, 1), (3, 1, 5), (3, 7, 1):
+        weights = torch.rand(shape, generator=rng, dtype=torch.float64)
+        found = lazy.combined(weights)
+        torch.testing.assert_close(found, whole.combined(weights), rtol=1e-10, atol=1e-12)
+    for method in aggregation.PrecisionWeighted(), aggregation.Bargain():
+        close, wanted = method.aggregate(lazy), method.aggregate(whole)
+        torch.testing.assert_close(close.direction, wanted.direction, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.usefixtures("everything_large")
