@@ -33,7 +33,7 @@ def run(
     device: torch.device | str = "cuda",
     cases: tuple[str, ...] = tuple(CASES),
     rounds: int = 30,
-    minutes: float = 7.5,
+    minutes: float = 6.0,
 ) -> dict[str, Any]:
     """Time all cases, cheapest modes first.
 
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--minutes", type=float, default=7.5)
+    parser.add_argument("--minutes", type=float, default=6.0)
     parser.add_argument("--out", type=Path, default=Path("results/gpu.json"))
     parser.add_argument("--page", type=Path, help="docs/gpu.md on a card, beside --out elsewhere")
     options = parser.parse_args(arguments)
