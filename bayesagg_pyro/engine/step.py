@@ -68,7 +68,9 @@ def bayesian_step(
         update = result.direction * (scale / len(group.features))
         updates.append(update if scaler else update.to(group.features.dtype))
     require_finite(batch, slots, "the update", updates, partial(_not_finite, heads, grads))
-    kept = partial(keeping, batch=inner, heads=heads, grads=grads, results=results) if keep else None
+    kept = (
+        partial(keeping, batch=inner, heads=heads, grads=grads, results=results) if keep else None
+    )
     del grads, results, result, update  # losses and their gradients take as much memory again
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
