@@ -23,15 +23,19 @@ gc.disable()
 #: Files that take longest come first (with xdist's --no-loadscope-reorder), so that at the end no
 #: worker is left with one of them while the others have nothing to do.
 LONG = [
-    "runner/test_queue.py",
-    "runner/test_execute.py",
-    "methods/test_every_method.py",
-    "library/test_all_or_nothing.py",
+    "experiments/test_runs_in_processes.py",
     "swap/test_swap_matrix.py",
+    "methods/test_every_method.py",
+    "runner/test_execute.py",
+    "library/test_process_calls.py",
+    "library/test_lost_processes.py",
+    "library/test_processes.py",
+    "library/test_recipes.py",
     "studies/test_studies.py",
-    "experiments/test_cli.py",
-    "fuzz/test_fuzz.py",
     "library/test_documentation.py",
+    "fuzz/test_fuzz.py",
+    "library/test_all_or_nothing.py",
+    "experiments/test_cli.py",
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,10 +12,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["run", "start"]
+from tests.forked import FORKED
 
-#: Its imports are shared by all processes that are forked from it.
-multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, "bayesagg_pyro"])
+__all__ = ["run", "start"]
 
 
 def run(work: Callable[..., Any], world: int, *args: Any) -> list[Any]:
@@ -36,9 +34,9 @@ def run(work: Callable[..., Any], world: int, *args: Any) -> list[Any]:
 
 def start(work: Callable[..., Any], world: int, folder: str, *args: Any) -> mp.ProcessContext:
     """The processes; `folder` takes what each gives."""
-    # A server that has imported everything once is quicker than an import in each.
+    given = _worker, (world, folder, work, args), world
     context: mp.ProcessContext = mp.start_processes(
-        _worker, (world, folder, work, args), world, join=False, start_method="forkserver"
+        *given, join=False, start_method=FORKED.get_start_method()
     )
     return context
 

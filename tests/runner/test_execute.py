@@ -34,8 +34,9 @@ from experiments.runner import (
 )
 from experiments.training import Trainer
 from tests.experiments.toy import without_times
-from tests.runner.forked import FORKED, submitit_forks
+from tests.forked import FORKED
 from tests.runner.jobs import job
+from tests.runner.submitit_forks import submitit_forks
 
 
 @pytest.mark.slow

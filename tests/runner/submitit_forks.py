@@ -1,4 +1,4 @@
-"""Processes that do not import everything anew: forked from a server that has it all."""
+"""Submitit's processes, forked."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import sys
 from types import SimpleNamespace
 from typing import IO, Any
 
-__all__ = ["FORKED", "submitit_forks"]
+from tests.forked import FORKED
 
-FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["distributed", "experiments.cli.many", "tests.runner.test_execute"])
+__all__ = ["submitit_forks"]
 
 
 class _Popen:
