@@ -79,6 +79,11 @@ def _neighbours(**ours: Any) -> list[Entry]:
             changes={**ours, "rule": "default", "prior": "evidence"},
         ),
         Entry(
+            "once",
+            "BayesAgg, a batch left out of its prior",
+            changes={**ours, "rule": "default", "leave_batch_out": True},
+        ),
+        Entry(
             "half",
             "BayesAgg, s = 0.5 for all",
             changes={**ours, "resolution": "task", "power": 0.5, "mean": "learned"},
@@ -120,6 +125,20 @@ _DIGITS_POWERS: Final = Entry(
         "mean": "learned",
     },
 )
+#: How long the update is, apart from how tasks weigh: there are four, and a sum of their gradients
+#: is four times as long as the mean.
+_DIGITS_LENGTHS: Final = (
+    Entry(
+        "longer",
+        "BayesAgg, steps × 4 after the warm-up",
+        changes={"rule": "default", "aggregator": "Sum"},
+    ),
+    Entry(
+        "bargain-shorter",
+        "BayesAgg, a bargain, steps / 4",
+        changes={"rule": "default", "aggregator": "Bargain", "scale": "mean"},
+    ),
+)
 
 LEAGUES: Final = (
     Comparison(
@@ -133,7 +152,7 @@ LEAGUES: Final = (
         "neighbours-digits",
         "scikit-learn's digits: other uses of the same posteriors, trained as in league-digits",
         "digits",
-        [*_neighbours(), _DIGITS_POWERS],
+        [*_neighbours(), _DIGITS_POWERS, *_DIGITS_LENGTHS],
         **_DIGITS,
     ),
     Comparison(
