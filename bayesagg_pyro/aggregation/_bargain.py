@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, weighed
+from bayesagg_pyro.aggregation._lengths import shares, spreads
 from bayesagg_pyro.aggregation._matrix_aggregator import gramian_of
 from bayesagg_pyro.gradients import GradientDistribution
 
@@ -79,11 +80,8 @@ class Bargain(Aggregation):
 def _second_moments(grad: GradientDistribution) -> Tensor:
     """E⟨g_i, g_j⟩ of the gradients of the tasks' mean losses, [T, T]."""
     inner = gramian_of(grad.mean.flatten(1))
-    trace = grad.averaged().to(inner.dtype).sum((1, 2)) * grad.labelled().sum(1)
-    scale = grad.loss_scale()
-    share = trace.new_ones(()) if scale is None else scale.to(inner.dtype).flatten()
-    share = (share / grad.shape[1]).expand_as(trace)
-    return (inner + trace.diag_embed()) * share * share[:, None]
+    share = shares(grad).to(inner.dtype)
+    return inner * share * share[:, None] + spreads(grad).to(inner.dtype).diag_embed()
 
 
 def _weights(inner: Tensor, tasks: int) -> Tensor:

@@ -20,6 +20,7 @@ from bayesagg_pyro.aggregation._aggregation import (
 )
 from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
 from bayesagg_pyro.aggregation._full_covariance import weighed_by_matrices
+from bayesagg_pyro.aggregation._lengths import lengthening
 from bayesagg_pyro.aggregation._single_labels import SingleLabels
 from bayesagg_pyro.errors import DtypeError, SettingError, TaskError
 from bayesagg_pyro.gradients import GradientDistribution
@@ -51,6 +52,12 @@ class PrecisionWeighted(Aggregation):
     depends on the units of the targets, so standardise them. The weight w that an example was given
     scales its gradient, so its α goes with w^(−2s): s = 0.5 is where it cancels; 0 is as no target.
 
+    Weights that favour short gradients make the update shorter than a mean of the losses does: with
+    `keep_length` those of the tasks that are compared are all multiplied by one factor, so that
+    these tasks' part of the update is as long as with 1 / T each, in root mean square over the
+    posterior: E‖Σ_t α_t g_t‖² = E‖Σ_t g_t / T‖², of the gradients of mean losses by the features of
+    the whole batch. Second moments of an optimiser, made in the warm-up, then fit what follows.
+
     Args:
         power: s in [0, 1]: one for all tasks, one per task, or {head name: s}. Tasks of power 0
             take no part in the comparison: each has 1 / T, whatever its variance, and the others
@@ -63,6 +70,8 @@ class PrecisionWeighted(Aggregation):
         floor: raise variances to this multiple of the median over the tasks, at the grain above.
         max_ratio: no task's weight exceeds another's by more than this factor, among those that
             are compared.
+        keep_length: whether the update is as long as that of equal weights, rather than the sum of
+            weights as large; for the resolution "task" alone.
 
     Raises:
         DtypeError: if a power is not a number.
@@ -80,6 +89,7 @@ class PrecisionWeighted(Aggregation):
         resolution: Resolution | EllipsisType = ...,
         floor: float | None = None,
         max_ratio: float | None = None,
+        keep_length: bool = False,
     ) -> None:
         if isinstance(power, EllipsisType):
             power = 1.0 if covariance == "full" else 0.5
@@ -109,12 +119,17 @@ class PrecisionWeighted(Aggregation):
                     "covariance='full' has matrices for weights, which floor and max_ratio do not "
                     "bound; leave them out"
                 )
+        if keep_length and resolution != "task":
+            raise SettingError(
+                f"keep_length is for one weight per task: leave resolution={resolution!r} out"
+            )
         check_bounds(floor, max_ratio)
         self.power = power
         self.covariance = covariance
         self.resolution = resolution
         self.floor = floor
         self.max_ratio = max_ratio
+        self.keep_length = keep_length
         self._single_labels = SingleLabels()
 
     @classmethod
@@ -241,13 +256,24 @@ class PrecisionWeighted(Aggregation):
         weights = _softmax(variance, power, seen, self.max_ratio)
         if len(variance) < tasks:
             weights = weights * (len(variance) / tasks)
+        sizes = list(map(len, variances))
+        if self.keep_length and self._compares(grads):
+            weights = weights * lengthening(grads, weights.split(sizes), compared, tasks)
         if compared is not None:
             weights = torch.where(compared, weights, 1 / tasks)
-        return list(weights.split(list(map(len, variances))))
+        return list(weights.split(sizes))
+
+    def _compares(self, grads: Sequence[GradientDistribution]) -> bool:
+        """Whether there is more than one task to compare: one has 1 / T anyway."""
+        if not isinstance(self.power, Mapping):
+            return True
+        groups = [(name, own) for grad in grads for name, own in grad.groups.items()]
+        return sum(own.stop - own.start for name, own in groups if self.power[name]) > 1
 
     def __repr__(self) -> str:
         given = {"floor": self.floor, "max_ratio": self.max_ratio}
         bounds = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
+        bounds += ", keep_length=True" if self.keep_length else ""
         return (
             f"PrecisionWeighted(power={self.power}, covariance={self.covariance!r}, "
             f"resolution={self.resolution!r}{bounds})"

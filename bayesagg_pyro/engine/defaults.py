@@ -51,9 +51,11 @@ def default_aggregation(
     units of the targets, so that precisions say how well a task is fitted. The posterior of a head
     of classes widens without end as the classes come apart, and its precision would take the task
     away just when it is learned: it keeps the weight 1 / T that it has in a mean of losses.
+    The others' part of the update is as long as it is there.
     """
     return PrecisionWeighted(
-        {name: 0.0 if learns(head, schemes[name]) else _POWER for name, head in heads.items()}
+        {name: 0.0 if learns(head, schemes[name]) else _POWER for name, head in heads.items()},
+        keep_length=True,
     )
 
 

@@ -19,6 +19,7 @@ ALL = [
     PrecisionWeighted.paper(0.85),
     PrecisionWeighted(0.5, resolution="dimension"),
     PrecisionWeighted(0.5, resolution="task"),
+    PrecisionWeighted(0.8, keep_length=True),
 ]
 
 
@@ -256,3 +257,32 @@ def test_a_rule_of_ones_own_needs_only_aggregate(rng) -> None:
     grad = gradient_moments(rng)
     assert torch.equal(Median()(grad), grad.mean.median(0).values)
     assert Median().weights(grad) is None
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_kept_length_is_that_of_equal_weights(rng, missing) -> None:
+    """Drawn updates of the tasks that are compared, in root mean square; ratios as without."""
+    observed = torch.rand(4, 6, generator=rng) < 0.6 if missing else None
+    a = gradient_moments(rng, 2, 6, 3, observed=None if observed is None else observed[:2])
+    b = gradient_moments(rng, 2, 6, 3, observed=None if observed is None else observed[2:])
+    joint = cat({"a": a, "b": b})
+    power = {"a": 0.8, "b": 0.0}
+    kept = weights(PrecisionWeighted(power, keep_length=True), joint).amax((1, 2))
+    plain = weights(PrecisionWeighted(power), joint).amax((1, 2))
+    close(kept[0] / kept[1], plain[0] / plain[1])
+    close(kept[2:], plain.new_full((2,), 0.25))
+    count = a.labelled().sum(1)[:, None, None]
+    draws = torch.randn(40_000, 2, 6, 3, generator=rng).double() * a.variance.sqrt() + a.mean
+    equal, found = (
+        (alpha[:, None, None] * draws / count).sum(1).square().sum((1, 2)).mean()
+        for alpha in (torch.full_like(kept[:2], 0.25), kept[:2])
+    )
+    assert float(found / equal) == pytest.approx(1, abs=0.02)
+
+
+def test_kept_length_of_what_is_certainly_nothing(rng) -> None:
+    zeros = torch.zeros(2, 3, 4).double()
+    rule = PrecisionWeighted(0.8, keep_length=True)
+    close(weights(rule, GradientDistribution(zeros, zeros)), torch.full_like(zeros, 0.5))
+    with pytest.raises(errors.SettingError, match="one weight per task"):
+        PrecisionWeighted(0.8, resolution="example", keep_length=True)
