@@ -208,7 +208,14 @@ LEAGUES: Final = (
         "neighbours-qm9",
         "molecules: other uses of the same posteriors, trained as in league-qm9",
         "qm9",
-        _neighbours(**_LIBRARY),
+        [
+            *_neighbours(**_LIBRARY),
+            Entry(
+                "summed",
+                "BayesAgg, weights that sum to 1",
+                changes={**_LIBRARY, "resolution": "task", "power": 0.8},
+            ),
+        ],
         **_QM9,
     ),
 )

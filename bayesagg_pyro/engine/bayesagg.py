@@ -89,8 +89,8 @@ class BayesAgg(Calls):
         aggregation: how gradient distributions become one direction. None takes the one rule that
             docs/settings.md recommends, for tasks of all kinds, whose units do not matter: among
             Gaussian heads, which predict with their posterior mean, `PrecisionWeighted` with one
-            weight per task and s = 0.8; every other task has the weight 1 / T of a mean of losses,
-            and a loss of one's own is brought to the size of −log p.
+            weight per task, s = 0.8 and `keep_length`; every other task has the weight 1 / T of a
+            mean of losses, and a loss of one's own is brought to the size of −log p.
         inference: a scheme for all heads, or {name: scheme}. Heads without one have Conjugate
             where they are Gaussian still (no subclass that changes the model), TaylorGGN elsewhere,
             with structure "kron" for Categorical heads of more than 768 weights a task, where the

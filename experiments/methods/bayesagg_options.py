@@ -27,8 +27,9 @@ class BayesAggOptions(MethodOptions):
     Attributes:
         pretrain: Epochs of linear scalarisation before the first Bayesian one.
         rule: Powers, resolution, bounds and mean as ``"given"`` below, or the ``"default"`` of the
-            library, which reads none of these: s = 0.8 per task among regression tasks, the weight
-            of a mean of losses and the gradient at the learned weights for others.
+            library, which reads none of these: s = 0.8 per task among regression tasks, whose part
+            of the update is as long as in a mean of losses; the weight of that mean and the
+            gradient at the learned weights for others.
         power: Exponent s of the precision in the weights, 0 (plain mean) to 1; one for all tasks,
             ``{head: s}``, or one for each task in a list, heads in order.
         prior: The posterior of the last epoch's features (``"full-data"``, the paper), the same
