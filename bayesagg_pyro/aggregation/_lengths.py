@@ -53,7 +53,9 @@ def lengthening(
 def _expected_square(
     grads: Sequence[GradientDistribution], weights: Sequence[Tensor], spread: Sequence[Tensor]
 ) -> Tensor:
-    """E‖Σ_t α_t g_t‖², [], posteriors of tasks being independent: that of a drawn update.
+    """E‖Σ_t α_t g_t‖², [], of an update with drawn gradients; posteriors of tasks are independent.
+
+    Gradients by different tensors of features are orthogonal.
 
     Args:
         grads: of one or several tensors of features.

@@ -39,6 +39,9 @@ RULES: dict[str, Callable[[], aggregation.Aggregation]] = {
     "example": lambda: PrecisionWeighted.paper(0.7),
     "off": lambda: PrecisionWeighted(0.0),
     "power of each head": lambda: PrecisionWeighted({"mood": 0.3, "tag": 0.9, "span": 0.0}),
+    "kept length": lambda: PrecisionWeighted(
+        {"mood": 0.3, "tag": 0.9, "span": 0.0}, keep_length=True
+    ),
     "power of each task": lambda: PrecisionWeighted([0.2, 0.9, 0.5, 0.6], resolution="dimension"),
     "of each task, example": lambda: PrecisionWeighted([0.2, 0.9, 0, 0], resolution="example"),
     "full": lambda: PrecisionWeighted(covariance="full"),

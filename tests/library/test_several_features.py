@@ -90,7 +90,10 @@ def test_tokens_and_sentences_as_rows_of_one_tensor(
 
 
 def test_a_first_token_is_a_sentence(rng: torch.Generator) -> None:
-    """Its features as a tensor of their own, or a label at the first token alone."""
+    """Its features as a tensor of their own, or a label at the first token alone.
+
+    Alike where weights need no inner products: gradients by tensors of their own are orthogonal.
+    """
     x, y = data(rng)
     first = torch.zeros(B, T, dtype=torch.bool)
     first[:, 0] = True
@@ -103,7 +106,8 @@ def test_a_first_token_is_a_sentence(rng: torch.Generator) -> None:
         tokens, _ = net(x)
         return tokens, {**y, "mood": (y["mood"][:, None].expand(B, T), first)}
 
-    found, expected = (life(*made(), way, x, y) for way in (own, masked))
+    rule = RULES["power of each head"]
+    found, expected = (life(*made(aggregation=rule()), way, x, y) for way in (own, masked))
     same(found, expected)
 
 

@@ -20,7 +20,7 @@ META = torch.device("meta")
 AGGREGATIONS = [
     aggregation.PrecisionWeighted.paper(0.85),
     aggregation.PrecisionWeighted(0.5, resolution="dimension"),
-    aggregation.PrecisionWeighted({"first": 0.3, "second": 0.9}, resolution="task"),
+    aggregation.PrecisionWeighted({"first": 0.3, "second": 0.9}, keep_length=True),
     aggregation.PrecisionWeighted(1.0, floor=0.1, max_ratio=10.0, resolution="example"),
     aggregation.PrecisionWeighted.paper(0.0),
     aggregation.Bargain(),
