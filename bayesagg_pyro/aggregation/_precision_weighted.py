@@ -268,7 +268,8 @@ class PrecisionWeighted(Aggregation):
         if not isinstance(self.power, Mapping):
             return True
         groups = [(name, own) for grad in grads for name, own in grad.groups.items()]
-        return sum(own.stop - own.start for name, own in groups if self.power[name]) > 1
+        compared = sum(int(own.stop - own.start) for name, own in groups if self.power[name])
+        return compared > 1
 
     def __repr__(self) -> str:
         given = {"floor": self.floor, "max_ratio": self.max_ratio}
