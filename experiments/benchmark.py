@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bayesagg_pyro.heads import Head
 from experiments.errors import DataError, SettingsError
 from experiments.metrics import delta_m
-from experiments.settings import Settings
+from experiments.settings import Settings, require_seed, require_words
 
 __all__ = ["Batch", "Benchmark", "Data", "Figures", "Meter", "Split", "Task", "Values"]
 
@@ -156,6 +156,11 @@ class Benchmark(ABC):
     packages: ClassVar[Sequence[str]] = ()
     places: ClassVar[frozenset[str]] = frozenset()
     later: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        require_words(self)
+        if (seed := getattr(self, "split_seed", None)) is not None:
+            require_seed("split_seed", seed)
 
     @property
     @abstractmethod

@@ -5,13 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
 from experiments.errors import SettingsError
 
-__all__ = ["Graph", "Schedule", "Settings", "require", "require_seed", "resolve_device"]
+__all__ = [
+    "Graph",
+    "Schedule",
+    "Settings",
+    "require",
+    "require_numbers",
+    "require_seed",
+    "require_words",
+    "resolve_device",
+]
 
 Schedule = Literal["plateau", "steps", "cosine"]
 Graph = Literal["auto", "on", "off", "twin", "compile"]
@@ -26,6 +36,61 @@ def require(condition: bool, name: str, value: object, remedy: str) -> None:
 def require_seed(name: str, seed: int) -> None:
     """Raise a :class:`SettingsError` unless every generator of random numbers takes the seed."""
     require(0 <= seed < 2**31, name, seed, "give a whole number from 0 to 2147483647")
+
+
+def require_words(options: Any) -> None:
+    """Raise a :class:`SettingsError` unless all fields that are literals hold one of their words.
+
+    Args:
+        options: Of any dataclass.
+    """
+    for name, words in _words(type(options)).items():
+        value = getattr(options, name)
+        *others, last = words
+        require(value in words, name, value, f"give {', '.join(others)} or {last}")
+
+
+@cache
+def _words(kind: type[Any]) -> dict[str, tuple[str, ...]]:
+    hints = get_type_hints(kind)
+    names = [item.name for item in dataclasses.fields(kind)]
+    return {name: get_args(hints[name]) for name in names if get_origin(hints[name]) is Literal}
+
+
+def require_numbers(
+    options: Any,
+    *names: str,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+    such_as: str = "",
+) -> None:
+    """Raise a :class:`SettingsError` unless fields hold finite numbers within bounds.
+
+    None passes where it is the default.
+
+    Args:
+        options: Of any dataclass.
+        names: Of its fields.
+        least: They may be as small as that,
+        above: must be larger than that,
+        most: may be as large as that,
+        below: and must be smaller than that.
+        such_as: A value that works, for the message.
+    """
+    lower = (
+        "a positive number" if above == 0 else "0 or more" if least == 0 else f"at least {least:g}"
+    )
+    upper = f", up to {most:g}" if most < math.inf else f", below {below:g}"
+    wanted = f"give {lower}{upper if min(most, below) < math.inf else ''}"
+    wanted += f", such as {such_as}" if such_as else ""
+    for name in names:
+        value = getattr(options, name)
+        optional = type(options).__dataclass_fields__[name].default is None
+        if not (optional and value is None):
+            right = above < value < below and least <= value <= most
+            require(right, name, value, f"{wanted}{', or leave it out' if optional else ''}")
 
 
 @dataclass(frozen=True)
@@ -83,65 +148,14 @@ class Settings:
     head_bias: bool = False
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs", self.epochs, "give at least 1")
-        require(self.batch_size >= 1, "batch_size", self.batch_size, "give at least 1")
-        require(
-            math.isfinite(self.learning_rate) and self.learning_rate > 0,
-            "learning_rate",
-            self.learning_rate,
-            "give a positive number, such as 1e-3",
-        )
-        require(
-            math.isfinite(self.weight_decay) and self.weight_decay >= 0,
-            "weight_decay",
-            self.weight_decay,
-            "give 0 or more, such as 1e-4",
-        )
-        require(
-            self.schedule in get_args(Schedule),
-            "schedule",
-            self.schedule,
-            "give plateau, steps or cosine",
-        )
-        require(
-            0 < self.plateau_factor < 1,
-            "plateau_factor",
-            self.plateau_factor,
-            "give a number between 0 and 1, such as 0.7",
-        )
-        require(
-            self.plateau_patience >= 0,
-            "plateau_patience",
-            self.plateau_patience,
-            "give 0 or more epochs",
-        )
-        require(
-            self.minimum_learning_rate >= 0,
-            "minimum_learning_rate",
-            self.minimum_learning_rate,
-            "give 0 or more, such as 1e-5",
-        )
-        require(
-            0 <= self.score_smoothing < 1,
-            "score_smoothing",
-            self.score_smoothing,
-            "give 0 (none) or more, below 1, such as 0.8",
-        )
-        require(
-            self.clip_norm is None or (math.isfinite(self.clip_norm) and self.clip_norm > 0),
-            "clip_norm",
-            self.clip_norm,
-            "give a positive number, such as 1, or leave it out",
-        )
-        require(
-            self.graph in get_args(Graph),
-            "graph",
-            self.graph,
-            "give auto, on, off, twin or compile",
-        )
-        require(
-            self.threads is None or self.threads >= 1, "threads", self.threads, "give at least 1"
-        )
+        require_words(self)
+        require_numbers(self, "epochs", "batch_size", "threads", least=1)
+        require_numbers(self, "learning_rate", above=0, such_as="1e-3")
+        require_numbers(self, "weight_decay", least=0, such_as="1e-4")
+        require_numbers(self, "plateau_factor", above=0, below=1, such_as="0.7")
+        require_numbers(self, "plateau_patience", "minimum_learning_rate", least=0)
+        require_numbers(self, "score_smoothing", least=0, below=1, such_as="0.8")
+        require_numbers(self, "clip_norm", above=0, such_as="1")
         require_seed("seed", self.seed)
 
     def to_dict(self) -> dict[str, Any]:

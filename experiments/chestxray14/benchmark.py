@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from experiments.images.split import ImageSplit
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
 from experiments.scores import AreaUnderCurve, mixed
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require, require_numbers
 
 __all__ = ["HEAD", "SINGLE_TASK", "ChestXray14"]
 
@@ -96,11 +96,10 @@ class ChestXray14(Benchmark):
     width: int = 256
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
+        super().__post_init__()
         require(self.size >= 16, "size", self.size, "give at least 16 pixels")
-        require(self.width >= 1, "width", self.width, "give at least 1")
+        require_numbers(self, "width", least=1)
         require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
-        require(self.overlap in get_args(Overlap), "overlap", self.overlap, "give error or drop")
 
     @property
     def tasks(self) -> Sequence[Task]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from experiments.images.split import ImageSplit, Parts, subset
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
 from experiments.scores import BinaryAccuracy, Largest, mixed
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require, require_numbers
 from models.cifar import CifarNetwork
 
 __all__ = ["ACCURACY", "HEAD", "Cifar"]
@@ -105,20 +105,14 @@ class Cifar(Benchmark):
     size: int = 32
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        require(
-            self.source in get_args(Source),
-            "source",
-            self.source,
-            f"give one of {', '.join(get_args(Source))}",
-        )
+        super().__post_init__()
         require(
             self.source != "folder" or self.data is not None,
             "data",
             self.data,
             "the source folder needs one with train/<class>/*.jpg and test/<class>/*.jpg",
         )
-        require(self.width >= 1, "width", self.width, "give at least 1")
+        require_numbers(self, "width", least=1)
         require(self.size >= 27, "size", self.size, "three poolings by 3 need at least 27 pixels")
         require(
             self.source == "folder" or self.size == SIZE,

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from experiments.dense.frames import pixel_rows
 from experiments.dense.metrics import DenseMeter, measures
 from experiments.dense.split import DenseSplit, Part, Statistics
 from experiments.errors import DataError, SettingsError
-from experiments.settings import Settings, require
+from experiments.settings import Settings, require, require_numbers
 from models.dilated_resnet import AsppDecoder, DilatedResNetEncoder
 from models.encoder_decoder import Branches, EncoderDecoder
 from models.errors import MissingPackageError, NetworkError
@@ -92,6 +92,13 @@ class Dense(Benchmark):
     decoders: Decoders = "shared"
     regression: Regression = "gaussian"
     only: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remedy = f"give one of {', '.join(self.every_head)}, or none"
+        require(self.only in (None, *self.every_head), "only", self.only, remedy)
+        require_numbers(self, "levels", least=1, most=5)
+        require_numbers(self, "width", least=1)
 
     @property
     @abstractmethod
@@ -217,23 +224,6 @@ class Dense(Benchmark):
             "normal": lambda: regression(width, tasks=3, bias=bias),
         }
         return {head: make[head]() for head in self.own_heads}
-
-    def _check(self) -> None:
-        """Raise a ``SettingsError`` for options that all have."""
-        for name, right, remedy in (
-            (
-                "only",
-                (None, *self.every_head),
-                f"give one of {', '.join(self.every_head)}, or none",
-            ),
-            ("regression", get_args(Regression), f"give {' or '.join(get_args(Regression))}"),
-            ("network", get_args(Net), f"give {' or '.join(get_args(Net))}"),
-            ("decoders", get_args(Decoders), f"give {' or '.join(get_args(Decoders))}"),
-            ("levels", range(1, 6), "give 1 to 5"),
-        ):
-            given = getattr(self, name)
-            require(given in right, name, given, remedy)
-        require(self.width >= 1, "width", self.width, "give at least 1")
 
 
 class Pixels(nn.Module):

@@ -10,7 +10,7 @@ from experiments.benchmark import Figures, Values
 from experiments.dense.benchmark import Dense
 from experiments.dense.release import parts
 from experiments.dense.split import Part
-from experiments.settings import require, require_seed
+from experiments.settings import require
 
 __all__ = ["Cityscapes"]
 
@@ -46,9 +46,8 @@ class Cityscapes(Dense):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
+        super().__post_init__()
         require(self.classes >= 2, "classes", self.classes, "give 7, or 19")
-        self._check()
 
     @property
     def number_of_classes(self) -> int:

@@ -9,7 +9,6 @@ from typing import ClassVar
 from experiments.dense.benchmark import Dense
 from experiments.dense.release import parts
 from experiments.dense.split import Part
-from experiments.settings import require_seed
 
 __all__ = ["NyuV2"]
 
@@ -37,10 +36,6 @@ class NyuV2(Dense):
     data: str | None = None
     validation: int | None = None
     split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        self._check()
 
     @property
     def number_of_classes(self) -> int:

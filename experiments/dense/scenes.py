@@ -13,7 +13,7 @@ from experiments.dense.benchmark import Dense
 from experiments.dense.release import write
 from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
 from experiments.dense.split import InMemory, Part
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require, require_numbers
 
 __all__ = ["LAYOUTS", "Scenes", "as_files"]
 
@@ -57,9 +57,8 @@ class Scenes(Dense):
     levels: int = 4
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        require(self.images >= 4, "images", self.images, "give at least 4")
-        self._check()
+        super().__post_init__()
+        require_numbers(self, "images", least=4)
         for name in ("height", "image_width") if self.network == "segnet" else ():
             length, least = getattr(self, name), 2**self.levels
             require(length >= least, name, length, f"{self.levels} levels need at least {least}")

@@ -26,7 +26,7 @@ from experiments.digits.splits import read, split
 from experiments.images.targets import log_frequencies, log_odds
 from experiments.rows import Rows
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require, require_numbers
 
 __all__ = ["TASKS", "Digits"]
 
@@ -79,8 +79,8 @@ class Digits(Benchmark):
     only: str | None = None
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        require(self.width >= 1, "width", self.width, "give at least 1")
+        super().__post_init__()
+        require_numbers(self, "width", least=1)
         require(
             self.only is None or self.only in TASKS,
             "only",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,6 @@ class AlignedOptions(GradientOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.scale_mode in get_args(ScaleMode),
-            "scale_mode",
-            self.scale_mode,
-            "give min, median or rmse",
-        )
         require(
             isinstance(self.scale_heads, bool),
             "scale_heads",

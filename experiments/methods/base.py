@@ -16,6 +16,7 @@ from torch.nn import Parameter
 
 from bayesagg_pyro.diagnostics import Recorder
 from experiments.errors import SettingsError
+from experiments.settings import require_words
 
 __all__ = ["Capture", "ExampleWeights", "Level", "Method", "MethodOptions", "Needs", "Scale"]
 
@@ -98,6 +99,9 @@ class MethodOptions:
     """
 
     renamed: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        require_words(self)
 
     def check(self, epochs: int) -> None:
         """Raise a ``SettingsError`` when the options do not fit a run of ``epochs`` epochs."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from bayesagg_pyro import priors
 from bayesagg_pyro.aggregation import PrecisionWeighted
 from experiments.errors import SettingsError
 from experiments.methods.base import MethodOptions
-from experiments.settings import require
+from experiments.settings import require, require_numbers
 
 __all__ = ["BayesAggOptions", "Prior", "Resolution"]
 
@@ -82,29 +81,13 @@ class BayesAggOptions(MethodOptions):
     noise: Literal["unit", "learned", "integrated"] = "unit"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
         require(_are_powers(self.power), "power", self.power, "give numbers from 0 to 1")
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            require(value in choices, name, value, f"give {' or '.join(choices)}")
-        for name in ("prior_variance", "half_life"):
-            value = getattr(self, name)
-            require(0 < value < math.inf, name, value, "give a positive number")
-        require(
-            0 < self.fresh_share <= 1, "fresh_share", self.fresh_share, "give more than 0, up to 1"
-        )
-        require(
-            self.floor is None or 0 < self.floor < math.inf,
-            "floor",
-            self.floor,
-            "give a positive number, such as 0.1, or leave it out",
-        )
-        require(
-            self.max_ratio is None or 1 <= self.max_ratio < math.inf,
-            "max_ratio",
-            self.max_ratio,
-            "give at least 1, such as 10, or leave it out",
-        )
+        require_numbers(self, "prior_variance", "half_life", above=0)
+        require_numbers(self, "fresh_share", above=0, most=1)
+        require_numbers(self, "floor", above=0, such_as="0.1")
+        require_numbers(self, "max_ratio", least=1, such_as="10")
         if self.covariance == "full":
             self._check_full()
         if self.leave_batch_out and self.prior == "fresh":
@@ -192,12 +175,3 @@ def _are_powers(power: object) -> bool:
 
 
 _WITHOUT_THE_BATCH = ("previous-batch", "constant")
-_CHOICES = {
-    "rule": ("given", "default"),
-    "prior": get_args(Prior),
-    "resolution": get_args(Resolution),
-    "reduction": ("mean", "sum"),
-    "covariance": ("diagonal", "full"),
-    "mean": ("posterior", "plug-in", "learned"),
-    "noise": ("unit", "learned", "integrated"),
-}

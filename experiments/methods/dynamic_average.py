@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import MethodOptions, Needs
 from experiments.methods.weighted import WeightedLosses, shared_out
-from experiments.settings import require
+from experiments.settings import require_numbers
 
 __all__ = ["DynamicAverage", "DynamicAverageOptions"]
 
@@ -29,12 +28,8 @@ class DynamicAverageOptions(MethodOptions):
     temperature: float = 2.0
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.temperature < math.inf,
-            "temperature",
-            self.temperature,
-            "give a positive number, such as 2",
-        )
+        super().__post_init__()
+        require_numbers(self, "temperature", above=0, such_as="2")
 
 
 class DynamicAverage(WeightedLosses):

@@ -17,7 +17,7 @@ from bayesagg_pyro.heads import Bernoulli, Categorical, Head
 from experiments.methods.base import Level, Method, MethodOptions, Scale
 from experiments.methods.branches import read_by, refuse
 from experiments.methods.network import Network, mean_losses, reported
-from experiments.settings import require
+from experiments.settings import require_numbers
 
 __all__ = ["HeadEnsemble", "HeadsOptions", "NetworkEnsemble", "NetworksOptions", "average"]
 
@@ -33,7 +33,8 @@ class HeadsOptions(MethodOptions):
     members: int = 1024
 
     def __post_init__(self) -> None:
-        require(self.members >= 1, "members", self.members, "give at least 1")
+        super().__post_init__()
+        require_numbers(self, "members", least=1)
 
 
 @dataclass(frozen=True)

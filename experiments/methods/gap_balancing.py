@@ -16,7 +16,7 @@ from experiments.methods.base import MethodOptions, Needs
 from experiments.methods.random_weights import SeededOptions, balanced, new_generator
 from experiments.methods.scale_invariant import log_losses
 from experiments.methods.weighted import WeightedLosses, shared_out
-from experiments.settings import require
+from experiments.settings import require, require_numbers
 
 __all__ = ["GapBalancing", "GapBalancingOptions"]
 
@@ -46,8 +46,7 @@ class GapBalancingOptions(SeededOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("base_epoch", "every", "capacity", "batch_size"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+        require_numbers(self, "base_epoch", "every", "capacity", "batch_size", least=1)
         require(
             self.learn_after >= self.base_epoch,
             "learn_after",

@@ -38,6 +38,7 @@ class GradientOptions(MethodOptions):
     level: str = "parameters"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Level.of(self.level)
 
 

@@ -15,7 +15,7 @@ from experiments.methods.base import Level, MethodOptions, Scale
 from experiments.methods.gradient_based import GradientBased, GradientOptions
 from experiments.methods.random_weights import SeededOptions, new_generator
 from experiments.methods.torchjd_import import module
-from experiments.settings import require
+from experiments.settings import require, require_numbers
 
 __all__ = [
     "Cagrad",
@@ -85,8 +85,8 @@ class MgdaOptions(GradientOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.epsilon > 0, "epsilon", self.epsilon, "give a positive number")
-        require(self.max_iters >= 1, "max_iters", self.max_iters, "give at least 1")
+        require_numbers(self, "epsilon", above=0)
+        require_numbers(self, "max_iters", least=1)
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,6 @@ class PcgradOptions(SeededOptions, GradientOptions):
         level: Of the gradients, ``"parameters"`` or ``"representation"``.
         seed: Of the order of projections; None follows the seed of the run.
     """
-
-    def __post_init__(self) -> None:
-        GradientOptions.__post_init__(self)
-        SeededOptions.__post_init__(self)
 
 
 class Pcgrad(WithAggregator):
@@ -219,8 +215,7 @@ class NashMtlOptions(GradientOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.max_norm >= 0, "max_norm", self.max_norm, "give 0 or more")
-        for name in ("update_weights_every", "optim_niter"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+        require_numbers(self, "update_weights_every", "optim_niter", least=1)
 
 
 class NashMtl(WithAggregator):

@@ -29,6 +29,7 @@ class SeededOptions(MethodOptions):
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self.seed is None or (isinstance(self.seed, int) and self.seed >= 0),
             "seed",

@@ -43,10 +43,6 @@ class AggregatorOptions(SeededOptions, GradientOptions):
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        GradientOptions.__post_init__(self)
-        SeededOptions.__post_init__(self)
-
     @classmethod
     def arrange(cls, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the class does not know itself goes to TorchJD, if that knows it."""

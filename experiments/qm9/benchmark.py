@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -19,9 +19,8 @@ from experiments.qm9.dataset import Features, Source, load, look
 from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.prepared import Part, Prepared, prepare
 from experiments.qm9.targets import BENCHMARK
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require_numbers
 from models import MessagePassing, MessagePassingPyG, MissingPackageError
-from models.message_passing import ACTIVATIONS
 
 __all__ = ["HEAD", "Qm9"]
 
@@ -113,25 +112,18 @@ class Qm9(Benchmark):
     peer_normalisation: bool = False
     source: Source = "qm9pack"
     data: str | None = None
-    network: str = "factorised"
+    network: Literal["factorised", "pyg"] = "factorised"
     width: int = 64
     edge_width: int = 128
     passes: int = 3
     readout_steps: int = 3
-    activation: str = "relu"
+    activation: Literal["relu", "silu", "elu", "softplus", "tanh"] = "relu"
     groups: int = 4
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        require(self.network in ("factorised", "pyg"), "network", self.network, "factorised or pyg")
-        require(
-            self.activation in ACTIVATIONS,
-            "activation",
-            self.activation,
-            f"give one of {', '.join(ACTIVATIONS)}",
-        )
-        for name in ("width", "edge_width", "passes", "readout_steps", "groups"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+        super().__post_init__()
+        names = ("width", "edge_width", "passes", "readout_steps", "groups")
+        require_numbers(self, *names, least=1)
 
     @property
     def tasks(self) -> Sequence[Task]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from experiments.distribution_scores import DistributionMeter, Kind
 from experiments.images.targets import log_odds
 from experiments.rand.survey import INPUTS, place, read, split
 from experiments.rows import Rows
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require_numbers
 
 __all__ = ["KINDS", "SINGLE_TASK", "Rand"]
 
@@ -100,12 +100,9 @@ class Rand(Benchmark):
     layers: int = 2
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        known = get_args(Counts)
-        require(self.counts in known, "counts", self.counts, f"give {' or '.join(known)}")
-        require(self.dispersion > 0, "dispersion", self.dispersion, "give a positive number")
-        for name in ("width", "layers"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+        super().__post_init__()
+        require_numbers(self, "dispersion", above=0)
+        require_numbers(self, "width", "layers", least=1)
 
     @property
     def tasks(self) -> Sequence[Task]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from experiments.classifier_calibration import Calibration
 from experiments.images.targets import log_odds
 from experiments.rows import Rows
 from experiments.scores import AreaUnderCurve, AveragePrecision, MeanOverTasks, mixed
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require_numbers
 from experiments.tox21.chemistry import describe
 from experiments.tox21.graphs import EDGE_FEATURES, NODE_FEATURES, GraphRows, graphs
 from experiments.tox21.release import ASSAYS, read, require_table
@@ -105,12 +105,10 @@ class Tox21(Benchmark):
     groups: int = 4
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        require(self.split in get_args(Split), "split", self.split, "give random or scaffold")
-        require(self.network in get_args(Kind), "network", self.network, "give mlp or mpnn")
-        require(0 <= self.dropout < 1, "dropout", self.dropout, "give 0 or more, below 1")
-        for name in ("bits", "radius", "width", "layers", "edge_width", "passes", "groups"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+        super().__post_init__()
+        require_numbers(self, "dropout", least=0, below=1)
+        sizes = ("bits", "radius", "width", "layers", "edge_width", "passes", "groups")
+        require_numbers(self, *sizes, least=1)
 
     @property
     def tasks(self) -> Sequence[Task]:

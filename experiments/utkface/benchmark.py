@@ -31,7 +31,7 @@ from experiments.images.split import ImageSplit
 from experiments.images.store import Images
 from experiments.images.targets import log_frequencies, log_odds, stratified
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, mixed
-from experiments.settings import Settings, require, require_seed
+from experiments.settings import Settings, require, require_numbers
 from experiments.utkface.names import ETHNICITIES, Faces, read
 
 __all__ = ["UtkFace"]
@@ -99,9 +99,9 @@ class UtkFace(Benchmark):
     width: int = 256
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
+        super().__post_init__()
         require(self.size >= 16, "size", self.size, "give at least 16 pixels")
-        require(self.width >= 1, "width", self.width, "give at least 1")
+        require_numbers(self, "width", least=1)
         require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
 
     @property
