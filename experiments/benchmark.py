@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -88,6 +88,10 @@ class Data:
         likelihoods: Heads, where the meter takes predictive distributions: a method's own,
             calibrated to the validation split, or these heads' likelihoods of the constants. None
             where it takes point predictions.
+        left_out: How many of what is in no part, ``{what, in words: how many}``.
+        missing: Share of the training labels that are missing, by the name of the loss; None where
+            ``train.targets`` tells, ``{head: [N, tasks]}`` with NaN for missing ones, or where
+            there are none.
     """
 
     train: Split
@@ -97,6 +101,30 @@ class Data:
     meter: Callable[[], Meter]
     about: Mapping[str, Any]
     likelihoods: Mapping[str, Head] | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, float] | None = None
+
+    def contents(self, losses: Sequence[str]) -> dict[str, Any]:
+        """Examples of each part, missing labels, and what was left out, as plain values.
+
+        Args:
+            losses: Names of what is trained, in the order of the targets.
+        """
+        missing = self.missing
+        if missing is None:
+            targets = getattr(self.train, "targets", None)
+            values = targets.values() if isinstance(targets, Mapping) else ()
+            shares = [s for t in values for s in t.isnan().flatten(1).float().mean(0).tolist()]
+            missing = dict(zip(losses, shares, strict=False))
+        return {
+            "examples": {
+                "train": len(self.train),
+                "validation": len(self.validation),
+                "test": len(self.test),
+            },
+            "missing": {name: share for name, share in missing.items() if share > 0},
+            "left_out": {what: count for what, count in self.left_out.items() if count},
+        }
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ __all__ = [
     "by_loss",
     "by_task",
     "check",
+    "contents",
     "environment",
     "load",
     "load_whole",
@@ -73,7 +74,9 @@ _RECORD: Final = {
     "settings": {"seed": int, "epochs": int, "batch_size": int},
     "tasks?": [_TASK],
     "losses?": [str],
-    "examples?": {"train": int},
+    "examples?": {"train": int, "validation?": int, "test?": int},
+    "missing?": {str: NUMBER},
+    "left_out?": {str: int},
     "data?": {
         "sizes?": {str: NUMBER},
         "molecules?": NUMBER,
@@ -152,6 +155,24 @@ def training_examples(record: Mapping[str, Any]) -> int | None:
     about, options = record.get("data", {}), record["benchmark"]["options"]
     places = (record.get("examples", about.get("sizes", {})).get("train"), options.get("molecules"))
     return next((int(count) for count in places if count is not None), None)
+
+
+def contents(said: Mapping[str, Any]) -> str:
+    """What data a run had: its parts, missing labels, what was left out; as far as is known.
+
+    Args:
+        said: A record, or what ``Data.contents`` gives.
+    """
+    sizes, names = said.get("examples", {}), ("train", "validation", "test")
+    parts = [f"{sizes[name]:,}" if name in sizes else "?" for name in names]
+    told = [f"{'/'.join(parts)} train/validation/test"]
+    if missing := said.get("missing"):
+        shares = (f"{name} {100 * share:.1f} %" for name, share in missing.items())
+        told.append(f"training labels missing: {', '.join(shares)}")
+    if left_out := said.get("left_out"):
+        counts = (f"{count:,} {what}" for what, count in left_out.items())
+        told.append(f"left out: {', '.join(counts)}")
+    return "; ".join(told)
 
 
 def save(path: Path, record: Mapping[str, Any]) -> None:

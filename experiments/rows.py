@@ -9,7 +9,7 @@ from torch import Tensor
 
 from experiments.benchmark import Batch
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "parts_of"]
 
 
 class Rows:
@@ -37,3 +37,23 @@ class Rows:
         """These rows [B], on the processor."""
         rows = rows.to(self.inputs.device)
         return Batch(self.inputs[rows], {k: v[rows] for k, v in self.targets.items()})
+
+
+def parts_of(
+    inputs: Tensor,
+    targets: Mapping[str, Tensor],
+    rows: Mapping[str, Tensor],
+    device: torch.device,
+) -> dict[str, Rows]:
+    """Parts of a table, such as ``Data`` takes them by name.
+
+    Args:
+        inputs: [N, ...] of the whole table.
+        targets: ``{head: [N, ...]}`` likewise.
+        rows: ``{part: [R]}``.
+        device: Where parts are kept.
+    """
+    return {
+        name: Rows(inputs[part].to(device), {k: v[part].to(device) for k, v in targets.items()})
+        for name, part in rows.items()
+    }

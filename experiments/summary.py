@@ -27,6 +27,7 @@ _GPU_BATCHES = 8
 def describe(run: Run, method: Method, data: Data) -> Record:
     """What was trained on what, and how."""
     benchmark = run.benchmark
+    contents = data.contents(benchmark.losses)
     return {
         **run.describe(),
         "title": method.title,
@@ -41,12 +42,8 @@ def describe(run: Run, method: Method, data: Data) -> Record:
         "metric": benchmark.metric,
         "single_task_source": benchmark.single_task_source,
         "score_name": benchmark.score_name,
-        "data": dict(data.about),
-        "examples": {
-            "train": len(data.train),
-            "validation": len(data.validation),
-            "test": len(data.test),
-        },
+        "data": {"sizes": contents["examples"], **data.about},
+        **contents,
         "parameters": sum(p.numel() for p in method.parameters()),
     }
 

@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.text import Text
 from torch import Tensor
 
+from experiments import results
 from experiments.benchmark import Data
 from experiments.reporting import Reporter
 from experiments.run import Run
@@ -133,11 +134,11 @@ class Bars(Reporter):
 
 
 def _headline(run: Run, data: Data, epochs_done: int) -> str:
-    sizes = f"{len(data.train):,}/{len(data.validation):,}/{len(data.test):,}"
+    told = results.contents(data.contents(run.benchmark.losses))
     start = f", going on after epoch {epochs_done}" if epochs_done else ""
     return (
         f"{run.benchmark.title}: {run.method}, {run.settings.epochs} epochs, seed "
-        f"{run.settings.seed}, {sizes} train/validation/test{start}"
+        f"{run.settings.seed}, {told}{start}"
     )
 
 

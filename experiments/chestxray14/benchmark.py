@@ -132,7 +132,6 @@ class ChestXray14(Benchmark):
                 calibrations={HEAD: partial(Calibration, FINDINGS, "binary", mean=True)},
             ),
             about={
-                "sizes": rows.sizes(),
                 "patients": {
                     name: len(release.patients[part].unique()) for name, part in vars(rows).items()
                 },
@@ -142,8 +141,8 @@ class ChestXray14(Benchmark):
                     )
                     for name, part in vars(rows).items()
                 },
-                "dropped": release.dropped,
             },
+            left_out={"training images of patients of the test": release.dropped},
         )
 
     def backbone(self) -> nn.Module:

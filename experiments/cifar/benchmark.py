@@ -174,11 +174,10 @@ class Cifar(Benchmark):
                 "source": self.source,
                 "classes": list(found.classes),
                 **({"images": self._digest} if self.source == "folder" else {}),
-                "other_files": found.others,
-                "sizes": parts.sizes(),
                 "channel_mean": mean,
                 "channel_std": std,
             },
+            left_out={"files that are no images": found.others},
         )
 
     def backbone(self) -> nn.Module:

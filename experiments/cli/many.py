@@ -295,6 +295,10 @@ def _leave(outcomes: Mapping[Job, Outcome], console: Console, *, store: Path | N
     With 130 after Ctrl-C, 1 where a run failed, 3 where runs are left.
     """
     if outcomes:
+        done = [j for j, found in outcomes.items() if found.ending in (Ending.DONE, Ending.SKIPPED)]
+        if done:
+            told = results.contents(Place(done[0].folder).load())
+            console.print(f"data of {done[0].label}: {told}", soft_wrap=True, highlight=False)
         place = "" if store is None else f"; store: {store}"
         console.print(f"{summary(outcomes)}{place}", soft_wrap=True, highlight=False)
     if outcomes and store is not None:

@@ -15,7 +15,7 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
 from experiments.dense.augment import augmented
-from experiments.dense.frames import pixel_rows
+from experiments.dense.frames import pixel_rows, seen_depth, seen_label, seen_normal
 from experiments.dense.metrics import DenseMeter, measures
 from experiments.dense.split import DenseSplit, Part, Statistics
 from experiments.errors import DataError, SettingsError
@@ -35,6 +35,7 @@ Regression = Literal["gaussian", "heteroscedastic"]
 HEADS: Final = ("segmentation", "depth", "normal")
 
 _COLUMNS: Final = {"segmentation": 1, "depth": 1, "normal": 3}
+_SEEN: Final = {"segmentation": seen_label, "depth": seen_depth, "normal": seen_normal}
 _STATISTICS_OF: Final = 100
 """Training images whose targets say how to standardise; more would say the same."""
 
@@ -176,16 +177,15 @@ class Dense(Benchmark):
             constants={head: constants[head] for head in self.own_heads},
             meter=partial(DenseMeter, self.own_heads, self.class_names, mean, std),
             about={
-                "sizes": {
-                    "train": len(train),
-                    "validation": len(validation),
-                    "test": len(test),
-                },
                 "images": source.digest(),
                 "height": first.label.shape[-2],
                 "width": first.label.shape[-1],
                 "depth_log_mean": mean,
                 "depth_log_std": std,
+            },
+            missing={
+                loss: 1 - float(_SEEN[loss.partition("_")[0]](first).double().mean())
+                for loss in self.losses
             },
         )
 

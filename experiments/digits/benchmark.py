@@ -24,7 +24,7 @@ from experiments.benchmark import Benchmark, Data, Task
 from experiments.classifier_calibration import Calibration
 from experiments.digits.splits import read, split
 from experiments.images.targets import log_frequencies, log_odds
-from experiments.rows import Rows
+from experiments.rows import parts_of
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
 from experiments.settings import Settings, require, require_numbers
 
@@ -120,14 +120,6 @@ class Digits(Benchmark):
                 "classes": digits[:, None],
             }
         )
-        inputs = images.flatten(1) / 8 - 1
-        parts = {
-            name: Rows(
-                inputs[part].to(device),
-                {head: values[part].to(device) for head, values in targets.items()},
-            )
-            for name, part in rows.items()
-        }
         train = {head: values[rows["train"]] for head, values in targets.items()}
         scores: dict[str, type[Score]] = {
             "regression": MeanSquaredError,
@@ -141,9 +133,7 @@ class Digits(Benchmark):
             for head, values in train.items()
         }
         return Data(
-            train=parts["train"],
-            validation=parts["validation"],
-            test=parts["test"],
+            **parts_of(images.flatten(1) / 8 - 1, targets, rows, device),
             constants=constants,
             meter=mixed(
                 {head: scores[head] for head in targets},
@@ -151,10 +141,7 @@ class Digits(Benchmark):
                     head: _calibration(head, self.tasks) for head in targets if head in _KIND
                 },
             ),
-            about={
-                "source": "scikit-learn",
-                "sizes": {name: len(part) for name, part in rows.items()},
-            },
+            about={"source": "scikit-learn"},
         )
 
     def backbone(self) -> nn.Module:

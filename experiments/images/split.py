@@ -46,7 +46,7 @@ class ImageSplit:
         self, images: Images, targets: Mapping[str, Tensor], rows: Tensor, transform: Transform
     ) -> None:
         self._images, self._rows, self._transform = images, rows, transform
-        self._targets = {name: values[rows].to(images.device) for name, values in targets.items()}
+        self.targets = {name: values[rows].to(images.device) for name, values in targets.items()}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -64,7 +64,7 @@ class ImageSplit:
         images = self._images.batches([self._rows[places] for places in chosen])
         for places, pixels in zip(chosen, images, strict=True):
             there = places.to(pixels.device)
-            targets = {k: v.index_select(0, there) for k, v in self._targets.items()}
+            targets = {k: v.index_select(0, there) for k, v in self.targets.items()}
             yield Batch(self._transform(pixels, generator), targets)
 
 

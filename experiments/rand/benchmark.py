@@ -18,7 +18,7 @@ from experiments.benchmark import Benchmark, Data, Task
 from experiments.distribution_scores import DistributionMeter, Kind
 from experiments.images.targets import log_odds
 from experiments.rand.survey import INPUTS, place, read, split
-from experiments.rows import Rows
+from experiments.rows import parts_of
 from experiments.settings import Settings, require_numbers
 
 __all__ = ["KINDS", "SINGLE_TASK", "Rand"]
@@ -130,13 +130,7 @@ class Rand(Benchmark):
         }
         train = {name: values[rows["train"]] for name, values in targets.items()}
         return Data(
-            **{
-                name: Rows(
-                    inputs[part].float().to(device),
-                    {head: values[part].to(device) for head, values in targets.items()},
-                )
-                for name, part in rows.items()
-            },
+            **parts_of(inputs.float(), targets, rows, device),
             constants={
                 "visits": train["visits"].mean(0).clamp(min=1e-3).log(),
                 "health": torch.zeros(1),
@@ -147,12 +141,8 @@ class Rand(Benchmark):
             about={
                 "source": "statsmodels" if self.data is None else "file",
                 "rows": len(survey),
-                "sizes": {name: len(part) for name, part in rows.items()},
                 "persons": {
                     name: len(survey.persons[part].unique()) for name, part in rows.items()
-                },
-                "missing": {
-                    name: float(values.isnan().float().mean()) for name, values in targets.items()
                 },
                 "spending_mean": float(mean),
                 "spending_std": float(std),

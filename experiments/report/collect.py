@@ -215,7 +215,7 @@ def _contents(record: Record) -> dict[str, Any]:
     about = record.get("data", {})
     return {
         "tasks": [task["name"] for task in record.get("tasks", ())],
-        "examples": sum(about.get("sizes", {}).values()) or about.get("molecules"),
+        "examples": about.get("molecules") or sum(about.get("sizes", {}).values()) or None,
         "digest": about.get("images", about.get("sha256")),
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from experiments import published
 from experiments.report.collect import Setup
 from experiments.report.plans import DELTA_M, Plan
+from experiments.results import contents
 from experiments.runner import BENCHMARKS
 
 __all__ = ["notes_of"]
@@ -31,6 +32,8 @@ def notes_of(
             f"{title}, ours: {count} training examples{paper}; {setup.describe()}; {runs}; test "
             "split, best epoch on validation."
         )
+        first = setup.records[0]
+        notes.append(f"{title}, data of seed {first['settings']['seed']}: {contents(first)}.")
         if table and not setup.same_tasks:
             notes.append(f"{title}: these are not the paper's tasks, so its numbers are left out.")
         elif table and not setup.comparable:

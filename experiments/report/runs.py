@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.classifier_calibration import tells_calibration
 from experiments.report.table import MISSING, Cell, Column, Row, Table
-from experiments.results import training_examples
+from experiments.results import contents, training_examples
 
 __all__ = ["comparison", "single"]
 
@@ -78,7 +78,7 @@ def _cells(values: Iterable[float | None], decimals: int) -> tuple[Cell, ...]:
 def _notes(record: Record, counts: Sequence[int | None]) -> list[str]:
     told = " or ".join("unknown" if n is None else f"{n:,}" for n in counts)
     source, score = record["single_task_source"], record["score_name"]
-    notes = [f"Training examples: {told}."]
+    notes = [f"Training examples: {told}.", f"Data: {contents(record)}."]
     if score != "Δm":
         return [*notes, f"{score}: lower is better.", f"* {source}"]
     return [

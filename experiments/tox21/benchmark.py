@@ -18,7 +18,7 @@ from experiments.benchmark import Benchmark, Data, Task
 from experiments.cache import default_folder
 from experiments.classifier_calibration import Calibration
 from experiments.images.targets import log_odds
-from experiments.rows import Rows
+from experiments.rows import Rows, parts_of
 from experiments.scores import AreaUnderCurve, AveragePrecision, MeanOverTasks, mixed
 from experiments.settings import Settings, require_numbers
 from experiments.tox21.chemistry import describe
@@ -130,24 +130,16 @@ class Tox21(Benchmark):
         rows = parts(found.scaffolds, self.split, self.split_seed)
         kept = set(found.rows.tolist())
         unreadable = [name for row, name in enumerate(release.names) if row not in kept]
-        targets = {name: {HEAD: labels[part].to(device)} for name, part in rows.items()}
-        made: dict[str, Rows | GraphRows]
+        made: Mapping[str, Rows] = parts_of(found.fingerprints, {HEAD: labels}, rows, device)
         if self.network == "mpnn":
             readable = [release.smiles[row] for row in found.rows.tolist()]
             whole = graphs(readable, default_folder(), device)
             made = {
-                name: GraphRows(whole, part, targets[name], self.groups)
-                for name, part in rows.items()
-            }
-        else:
-            made = {
-                name: Rows(found.fingerprints[part].to(device), targets[name])
+                name: GraphRows(whole, part, made[name].targets, self.groups)
                 for name, part in rows.items()
             }
         return Data(
-            train=made["train"],
-            validation=made["validation"],
-            test=made["test"],
+            **made,
             constants={HEAD: log_odds(labels[rows["train"]])},
             meter=mixed(
                 {HEAD: AreaUnderCurve},
@@ -160,13 +152,12 @@ class Tox21(Benchmark):
             about={
                 "molecules": len(release.names),
                 "unreadable": unreadable,
-                "sizes": {name: len(part) for name, part in rows.items()},
-                "missing": float(labels.isnan().float().mean()),
                 "positives": {
                     name: dict(zip(ASSAYS, labels[part].nansum(0).int().tolist(), strict=True))
                     for name, part in rows.items()
                 },
             },
+            left_out={"molecules that RDKit cannot read": len(unreadable)},
         )
 
     def backbone(self) -> nn.Module:

@@ -32,7 +32,7 @@ from experiments.images.store import Images
 from experiments.images.targets import log_frequencies, log_odds, stratified
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, mixed
 from experiments.settings import Settings, require, require_numbers
-from experiments.utkface.names import ETHNICITIES, Faces, read
+from experiments.utkface.names import ETHNICITIES, read
 
 __all__ = ["UtkFace"]
 
@@ -156,10 +156,13 @@ class UtkFace(Benchmark):
                 },
             ),
             about={
-                "sizes": parts.sizes(),
                 "age_mean": mean,
                 "age_std": std,
-                **_left_out(faces),
+                "skipped_names": list(faces.skipped),
+            },
+            left_out={
+                "images without all labels in their name": len(faces.skipped),
+                "files that are no images": faces.others,
             },
         )
 
@@ -190,12 +193,3 @@ def prepare(
     else:
         pieces = flip(random_crop(images, size, generator), generator)
     return normalise(pieces, IMAGENET_MEAN, IMAGENET_STD)
-
-
-def _left_out(faces: Faces) -> dict[str, Any]:
-    return {
-        "faces": len(faces.files),
-        "skipped": len(faces.skipped),
-        "skipped_names": list(faces.skipped),
-        "other_files": faces.others,
-    }

@@ -10,11 +10,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -22,8 +23,10 @@ from experiments import registry
 from experiments.cli import app
 from experiments.comparisons import COMPARISONS
 from experiments.methods import BayesAggOptions
+from experiments.results import contents
 from experiments.settings import Settings
 from experiments.training import RESULTS
+from tests.experiments.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = "tests.experiments.toy:Toy"
@@ -191,3 +194,29 @@ def test_a_shell_can_complete_it() -> None:
 
     assert completed("run", "di") == ["digits"]
     assert completed("qm9", "--mol") == ["--molecules"]
+
+
+def test_what_data_there_are_is_told(tmp_path: Path) -> None:
+    """Sizes, missing labels: where a run begins, below its table, and in the report."""
+    name, place = "experiments.studies.digits:ThreeTasks", tmp_path / "store"
+    settings = ("--missing", "0.5", "--method", "ls", "--epochs", "1", "--no-figures")
+    text = run(name, *settings, "--out", str(place / "one"))
+    told = r"1,079/359/359 train/validation/test; training labels missing: number (\d+\.\d) %, odd "
+    first, second = re.findall(told, text)
+    assert first == second
+    assert 45 < float(first) < 55
+    assert re.findall(told, run("report", str(place))) == [first]
+    shown = run("run", name, *settings[:-1], "--plan", "--out", str(tmp_path / "none"))
+    assert "train/validation/test" not in shown
+
+
+def test_what_is_left_out_is_told() -> None:
+    data = Toy().load(torch.device("cpu"))
+    assert contents(data.contents(Toy().losses)) == "96/32/32 train/validation/test"
+    changed = replace(
+        data, left_out={"damaged rows": 1200, "empty ones": 0}, missing={"sine": 0.25}
+    )
+    assert contents(changed.contents(Toy().losses)) == (
+        "96/32/32 train/validation/test; training labels missing: sine 25.0 %; "
+        "left out: 1,200 damaged rows"
+    )

@@ -43,7 +43,7 @@ def test_folder_of_classes(tmp_path: Path) -> None:
     (tmp_path / "set" / "train" / "cat" / "notes.txt").touch()
     assert [task.name for task in benchmark.tasks] == ["cat", "dog", "frog"]
     data = benchmark.load(CPU)
-    assert data.about["other_files"] == 1
+    assert data.left_out == {"files that are no images": 1}
     assert data.about["images"] == benchmark.identity()["images"]
     assert (len(data.train), len(data.validation), len(data.test)) == (24, 6, 12)
     (batch,) = data.test.batches(100)

@@ -75,8 +75,9 @@ def test_malformed_names_are_skipped_counted_and_listed(tmp_path: Path) -> None:
 def test_end_to_end(tmp_path: Path) -> None:
     benchmark = make(utk_folder(tmp_path / "faces"), size=32, width=16)
     data = benchmark.load(CPU)
-    assert data.about["sizes"] == {"train": 42, "validation": 6, "test": 12}
-    assert data.about["skipped"] == 5
+    told = data.contents(benchmark.losses)
+    assert told["examples"] == {"train": 42, "validation": 6, "test": 12}
+    assert [*told["left_out"].values()] == [5, 1]
     assert data.about["skipped_names"] == sorted(MALFORMED)
     targets = torch.cat([b.targets["age"] for b in data.train.batches(50)])
     assert targets.mean().abs() < 1e-5

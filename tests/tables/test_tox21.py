@@ -12,6 +12,7 @@ import torch
 from experiments import methods
 from experiments.cache import FOLDER_VARIABLE
 from experiments.errors import DataError, SettingsError
+from experiments.results import contents
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.tox21.benchmark import HEAD, Tox21
@@ -196,6 +197,9 @@ def test_it_trains_with_labels_missing(
     data = benchmark.load(CPU)
     assert data.about["unreadable"] == ["TOX7"]
     assert data.about["molecules"] == len(SMILES) + 1
+    told = contents(data.contents(benchmark.losses))
+    assert told.startswith("48/6/6 train/validation/test; training labels missing: nr-ar ")
+    assert told.endswith("; left out: 1 molecules that RDKit cannot read")
     assert (len(data.train), len(data.validation), len(data.test)) == (48, 6, 6)
     batch = next(iter(data.train.batches(100)))
     assert batch.targets[HEAD].isnan().any()
