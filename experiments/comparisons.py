@@ -1,4 +1,4 @@
-"""Named comparisons: entries that differ in one thing. They are data; ``runner.plan`` runs them."""
+"""Named comparisons: entries that differ in one thing; data, which ``runner.compared`` plans."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from experiments import comparisons, presets, registry
-from experiments.cli import dense, doctor, figures, options, report, study
+from experiments.cli import dense, doctor, figures, generated, options, report, study
 from experiments.cli.fields import Source
 from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
@@ -152,7 +152,7 @@ def _single(name: str) -> Any:
     """One run of a benchmark."""
     place = registry.place(name)
     own = _presets(name, options.SINGLE)
-    fields = _apart(options.of_benchmark(place, several=False), own)
+    fields = _apart(generated.of_benchmark(place, several=False), own)
 
     def body(given: dict[str, Any]) -> None:
         from experiments.cli.single import train
@@ -167,8 +167,12 @@ def _many(name: str, kind: str) -> Any:
     """Many runs of a benchmark, or a sweep."""
     place = registry.place(name)
     sweep = kind == "sweep"
-    own = [*_presets(name, options.RUNS), *([options.SEARCH] if sweep else []), *options.of_queue()]
-    fields = _apart(options.of_benchmark(place, several=True), own)
+    own = [
+        *_presets(name, options.RUNS),
+        *([options.SEARCH] if sweep else []),
+        *generated.of_queue(),
+    ]
+    fields = _apart(generated.of_benchmark(place, several=True), own)
 
     def body(given: dict[str, Any]) -> None:
         from experiments.cli.many import run
@@ -182,17 +186,17 @@ def _many(name: str, kind: str) -> Any:
 def _comparison(name: str, command: str = "compare") -> Any:
     """One comparison; the demonstration is one that shows more."""
     found = comparisons.find(name)
-    own = [*options.COMPARE, *options.of_queue()]
-    fields = _apart(options.of_benchmark(registry.place(found.benchmark), several=False), own)
+    own = [*options.COMPARE, *generated.of_queue()]
+    fields = _apart(generated.of_benchmark(registry.place(found.benchmark), several=False), own)
 
     def body(given: dict[str, Any]) -> None:
-        from experiments.cli import many
+        from experiments.cli import compare
 
         names = [field.name for field in fields]
         if command == "demo":
-            many.demonstrate(given, names)
+            compare.demonstrate(given, names)
         else:
-            many.compare(name, given, names)
+            compare.compare(name, given, names)
 
     about = _ABOUT[command] if command == "demo" else f"{found.about}\n\n{_ABOUT[command]}"
     return _made(

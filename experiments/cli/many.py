@@ -1,8 +1,7 @@
-"""Many runs, by one scheduler: a request, a sweep, a comparison."""
+"""Many runs, by one scheduler: a request or a sweep; ``compare`` has comparisons."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,14 +11,12 @@ import torch
 import typer
 from rich.console import Console
 
-from experiments import comparisons, loggers, presets, results
+from experiments import loggers, presets, results
 from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
-from experiments.compare.table import table
 from experiments.errors import SettingsError
-from experiments.files import prepare_folder, strict
-from experiments.report.render import markdown, terminal
-from experiments.report.runs import comparison
+from experiments.files import prepare_folder
+from experiments.report.render import terminal
 from experiments.runner import (
     Dask,
     Ending,
@@ -33,22 +30,18 @@ from experiments.runner import (
     Submitit,
     Watcher,
     choose,
-    compared,
     estimate,
     execute,
     grids,
     plan,
     plan_table,
-    records,
     summary,
-    tuning,
 )
 from experiments.runner.engines import MakeEngine
 from experiments.runner.values import ends, pairs
-from experiments.settings import require, resolve_device
-from experiments.training import RESULTS
+from experiments.settings import require
 
-__all__ = ["compare", "demonstrate", "run"]
+__all__ = ["conduct", "leave", "left", "run", "seeds"]
 
 STOPPED = 3
 """Exit status when runs are left: give the same command again."""
@@ -75,17 +68,17 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
         request = Request(
             benchmark,
             methods,
-            _seeds(given["seeds"]) or (0,),
+            seeds(given["seeds"]) or (0,),
             given["preset"] or presets.PAPER,
             {name: several[0] for name, several in values.items() if name not in axes},
             axes,
         )
         if trials is None:
             todo = plan(request, out.resolve(), given["record"], given["log"] or ())
-            outcomes = _conduct(todo, given, out, console, tried=given["engine"] == "local")
+            outcomes = conduct(todo, given, out, console, tried=given["engine"] == "local")
         else:
             outcomes = _search(request, trials, given, out, console)
-        _leave(outcomes, console, store=out)
+        leave(outcomes, console, store=out)
 
 
 def _search(
@@ -110,7 +103,7 @@ def _search(
             for trial in trials:
                 tell(f"{study.method}, trial {trial.number + 1} of {total}: {trial}")
             todo = [job for trial in trials for job in trial.jobs]
-            found = _conduct(todo, {**given, "minutes": _left(minutes, began)}, out, console)
+            found = conduct(todo, {**given, "minutes": left(minutes, began)}, out, console)
             outcomes |= found
             for trial in trials:
                 study.tell(trial, found)
@@ -120,134 +113,12 @@ def _search(
     return outcomes
 
 
-def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None:
-    """The runs of a comparison, and one table."""
-    with friendly(given["debug"]) as console:
-        found = comparisons.find(name)
-        out: Path = given["out"] or Path("results") / name
-        if given["figure"] is not None:
-            prepare_folder(given["figure"].parent)
-        began, outcomes = time.time(), dict[Job, Outcome]()
-        if found.tuned:
-            found = _settled(found, out, given, names, outcomes, console)
-            given = {**given, "only": None, "minutes": _left(given["minutes"], began)}
-        if not found.entries:
-            _leave(outcomes, console)
-            return
-        todo = _compared(found, out, given, names)
-        if not given["table_only"]:
-            outcomes |= _conduct(todo, given, out, console)
-        if given["plan"]:
-            return
-        shown = table(found, todo, given["show"] or ())
-        if given["markdown"]:
-            print(markdown(shown))
-        else:
-            console.print(terminal(shown))
-        if given["figure"] is not None:
-            from experiments.compare.figure import draw  # drawing takes seconds to import
-
-            for path in draw(found, todo, given["figure"]):
-                console.print(f"figure: {path}", soft_wrap=True, highlight=False)
-        _leave(outcomes, console)
-
-
-def _settled(
-    found: comparisons.Comparison,
-    out: Path,
-    given: Mapping[str, Any],
-    names: Collection[str],
-    outcomes: dict[Job, Outcome],
-    console: Console,
-) -> comparisons.Comparison:
-    """The entries that are asked for, each with what validation chose after the trials."""
-    values = given_values(given, names)
-    found = tuning.without(
-        dataclasses.replace(
-            found,
-            entries=found.chosen(given["only"] or ()),
-            seeds=_seeds(given["seeds"]) or found.seeds,
-        ),
-        values,
-    )
-    if not found.tuned:
-        return found
-    todo = _compared(
-        tuning.trials(found), out / "trials", {**given, "only": None, "seeds": None}, names
-    )
-    if not given["table_only"]:
-        outcomes |= _conduct(todo, given, out, console)
-    chosen = tuning.best(found, todo)
-    for entry in found.entries:
-        if entry.label not in chosen:
-            console.print(f"{entry.title}: nothing chosen yet, its trials are not finished")
-    return tuning.settled(found, chosen)
-
-
-def _left(minutes: float | None, began: float) -> float | None:
+def left(minutes: float | None, began: float) -> float | None:
     """Of so many minutes since the beginning."""
     return None if minutes is None else max(minutes - (time.time() - began) / 60, 1e-3)
 
 
-def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
-    """The comparison ``demo``, with everything that can be shown of it."""
-    from experiments import figures
-    from experiments.report.figures import draw as report_figures  # pandas, which no run needs
-    from experiments.report.write import tables, write
-
-    with friendly(given["debug"]) as console:
-        out: Path = given["out"] or Path("results/demo")
-        todo = _compared(comparisons.find("demo"), out, given, names)
-        outcomes = _conduct(todo, given, out, console)
-        if given["plan"]:
-            return
-        _leave(outcomes, console)
-        found = [Place(job.folder).load() for job in todo]
-        results.save(out / RESULTS, {"runs": [strict(record) for record in found]})
-        console.print(terminal(comparison(found)))
-        made = tables(out, ["qm9", "qm9-full"])
-        console.print(terminal(made[0]))
-        console.print(f"results: {out / RESULTS}", soft_wrap=True, highlight=False)
-        report = write(made, "md", out / "report")
-        console.print(f"report: {report}", soft_wrap=True, highlight=False)
-        drawn = figures.draw(found, out / "figures")
-        for figure in [*drawn, *report_figures(records(out), out / "report" / "figures")]:
-            console.print(f"figure: {figure}", soft_wrap=True, highlight=False)
-
-
-def _compared(
-    found: comparisons.Comparison, out: Path, given: Mapping[str, Any], names: Collection[str]
-) -> list[Job]:
-    """The jobs, none of which may meet another run in its folder."""
-    values = given_values(given, names)
-    for name, several in values.items():
-        require(len(several) == 1, name, several, "a comparison takes one value for all entries")
-    jobs = compared(
-        found,
-        out.resolve(),
-        only=given["only"] or (),
-        seeds=_seeds(given["seeds"]),
-        changes={name: several[0] for name, several in values.items()},
-        record=given["record"],
-        log=given["log"] or (),
-    )
-    require(
-        given["record"] is None or given["record"] >= 1,
-        "record",
-        given["record"],
-        "give 1 or more steps",
-    )
-    resolve_device(jobs[0].run.settings.device)
-    for job in jobs:
-        if (job.folder.parent / RESULTS).exists():
-            raise SettingsError(
-                f"{job.folder.parent} holds a run of an earlier version's demonstration: delete "
-                "it, or choose another --out"
-            )
-    return jobs
-
-
-def _conduct(
+def conduct(
     todo: Sequence[Job],
     given: Mapping[str, Any],
     out: Path,
@@ -289,7 +160,7 @@ def _conduct(
         raise typer.Exit(130) from None
 
 
-def _leave(outcomes: Mapping[Job, Outcome], console: Console, *, store: Path | None = None) -> None:
+def leave(outcomes: Mapping[Job, Outcome], console: Console, *, store: Path | None = None) -> None:
     """Say how all ended, and exit unless it is done.
 
     With 130 after Ctrl-C, 1 where a run failed, 3 where runs are left.
@@ -347,7 +218,8 @@ def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEng
     )
 
 
-def _seeds(words: Sequence[str] | None) -> list[int]:
+def seeds(words: Sequence[str] | None) -> list[int]:
+    """What ``--seeds 0 1,2`` names."""
     try:
         return [int(part) for word in words or () for part in word.split(",") if part.strip()]
     except ValueError as error:

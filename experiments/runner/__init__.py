@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from experiments.runner import tuning
 from experiments.runner.benchmarks import BENCHMARKS
+from experiments.runner.compared import compared
 from experiments.runner.engines import Engine, Handle, Local
 from experiments.runner.estimate import Cost, estimate
 from experiments.runner.execute import execute
@@ -17,7 +18,6 @@ from experiments.runner.plan import (
     Job,
     Request,
     choose,
-    compared,
     configurations,
     fingerprint,
     plan,

@@ -14,16 +14,15 @@ from typing import Any, Final
 
 from experiments import methods, presets, registry
 from experiments.benchmark import Benchmark
-from experiments.comparisons import Comparison, Entry
 from experiments.errors import SettingsError
 from experiments.files import strict
 from experiments.methods import BayesAggOptions
 from experiments.methods.torchjd_arguments import PREFIX
 from experiments.run import Run
 from experiments.runner import values
-from experiments.settings import Settings, require
+from experiments.settings import Settings
 
-__all__ = ["SPLIT", "Job", "Request", "choose", "compared", "configurations", "fingerprint", "plan"]
+__all__ = ["SPLIT", "Job", "Request", "choose", "concerns", "configurations", "fingerprint", "plan"]
 
 SPLIT: Final = "split_seed"
 
@@ -96,7 +95,7 @@ class Request:
             raise SettingsError("seeds = [] names no seed: give at least one, such as --seeds 0")
         kind = registry.find(self.benchmark)
         preset = presets.find(self.benchmark, self.preset)
-        self._require_known(kind)
+        self.require_known(kind)
         for name in self.methods:
             method, _, level = name.partition("@")
             level_given = {f"{method}.level": level} if level else {}
@@ -155,7 +154,7 @@ class Request:
             SettingsError: An option concerns none.
         """
         kind = registry.find(self.benchmark)
-        self._require_known(kind)
+        self.require_known(kind)
 
         def own(given: Mapping[str, Any], method: str) -> dict[str, Any]:
             return {k: v for k, v in given.items() if self._concerns(k, kind, method)}
@@ -173,9 +172,10 @@ class Request:
     def _concerns(self, name: str, kind: type[Benchmark], method: str) -> bool:
         # Of one method alone anything may be an option that the method itself has to look at.
         own = len(self.methods) == 1 and (name == "level" or method.startswith(PREFIX))
-        return own or _concerns(name, kind, method)
+        return own or concerns(name, kind, method)
 
-    def _require_known(self, kind: type[Benchmark]) -> None:
+    def require_known(self, kind: type[Benchmark]) -> None:
+        """Raise a ``SettingsError`` for an option that concerns no method."""
         names = [name.partition("@")[0] for name in self.methods]
         for name, value in {**self.changes, **self.axes}.items():
             if "." in name:
@@ -204,7 +204,7 @@ def _takes(method: str, option: str) -> bool:
     return len(kind.levels) > 1 if option == "level" else option in _names(kind.options_type)
 
 
-def _concerns(name: str, kind: type[Benchmark], method: str) -> bool:
+def concerns(name: str, kind: type[Benchmark], method: str) -> bool:
     """Whether an option decides anything for a method's runs."""
     owner, dot, option = name.rpartition(".")
     return owner == method if dot else option in _names(kind) | _SETTINGS or _takes(method, option)
@@ -261,68 +261,6 @@ def configurations(jobs: Iterable[Job]) -> list[list[Job]]:
     for job in jobs:
         groups.setdefault(job.configuration, []).append(job)
     return [*groups.values()]
-
-
-def compared(
-    comparison: Comparison,
-    out: Path,
-    *,
-    only: Sequence[str] = (),
-    seeds: Sequence[int] = (),
-    changes: Mapping[str, Any] | None = None,
-    record: int | None = None,
-    log: Sequence[str] = (),
-) -> list[Job]:
-    """The jobs of a comparison, the first seed of all entries first.
-
-    The folder is ``OUT/LABEL/seedS``.
-
-    Args:
-        comparison: What is compared.
-        out: Its folder.
-        only: Labels; empty for all.
-        seeds: Empty for the comparison's.
-        changes: Options for all entries that they concern. With other ``epochs`` the pre-training
-            keeps its share; ``data`` is looked at for what it is.
-        record: As for :class:`Job`.
-        log: Likewise.
-
-    Raises:
-        SettingsError: An unknown label, or something does not fit; nothing has been written.
-    """
-    given = dict(changes or {})
-    data = given.pop("data", None)
-    require(data is None or Path(data).exists(), "data", data, "there is no such file or folder")
-    entries = comparison.chosen(only)
-    kind = registry.find(comparison.benchmark)
-    everybody = Request(comparison.benchmark, [entry.method for entry in entries], changes=given)
-    everybody._require_known(kind)
-    jobs = []
-    for seed in seeds or comparison.seeds:
-        for entry in entries:
-            run = _entry(comparison, entry, seed, given)
-            if data is not None:
-                run = dataclasses.replace(run, benchmark=run.benchmark.at(str(data)))
-            folder = out / entry.label / f"seed{seed}"
-            jobs.append(Job(run, folder, entry.title, record, tuple(log)))
-    return jobs
-
-
-def _entry(comparison: Comparison, entry: Entry, seed: int, given: Mapping[str, Any]) -> Run:
-    def run(changes: Mapping[str, Any]) -> Run:
-        preset = entry.preset or comparison.preset
-        planned = {**comparison.changes, **entry.changes, **changes}
-        request = Request(comparison.benchmark, [entry.method], (seed,), preset, planned)
-        return next(request.runs())
-
-    kind = registry.find(comparison.benchmark)
-    own = {k: v for k, v in given.items() if _concerns(k, kind, entry.method)}
-    planned = run({})
-    if isinstance(planned.options, BayesAggOptions) and "epochs" in own and "pretrain" not in own:
-        share = planned.options.pretrain / planned.settings.epochs
-        epochs = values.read(Settings, "epochs", own["epochs"])
-        own["pretrain"] = max(1, round(share * epochs))
-    return run(own)
 
 
 def folder_of(run: Run, out: Path) -> Path:

@@ -1,0 +1,148 @@
+"""``python -m experiments compare``, and ``demo``, which is a comparison that shows more."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments import comparisons, results
+from experiments.cli.launch import friendly
+from experiments.cli.many import conduct, leave, left, seeds
+from experiments.cli.single import given_values
+from experiments.compare.table import table
+from experiments.errors import SettingsError
+from experiments.files import prepare_folder, strict
+from experiments.report.render import markdown, terminal
+from experiments.report.runs import comparison
+from experiments.runner import Job, Outcome, Place, compared, records, tuning
+from experiments.settings import require, resolve_device
+from experiments.training import RESULTS
+
+__all__ = ["compare", "demonstrate"]
+
+
+def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None:
+    """The runs of a comparison, and one table."""
+    with friendly(given["debug"]) as console:
+        found = comparisons.find(name)
+        out: Path = given["out"] or Path("results") / name
+        if given["figure"] is not None:
+            prepare_folder(given["figure"].parent)
+        began, outcomes = time.time(), dict[Job, Outcome]()
+        if found.tuned:
+            found = _settled(found, out, given, names, outcomes, console)
+            given = {**given, "only": None, "minutes": left(given["minutes"], began)}
+        if not found.entries:
+            leave(outcomes, console)
+            return
+        todo = _compared(found, out, given, names)
+        if not given["table_only"]:
+            outcomes |= conduct(todo, given, out, console)
+        if given["plan"]:
+            return
+        shown = table(found, todo, given["show"] or ())
+        if given["markdown"]:
+            print(markdown(shown))
+        else:
+            console.print(terminal(shown))
+        if given["figure"] is not None:
+            from experiments.compare.figure import draw  # drawing takes seconds to import
+
+            for path in draw(found, todo, given["figure"]):
+                console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+        leave(outcomes, console)
+
+
+def _settled(
+    found: comparisons.Comparison,
+    out: Path,
+    given: Mapping[str, Any],
+    names: Collection[str],
+    outcomes: dict[Job, Outcome],
+    console: Console,
+) -> comparisons.Comparison:
+    """The entries that are asked for, each with what validation chose after the trials."""
+    values = given_values(given, names)
+    found = tuning.without(
+        dataclasses.replace(
+            found,
+            entries=found.chosen(given["only"] or ()),
+            seeds=seeds(given["seeds"]) or found.seeds,
+        ),
+        values,
+    )
+    if not found.tuned:
+        return found
+    todo = _compared(
+        tuning.trials(found), out / "trials", {**given, "only": None, "seeds": None}, names
+    )
+    if not given["table_only"]:
+        outcomes |= conduct(todo, given, out, console)
+    chosen = tuning.best(found, todo)
+    for entry in found.entries:
+        if entry.label not in chosen:
+            console.print(f"{entry.title}: nothing chosen yet, its trials are not finished")
+    return tuning.settled(found, chosen)
+
+
+def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
+    """The comparison ``demo``, with everything that can be shown of it."""
+    from experiments import figures
+    from experiments.report.figures import draw as report_figures  # pandas, which no run needs
+    from experiments.report.write import tables, write
+
+    with friendly(given["debug"]) as console:
+        out: Path = given["out"] or Path("results/demo")
+        todo = _compared(comparisons.find("demo"), out, given, names)
+        outcomes = conduct(todo, given, out, console)
+        if given["plan"]:
+            return
+        leave(outcomes, console)
+        found = [Place(job.folder).load() for job in todo]
+        results.save(out / RESULTS, {"runs": [strict(record) for record in found]})
+        console.print(terminal(comparison(found)))
+        made = tables(out, ["qm9", "qm9-full"])
+        console.print(terminal(made[0]))
+        console.print(f"results: {out / RESULTS}", soft_wrap=True, highlight=False)
+        report = write(made, "md", out / "report")
+        console.print(f"report: {report}", soft_wrap=True, highlight=False)
+        drawn = figures.draw(found, out / "figures")
+        for figure in [*drawn, *report_figures(records(out), out / "report" / "figures")]:
+            console.print(f"figure: {figure}", soft_wrap=True, highlight=False)
+
+
+def _compared(
+    found: comparisons.Comparison, out: Path, given: Mapping[str, Any], names: Collection[str]
+) -> list[Job]:
+    """The jobs, none of which may meet another run in its folder."""
+    values = given_values(given, names)
+    for name, several in values.items():
+        require(len(several) == 1, name, several, "a comparison takes one value for all entries")
+    jobs = compared(
+        found,
+        out.resolve(),
+        only=given["only"] or (),
+        seeds=seeds(given["seeds"]),
+        changes={name: several[0] for name, several in values.items()},
+        record=given["record"],
+        log=given["log"] or (),
+    )
+    require(
+        given["record"] is None or given["record"] >= 1,
+        "record",
+        given["record"],
+        "give 1 or more steps",
+    )
+    resolve_device(jobs[0].run.settings.device)
+    for job in jobs:
+        if (job.folder.parent / RESULTS).exists():
+            raise SettingsError(
+                f"{job.folder.parent} holds a run of an earlier version's demonstration: delete "
+                "it, or choose another --out"
+            )
+    return jobs
