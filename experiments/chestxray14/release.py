@@ -20,7 +20,7 @@ from torch import Tensor
 
 from experiments.errors import DataError
 from experiments.images.files import require_folder, some
-from experiments.images.split import Parts
+from experiments.rows import Parts
 
 __all__ = ["FINDINGS", "VALIDATION_SHARE", "Overlap", "Release", "parts", "read"]
 

@@ -29,9 +29,10 @@ from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
 from experiments.images.augment import normalise
 from experiments.images.files import some
-from experiments.images.split import ImageSplit, Parts, subset
+from experiments.images.split import ImageSplit, subset
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
+from experiments.rows import Parts
 from experiments.scores import BinaryAccuracy, Largest, mixed
 from experiments.settings import Settings, require, require_numbers
 from models.cifar import CifarNetwork

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,20 +12,7 @@ from experiments.errors import SettingsError
 from experiments.images.augment import Transform
 from experiments.images.store import Images
 
-__all__ = ["ImageSplit", "Parts", "subset"]
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Rows of the three parts, each [R] int64."""
-
-    train: Tensor
-    validation: Tensor
-    test: Tensor
-
-    def sizes(self) -> dict[str, int]:
-        """Number of rows of each part."""
-        return {name: len(rows) for name, rows in vars(self).items()}
+__all__ = ["ImageSplit", "subset"]
 
 
 class ImageSplit:

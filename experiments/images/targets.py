@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from experiments.images.split import Parts
+from experiments.rows import Parts
 
 __all__ = ["log_frequencies", "log_odds", "stratified"]
 

@@ -9,10 +9,9 @@ from torch import nn
 
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
-from experiments.methods.aligned import Aligned, AlignedOptions, AlignedUb, AlignedUbOptions
+from experiments.methods.aligned import Aligned, AlignedUb
 from experiments.methods.base import (
     Capture,
-    ExampleWeights,
     Level,
     Method,
     MethodOptions,
@@ -20,19 +19,14 @@ from experiments.methods.base import (
     Scale,
 )
 from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
-from experiments.methods.dynamic_average import DynamicAverage, DynamicAverageOptions
-from experiments.methods.ensembles import (
-    HeadEnsemble,
-    HeadsOptions,
-    NetworkEnsemble,
-    NetworksOptions,
-)
-from experiments.methods.gap_balancing import GapBalancing, GapBalancingOptions
+from experiments.methods.dynamic_average import DynamicAverage
+from experiments.methods.ensembles import HeadEnsemble, NetworkEnsemble
+from experiments.methods.gap_balancing import GapBalancing
 from experiments.methods.gradient_based import GradientBased, GradientOptions, require_level
 from experiments.methods.linear import LinearScalarization
 from experiments.methods.network import Network
 from experiments.methods.published import Cagrad, ImtlG, Mgda, MgdaUb, NashMtl, Pcgrad
-from experiments.methods.random_weights import RandomWeights, SeededOptions
+from experiments.methods.random_weights import RandomWeights
 from experiments.methods.scale_invariant import ScaleInvariant
 from experiments.methods.single_task import SingleTask
 from experiments.methods.torchjd import PREFIX, torchjd_method
@@ -43,42 +37,18 @@ __all__ = [
     "ENSEMBLES",
     "METHODS",
     "PAPER",
-    "Aligned",
-    "AlignedOptions",
-    "AlignedUb",
-    "AlignedUbOptions",
     "BayesAggMethod",
     "BayesAggOptions",
-    "Cagrad",
     "Capture",
-    "DynamicAverage",
-    "DynamicAverageOptions",
-    "ExampleWeights",
-    "GapBalancing",
-    "GapBalancingOptions",
     "GradientBased",
     "GradientOptions",
-    "HeadEnsemble",
-    "HeadsOptions",
-    "ImtlG",
     "Level",
     "LinearScalarization",
     "Method",
     "MethodOptions",
-    "Mgda",
-    "MgdaUb",
-    "NashMtl",
     "Needs",
     "Network",
-    "NetworkEnsemble",
-    "NetworksOptions",
-    "Pcgrad",
-    "RandomWeights",
     "Scale",
-    "ScaleInvariant",
-    "SeededOptions",
-    "SingleTask",
-    "UncertaintyWeights",
     "WeightedLosses",
     "check",
     "current",

@@ -11,7 +11,7 @@ from experiments.qm9.batching import Batches, PaddedMolecules
 from experiments.qm9.dataset import QM9, WHOLE_SET, Features, Source, load
 from experiments.qm9.molecules import Molecules
 from experiments.qm9.prepared import Part, Prepared, prepare
-from experiments.qm9.splits import Split, Standardiser, split
+from experiments.qm9.splits import Standardiser, split
 from experiments.qm9.targets import BENCHMARK, BENCHMARK_COLUMNS, PROPERTIES, Property
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "Prepared",
     "Property",
     "Source",
-    "Split",
     "Standardiser",
     "load",
     "prepare",

@@ -12,7 +12,8 @@ from torch import Tensor
 from experiments.errors import SettingsError
 from experiments.qm9.batching import Batches, PaddedMolecules
 from experiments.qm9.dataset import QM9
-from experiments.qm9.splits import Split, Standardiser, split
+from experiments.qm9.splits import Standardiser, split
+from experiments.rows import Parts
 
 __all__ = ["Part", "Prepared", "prepare"]
 
@@ -31,8 +32,8 @@ class Prepared:
     """
 
     molecules: PaddedMolecules
-    split: Split
-    parts: Split
+    split: Parts
+    parts: Parts
     scale: Standardiser
 
     def rows(self, part: Part) -> Tensor:
@@ -123,4 +124,4 @@ def prepare(
     rows = torch.cat([chosen.train, chosen.validation, chosen.test])
     lengths = [len(chosen.train), len(chosen.validation), len(chosen.test)]
     padded = PaddedMolecules(whole.select(rows.numpy()), scale.transform(targets[rows]), device)
-    return Prepared(padded, chosen, Split(*torch.arange(len(rows)).split(lengths)), scale)
+    return Prepared(padded, chosen, Parts(*torch.arange(len(rows)).split(lengths)), scale)

@@ -10,29 +10,15 @@ from torch import Tensor
 
 from experiments.errors import DataError, SettingsError
 from experiments.qm9.targets import BENCHMARK
+from experiments.rows import Parts
 
-__all__ = ["HELD_OUT", "Split", "Standardiser", "split"]
+__all__ = ["HELD_OUT", "Standardiser", "split"]
 
 HELD_OUT: Final = 10_000
 """Molecules in the benchmark's validation set, and again in its test set, out of 130,831."""
 
 _WHOLE: Final = 130_831
 _SMALL: Final = 1_000
-
-
-@dataclass(frozen=True)
-class Split:
-    """Disjoint row numbers, int64 on the CPU.
-
-    Attributes:
-        train: Rows to learn from.
-        validation: Rows to select and schedule by.
-        test: Rows for the final report.
-    """
-
-    train: Tensor
-    validation: Tensor
-    test: Tensor
 
 
 def split(
@@ -42,7 +28,7 @@ def split(
     molecules: int | None = None,
     validation: int | None = None,
     test: int | None = None,
-) -> Split:
+) -> Parts:
     """Split ``total`` molecules by one random permutation.
 
     The permutation's first 10,000 rows are for testing, the next 10,000 for validation, the rest
@@ -79,7 +65,7 @@ def split(
                 f"cannot take {count} molecules for the {name} part: {least} to {available[name]} "
                 "are possible"
             )
-    return Split(
+    return Parts(
         train=order[2 * held :][: wanted["train"]],
         validation=order[held : 2 * held][: wanted["validation"]],
         test=order[:held][: wanted["test"]],
