@@ -27,6 +27,7 @@ from experiments.images.targets import log_frequencies, log_odds
 from experiments.rows import parts_of
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
 from experiments.settings import Settings, require, require_numbers
+from models.perceptron import layers
 
 __all__ = ["TASKS", "Digits"]
 
@@ -126,19 +127,21 @@ class Digits(Benchmark):
             "binary": BinaryAccuracy,
             "classes": ClassAccuracy,
         }
-        constants = {
-            head: log_frequencies(values, _CLASSES)
-            if head == "classes"
-            else (log_odds(values) if head == "binary" else values.mean(0))
-            for head, values in train.items()
+        constant: dict[str, Callable[[Tensor], Tensor]] = {
+            "regression": lambda values: values.mean(0),
+            "binary": log_odds,
+            "classes": partial(log_frequencies, classes=_CLASSES),
         }
+        kinds: dict[str, Literal["binary", "classes"]] = {"binary": "binary", "classes": "classes"}
         return Data(
             **parts_of(images.flatten(1) / 8 - 1, targets, rows, device),
-            constants=constants,
+            constants={head: constant[head](values) for head, values in train.items()},
             meter=mixed(
                 {head: scores[head] for head in targets},
                 calibrations={
-                    head: _calibration(head, self.tasks) for head in targets if head in _KIND
+                    head: partial(Calibration, self._of(head), kind)
+                    for head, kind in kinds.items()
+                    if head in targets
                 },
             ),
             about={"source": "scikit-learn"},
@@ -146,18 +149,20 @@ class Digits(Benchmark):
 
     def backbone(self) -> nn.Module:
         """Two layers with ELU."""
-        return nn.Sequential(
-            nn.Linear(64, self.width), nn.ELU(), nn.Linear(self.width, self.width), nn.ELU()
-        )
+        return layers([64, self.width, self.width], lambda: [nn.ELU()])
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One head for each kind of task."""
-        number = {head: sum(TASKS[t.name][0] == head for t in self.tasks) for head in _MAKE}
-        return {
-            head: make(self.width, number[head], bias)
-            for head, make in _MAKE.items()
-            if number[head]
+        make: dict[str, Callable[[int], Head]] = {
+            "regression": lambda n: heads.Gaussian(self.width, n, bias=bias, standardise=False),
+            "binary": lambda n: heads.Bernoulli(self.width, n, bias=bias),
+            "classes": lambda n: heads.Categorical(self.width, _CLASSES, tasks=n, bias=bias),
         }
+        return {head: make[head](len(self._of(head))) for head in make if self._of(head)}
+
+    def _of(self, head: str) -> list[str]:
+        """Names of the tasks of a head."""
+        return [task.name for task in self.tasks if TASKS[task.name][0] == head]
 
     def _select(self, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """The column of the one task that is trained alone, or all."""
@@ -165,32 +170,6 @@ class Digits(Benchmark):
             return targets
         head, column = TASKS[self.only]
         return {head: targets[head][:, column : column + 1]}
-
-
-_KIND: Final[Mapping[str, Literal["binary", "classes"]]] = {
-    "binary": "binary",
-    "classes": "classes",
-}
-
-
-def _calibration(head: str, tasks: Sequence[Task]) -> Callable[[], Calibration]:
-    names = [task.name for task in tasks if TASKS[task.name][0] == head]
-    return partial(Calibration, names, _KIND[head])
-
-
-def _gaussian(width: int, tasks: int, bias: bool) -> Head:
-    return heads.Gaussian(width, tasks, bias=bias, standardise=False)
-
-
-def _bernoulli(width: int, tasks: int, bias: bool) -> Head:
-    return heads.Bernoulli(width, tasks, bias=bias)
-
-
-def _categorical(width: int, tasks: int, bias: bool) -> Head:
-    return heads.Categorical(width, _CLASSES, tasks=tasks, bias=bias)
-
-
-_MAKE: Final = {"regression": _gaussian, "binary": _bernoulli, "classes": _categorical}
 
 
 def _standardised(digits: Tensor, train: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -20,6 +19,7 @@ from experiments.images.targets import log_odds
 from experiments.rand.survey import INPUTS, place, read, split
 from experiments.rows import parts_of
 from experiments.settings import Settings, require_numbers
+from models.perceptron import layers
 
 __all__ = ["KINDS", "SINGLE_TASK", "Rand"]
 
@@ -153,13 +153,7 @@ class Rand(Benchmark):
     def backbone(self) -> nn.Module:
         """Layers with ELU."""
         widths = [len(INPUTS) + 11, *[self.width] * self.layers]
-        return nn.Sequential(
-            *(
-                layer
-                for before, after in pairwise(widths)
-                for layer in (nn.Linear(before, after), nn.ELU())
-            )
-        )
+        return layers(widths, lambda: [nn.ELU()])
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """Four kinds; cut-points stand for the bias of the ordered one."""

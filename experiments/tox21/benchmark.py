@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -26,6 +25,7 @@ from experiments.tox21.graphs import EDGE_FEATURES, NODE_FEATURES, GraphRows, gr
 from experiments.tox21.release import ASSAYS, read, require_table
 from experiments.tox21.splits import Split, parts
 from models import MessagePassing
+from models.perceptron import layers
 
 __all__ = ["HEAD", "SINGLE_TASK", "Tox21"]
 
@@ -172,13 +172,7 @@ class Tox21(Benchmark):
                 out_features=self.width,
             )
         widths = [self.bits, *[self.width] * self.layers]
-        return nn.Sequential(
-            *(
-                layer
-                for before, after in pairwise(widths)
-                for layer in (nn.Linear(before, after), nn.ReLU(), nn.Dropout(self.dropout))
-            )
-        )
+        return layers(widths, lambda: [nn.ReLU(), nn.Dropout(self.dropout)])
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One Bernoulli head with twelve tasks."""
