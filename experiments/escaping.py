@@ -84,7 +84,11 @@ class PlainConsole(Console):
     """A console on which strings are text and nothing else, in tables as well."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(markup=False, emoji=False, **settings)
+        super().__init__(markup=False, emoji=False, highlight=False, **settings)
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """A line in one piece, which a narrow terminal may break but a file holds whole."""
+        self.print(text, style=style, soft_wrap=True)
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """As rich does, line by line without control characters."""

@@ -163,9 +163,10 @@ def contents(said: Mapping[str, Any]) -> str:
     Args:
         said: A record, or what ``Data.contents`` gives.
     """
-    sizes, names = said.get("examples", {}), ("train", "validation", "test")
-    parts = [f"{sizes[name]:,}" if name in sizes else "?" for name in names]
-    told = [f"{'/'.join(parts)} train/validation/test"]
+    sizes = said.get("examples") or said.get("data", {}).get("sizes") or {}
+    names = [name for name in ("train", "validation", "test") if name in sizes]
+    known = f"{'/'.join(f'{sizes[name]:,}' for name in names)} {'/'.join(names)}"
+    told = [known if names else "sizes unknown"]
     if missing := said.get("missing"):
         shares = (f"{name} {100 * share:.1f} %" for name, share in missing.items())
         told.append(f"training labels missing: {', '.join(shares)}")

@@ -8,14 +8,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from experiments import comparisons, results
 from experiments.cli.launch import friendly
 from experiments.cli.many import conduct, leave, left, seeds
 from experiments.cli.single import given_values
 from experiments.compare.table import table
 from experiments.errors import SettingsError
+from experiments.escaping import PlainConsole
 from experiments.files import prepare_folder, strict
 from experiments.report.render import markdown, terminal
 from experiments.report.runs import comparison
@@ -54,7 +53,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
             from experiments.compare.figure import draw  # drawing takes seconds to import
 
             for path in draw(found, todo, given["figure"]):
-                console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+                console.say(f"figure: {path}")
         leave(outcomes, console)
 
 
@@ -64,7 +63,7 @@ def _settled(
     given: Mapping[str, Any],
     names: Collection[str],
     outcomes: dict[Job, Outcome],
-    console: Console,
+    console: PlainConsole,
 ) -> comparisons.Comparison:
     """The entries that are asked for, each with what validation chose after the trials."""
     values = given_values(given, names)
@@ -108,12 +107,12 @@ def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
         console.print(terminal(comparison(found)))
         made = tables(out, ["qm9", "qm9-full"])
         console.print(terminal(made[0]))
-        console.print(f"results: {out / RESULTS}", soft_wrap=True, highlight=False)
+        console.say(f"results: {out / RESULTS}")
         report = write(made, "md", out / "report")
-        console.print(f"report: {report}", soft_wrap=True, highlight=False)
+        console.say(f"report: {report}")
         drawn = figures.draw(found, out / "figures")
         for figure in [*drawn, *report_figures(records(out), out / "report" / "figures")]:
-            console.print(f"figure: {figure}", soft_wrap=True, highlight=False)
+            console.say(f"figure: {figure}")
 
 
 def _compared(

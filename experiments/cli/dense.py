@@ -44,7 +44,7 @@ def render(
         for name, number in (("train", train), ("val", val), ("height", height), ("width", width)):
             require(number >= 1, name, number, "give at least 1")
         as_files(out, layout, {"train": train, "val": val}, Camera(height, width), seed)
-        console.print(f"images: {out}", soft_wrap=True, highlight=False)
+        console.say(f"images: {out}")
 
 
 def predictions(
@@ -97,4 +97,4 @@ def predictions(
             out or run / "predictions",
             formats=("png",),
         )
-        console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+        console.say(f"figure: {path}")

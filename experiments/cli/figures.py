@@ -45,7 +45,7 @@ def figures(
         prepare_folder(out)
         console.print(terminal(comparison(shown)))
         for path in drawing.draw(shown, out):
-            console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+            console.say(f"figure: {path}")
 
 
 def _require_same_tasks(folders: Sequence[Path], records: Sequence[Record]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from experiments.escaping import PlainConsole
 
 __all__ = ["Command", "friendly"]
 
@@ -68,7 +70,7 @@ def _repeated(args: list[str], several: set[str]) -> Iterator[str]:
 
 
 @contextmanager
-def friendly(debug: bool) -> Iterator[Console]:
+def friendly(debug: bool) -> Iterator[PlainConsole]:
     """Print what goes wrong as one line and exit with status 2.
 
     It is 130 after Ctrl-C, and 3 when the given minutes are over.
@@ -87,16 +89,16 @@ def friendly(debug: bool) -> Iterator[Console]:
         yield console
     except RunInterrupted as error:
         if first:
-            errors.print(visible(error), style="yellow", soft_wrap=True, highlight=False)
+            errors.say(visible(error), "yellow")
         raise typer.Exit(130) from None
     except OutOfTime as stopped:
         if first:
-            console.print(visible(stopped), soft_wrap=True, highlight=False)
+            console.say(visible(stopped))
         raise typer.Exit(3) from None
     except (ExperimentError, BayesAggError, OSError) as error:  # the last of a file or a folder
         if debug:
             raise
-        errors.print(visible(f"error: {error}"), style="red", soft_wrap=True, highlight=False)
+        errors.say(visible(f"error: {error}"), "red")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         errors.print("interrupted", style="yellow")

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import typer
-from rich.console import Console
 
 from experiments import loggers, presets, results
 from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
 from experiments.errors import SettingsError
+from experiments.escaping import PlainConsole
 from experiments.files import prepare_folder
 from experiments.report.render import terminal
 from experiments.runner import (
@@ -82,13 +82,9 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
 
 
 def _search(
-    request: Request, total: int, given: Mapping[str, Any], out: Path, console: Console
+    request: Request, total: int, given: Mapping[str, Any], out: Path, console: PlainConsole
 ) -> Mapping[Job, Outcome]:
     """So many trials of each method, as many side by side as there are jobs for their seeds."""
-
-    def tell(text: str) -> None:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-
     outcomes: dict[Job, Outcome] = {}
     began, minutes = time.time(), given["minutes"]
     side_by_side = max(1, given["jobs"] // len(request.seeds))
@@ -96,12 +92,12 @@ def _search(
     studies = [Study(one, out.resolve(), given["record"], log) for one in request.alone()]
     if given["plan"]:
         for study in studies:
-            tell(study.plan(total))
+            console.say(study.plan(total))
         return {}
     for study in studies:
         while trials := study.next(side_by_side, total):
             for trial in trials:
-                tell(f"{study.method}, trial {trial.number + 1} of {total}: {trial}")
+                console.say(f"{study.method}, trial {trial.number + 1} of {total}: {trial}")
             todo = [job for trial in trials for job in trial.jobs]
             found = conduct(todo, {**given, "minutes": left(minutes, began)}, out, console)
             outcomes |= found
@@ -109,7 +105,7 @@ def _search(
                 study.tell(trial, found)
             if {ending for ending, _ in found.values()} & _LEFT:
                 return outcomes
-        tell(study.best())
+        console.say(study.best())
     return outcomes
 
 
@@ -122,7 +118,7 @@ def conduct(
     todo: Sequence[Job],
     given: Mapping[str, Any],
     out: Path,
-    console: Console,
+    console: PlainConsole,
     *,
     tried: bool = False,
 ) -> Mapping[Job, Outcome]:
@@ -160,7 +156,9 @@ def conduct(
         raise typer.Exit(130) from None
 
 
-def leave(outcomes: Mapping[Job, Outcome], console: Console, *, store: Path | None = None) -> None:
+def leave(
+    outcomes: Mapping[Job, Outcome], console: PlainConsole, *, store: Path | None = None
+) -> None:
     """Say how all ended, and exit unless it is done.
 
     With 130 after Ctrl-C, 1 where a run failed, 3 where runs are left.
@@ -169,17 +167,15 @@ def leave(outcomes: Mapping[Job, Outcome], console: Console, *, store: Path | No
         done = [j for j, found in outcomes.items() if found.ending in (Ending.DONE, Ending.SKIPPED)]
         if done:
             told = results.contents(Place(done[0].folder).load())
-            console.print(f"data of {done[0].label}: {told}", soft_wrap=True, highlight=False)
+            console.say(f"data of {done[0].label}: {told}")
         place = "" if store is None else f"; store: {store}"
-        console.print(f"{summary(outcomes)}{place}", soft_wrap=True, highlight=False)
+        console.say(f"{summary(outcomes)}{place}")
     if outcomes and store is not None:
-        next_ = f"next: python -m experiments report {store}"
-        console.print(next_, soft_wrap=True, highlight=False)
+        console.say(f"next: python -m experiments report {store}")
     endings = [found.ending for found in outcomes.values()]
     for job, found in outcomes.items():
         if found.ending is Ending.FAILED:
-            text = f"failed: {job.folder}: {found.message}"
-            console.print(text, soft_wrap=True, highlight=False, style="red")
+            console.say(f"failed: {job.folder}: {found.message}", "red")
     if Ending.INTERRUPTED in endings:
         raise typer.Exit(130)
     if Ending.FAILED in endings:

@@ -81,22 +81,20 @@ def report(
             everything=everything,
         )
         for line in unreadable:
-            PlainConsole(stderr=True).print(
-                visible(f"warning: {line}"), style="yellow", soft_wrap=True, highlight=False
-            )
+            PlainConsole(stderr=True).say(visible(f"warning: {line}"), "yellow")
         if form == "terminal":
             for one in made:
                 console.print(terminal(one))
         elif out is None:
             for one in made:
                 text = latex(one) if form == "latex" else markdown(one)
-                console.print(text, soft_wrap=True, highlight=False, markup=False)
+                console.say(text)
         else:
             path = write(made, form, out)  # type: ignore[arg-type]
             out = path.parent
-            console.print(f"tables: {path}", soft_wrap=True, highlight=False)
+            console.say(f"tables: {path}")
         if not made:
             console.print("no finished runs, no tables; see --table for those of the paper")
         if out is not None:
             for path in draw(records(store, unreadable.append), out / "figures"):
-                console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+                console.say(f"figure: {path}")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from experiments import presets, processes
 from experiments.cli.launch import friendly
 from experiments.errors import OutputError, SettingsError
+from experiments.escaping import PlainConsole
 from experiments.files import prepare_folder, remove_if_empty
 from experiments.report.render import terminal
 from experiments.report.runs import single
@@ -86,7 +86,7 @@ def train(benchmark: str, given: Mapping[str, Any], names: Collection[str]) -> N
             _launch(run, given["out"] or Path("results") / name, given, console)
 
 
-def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: Console) -> None:
+def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: PlainConsole) -> None:
     first = processes.first()
     with _claimed(folder) if first else nullcontext():
         found = Trainer(
@@ -102,14 +102,14 @@ def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: Console) 
     if not first:
         return
     console.print(terminal(single(found)))
-    console.print(f"results: {folder / RESULTS}", soft_wrap=True, highlight=False)
+    console.say(f"results: {folder / RESULTS}")
     if given["record"] is not None:
-        console.print(f"record: {folder / RECORD}", soft_wrap=True, highlight=False)
+        console.say(f"record: {folder / RECORD}")
     if given["figures"]:
         from experiments import figures  # takes seconds to import
 
         for path in figures.draw([found], folder / "figures"):
-            console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+            console.say(f"figure: {path}")
 
 
 @contextmanager

@@ -50,14 +50,11 @@ def study(
         folder = out or Path("results") / f"study-{name}"
         console.print(chosen.question, style="bold")
 
-        def told(line: str) -> None:
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-        found = conduct(chosen, Context(folder, seed, quick, told))
+        found = conduct(chosen, Context(folder, seed, quick, console.say))
         for table in found.tables.values():
             console.print(terminal(table.shown()))
         for note in found.notes:
-            told(note)
-        told(f"results: {folder / RESULTS}")
+            console.say(note)
+        console.say(f"results: {folder / RESULTS}")
         for figure in found.figures:
-            told(f"figure: {folder / figure}.png")
+            console.say(f"figure: {folder / figure}.png")
