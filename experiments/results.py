@@ -164,6 +164,8 @@ def contents(said: Mapping[str, Any]) -> str:
         said: A record, or what ``Data.contents`` gives.
     """
     sizes = said.get("examples") or said.get("data", {}).get("sizes") or {}
+    if not sizes and "benchmark" in said and (count := training_examples(said)) is not None:
+        sizes = {"train": count}
     names = [name for name in ("train", "validation", "test") if name in sizes]
     known = f"{'/'.join(f'{sizes[name]:,}' for name in names)} {'/'.join(names)}"
     told = [known if names else "sizes unknown"]

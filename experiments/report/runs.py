@@ -78,7 +78,7 @@ def _cells(values: Iterable[float | None], decimals: int) -> tuple[Cell, ...]:
 def _notes(record: Record, counts: Sequence[int | None]) -> list[str]:
     told = " or ".join("unknown" if n is None else f"{n:,}" for n in counts)
     source, score = record["single_task_source"], record["score_name"]
-    notes = [f"Training examples: {told}.", f"Data: {contents(record)}."]
+    notes = [f"Data: {contents(record)}." if len(counts) == 1 else f"Training examples: {told}."]
     if score != "Δm":
         return [*notes, f"{score}: lower is better.", f"* {source}"]
     return [
