@@ -90,8 +90,8 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
         (["--split-seed", "-1"], "split_seed = -1 cannot work: give a whole number"),
         (["--resume"], "no checkpoint at"),
         (["--molecules", "1000"], "1000"),
-        (["--features", "magic"], "unknown features 'magic'"),
-        (["--source", "web"], "unknown source 'web'"),
+        (["--features", "magic"], "features = 'magic' cannot work: give pyg or chemistry"),
+        (["--source", "web"], "source = 'web' cannot work: give qm9pack or pyg"),
         (["--data", "/no/such/file.npz"], "/no/such/file.npz"),
     ],
 )

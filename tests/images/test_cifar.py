@@ -172,7 +172,7 @@ def test_folders_that_will_not_do(tmp_path: Path) -> None:
         folder_benchmark(root / "train").load(CPU)
     with pytest.raises(SettingsError, match="source folder needs one"):
         Cifar(source="folder")
-    with pytest.raises(SettingsError, match=r"source = 'mnist'.*cifar100, cifar10, folder"):
+    with pytest.raises(SettingsError, match=r"source = 'mnist'.*cifar100, cifar10 or folder"):
         Cifar(source="mnist")  # type: ignore[arg-type]
     (root / "test" / "dog").rename(root / "test" / "wolf")
     with pytest.raises(DataError, match="same classes; in one alone: dog, wolf"):
