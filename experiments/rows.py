@@ -58,16 +58,18 @@ def parts_of(
     targets: Mapping[str, Tensor],
     rows: Mapping[str, Tensor],
     device: torch.device,
-) -> dict[str, Rows]:
-    """Parts of a table, such as ``Data`` takes them by name.
+) -> tuple[Rows, Rows, Rows]:
+    """Training, validation and test rows of a table.
 
     Args:
         inputs: [N, ...] of the whole table.
         targets: ``{head: [N, ...]}`` likewise.
-        rows: ``{part: [R]}``.
+        rows: ``{part: [R]}``, of ``"train"``, ``"validation"`` and ``"test"``.
         device: Where parts are kept.
     """
-    return {
-        name: Rows(inputs[part].to(device), {k: v[part].to(device) for k, v in targets.items()})
-        for name, part in rows.items()
-    }
+
+    def part(name: str) -> Rows:
+        own = {head: values[rows[name]].to(device) for head, values in targets.items()}
+        return Rows(inputs[rows[name]].to(device), own)
+
+    return part("train"), part("validation"), part("test")

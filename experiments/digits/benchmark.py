@@ -121,7 +121,6 @@ class Digits(Benchmark):
                 "classes": digits[:, None],
             }
         )
-        train = {head: values[rows["train"]] for head, values in targets.items()}
         scores: dict[str, type[Score]] = {
             "regression": MeanSquaredError,
             "binary": BinaryAccuracy,
@@ -134,8 +133,8 @@ class Digits(Benchmark):
         }
         kinds: dict[str, Literal["binary", "classes"]] = {"binary": "binary", "classes": "classes"}
         return Data(
-            **parts_of(images.flatten(1) / 8 - 1, targets, rows, device),
-            constants={head: constant[head](values) for head, values in train.items()},
+            *parts_of(images.flatten(1) / 8 - 1, targets, rows, device),
+            constants={head: constant[head](v[rows["train"]]) for head, v in targets.items()},
             meter=mixed(
                 {head: scores[head] for head in targets},
                 calibrations={

@@ -130,7 +130,7 @@ class Rand(Benchmark):
         }
         train = {name: values[rows["train"]] for name, values in targets.items()}
         return Data(
-            **parts_of(inputs.float(), targets, rows, device),
+            *parts_of(inputs.float(), targets, rows, device),
             constants={
                 "visits": train["visits"].mean(0).clamp(min=1e-3).log(),
                 "health": torch.zeros(1),

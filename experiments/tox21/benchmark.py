@@ -17,7 +17,7 @@ from experiments.benchmark import Benchmark, Data, Task
 from experiments.cache import default_folder
 from experiments.classifier_calibration import Calibration
 from experiments.images.targets import log_odds
-from experiments.rows import Rows, parts_of
+from experiments.rows import parts_of
 from experiments.scores import AreaUnderCurve, AveragePrecision, MeanOverTasks, mixed
 from experiments.settings import Settings, require_numbers
 from experiments.tox21.chemistry import describe
@@ -130,16 +130,18 @@ class Tox21(Benchmark):
         rows = parts(found.scaffolds, self.split, self.split_seed)
         kept = set(found.rows.tolist())
         unreadable = [name for row, name in enumerate(release.names) if row not in kept]
-        made: Mapping[str, Rows] = parts_of(found.fingerprints, {HEAD: labels}, rows, device)
+        train, validation, test = parts_of(found.fingerprints, {HEAD: labels}, rows, device)
         if self.network == "mpnn":
             readable = [release.smiles[row] for row in found.rows.tolist()]
             whole = graphs(readable, default_folder(), device)
-            made = {
-                name: GraphRows(whole, part, made[name].targets, self.groups)
-                for name, part in rows.items()
-            }
+            train, validation, test = (
+                GraphRows(whole, part, made.targets, self.groups)
+                for part, made in zip(rows.values(), (train, validation, test), strict=True)
+            )
         return Data(
-            **made,
+            train,
+            validation,
+            test,
             constants={HEAD: log_odds(labels[rows["train"]])},
             meter=mixed(
                 {HEAD: AreaUnderCurve},
