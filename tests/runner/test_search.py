@@ -37,7 +37,7 @@ def trials(text: str) -> list[str]:
 
 
 def test_a_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "_conduct", here)
+    monkeypatch.setattr(many, "conduct", here)
     whole = sweep(tmp_path / "whole", "--method", "ls", *ASKED, "--search", "4")
     tried = trials(whole)
     assert len(tried) == 4
@@ -60,9 +60,9 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monke
         return here(todo)
 
     asked = ("--method", "ls", *ASKED, "--search", "4")
-    monkeypatch.setattr(many, "_conduct", stopped)
+    monkeypatch.setattr(many, "conduct", stopped)
     first = sweep(tmp_path / "parts", *asked, code=3)
-    monkeypatch.setattr(many, "_conduct", here)
+    monkeypatch.setattr(many, "conduct", here)
     second = sweep(tmp_path / "parts", *asked)
     assert trials(first) == tried[:2]
     assert trials(second) == tried[1:]
@@ -77,7 +77,7 @@ def test_a_trial_that_fails_is_not_tried_again(
     def fails(todo: Sequence[Job], *_: object) -> Mapping[Job, Outcome]:
         return {job: Outcome(Ending.FAILED, "diverged") for job in todo}
 
-    monkeypatch.setattr(many, "_conduct", fails)
+    monkeypatch.setattr(many, "conduct", fails)
     asked = ("--method", "ls", *ASKED, "--search", "2")
     assert "no trial has ended well" in sweep(tmp_path, *asked, code=1)
     assert not trials(sweep(tmp_path, *asked))

@@ -198,7 +198,7 @@ def test_it_trains_with_labels_missing(
     assert data.about["unreadable"] == ["TOX7"]
     assert data.about["molecules"] == len(SMILES) + 1
     told = contents(data.contents(benchmark.losses))
-    assert told.startswith("48/6/6 train/validation/test; training labels missing: nr-ar ")
+    assert told.startswith("48/6/6 train/validation/test; training labels missing: nr-ahr 25.0 %, ")
     assert told.endswith("; left out: 1 molecules that RDKit cannot read")
     assert (len(data.train), len(data.validation), len(data.test)) == (48, 6, 6)
     batch = next(iter(data.train.batches(100)))
