@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
-
-import torch
 
 from experiments import methods
 from experiments.benchmark import Benchmark, Values
@@ -27,7 +20,6 @@ __all__ = [
     "by_task",
     "check",
     "contents",
-    "environment",
     "load",
     "load_whole",
     "read",
@@ -98,10 +90,6 @@ _WHOLE: Final = {
     **dict.fromkeys(("tasks", "history", "weights"), list),
     "timing": dict,
 }
-_PACKAGES = (
-    *("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit"),
-    *("torchvision", "pillow", "scikit-learn", "statsmodels"),
-)
 
 
 def by_task(benchmark: Benchmark, values: Values) -> dict[str, float | None]:
@@ -112,27 +100,6 @@ def by_task(benchmark: Benchmark, values: Values) -> dict[str, float | None]:
 def by_loss(benchmark: Benchmark, values: Values) -> dict[str, float | None]:
     """``{name: value}`` of losses."""
     return dict(zip(benchmark.losses, values, strict=True))
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, machine, source revision and command line."""
-    versions: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    return {
-        "command": _command(),
-        "revision": _revision(),
-        "python": platform.python_version(),
-        "packages": versions,
-        "system": f"{platform.system()} {platform.machine()}",
-        "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "threads": torch.get_num_threads(),
-        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
 
 
 def timing(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -284,41 +251,3 @@ def _belong_together(record: Mapping[str, Any]) -> None:
     if not names or record["best"]["epoch"] not in epochs:
         raise ValueError("it has no tasks, or not its best epoch")
     record["timing"]["seconds_per_step"][record["history"][-1]["phase"]]
-
-
-def _command() -> list[str]:
-    """The command line, as a person would type it."""
-    program = Path(sys.argv[0])
-    if program.name == "__main__.py":
-        return ["python", "-m", _package(program.parent), *sys.argv[1:]]
-    return [program.name, *sys.argv[1:]]
-
-
-def _package(folder: Path) -> str:
-    """The package in a folder, with those around it: ``experiments.compare``.
-
-    Worker processes know the program from its path alone, so this does not ask ``__main__``.
-    """
-    names = [folder.name]
-    while (folder.parent / "__init__.py").is_file():
-        folder = folder.parent
-        names.insert(0, folder.name)
-    return ".".join(names)
-
-
-def _revision() -> str | None:
-    """The git revision of this source tree, marked when files differ from it; None outside git."""
-    folder = Path(__file__).resolve().parent.parent
-    try:
-        if not (folder / ".git").exists():
-            return None
-        described = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return described.stdout.strip() or None

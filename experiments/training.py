@@ -16,6 +16,7 @@ from torch import Tensor
 from bayesagg_pyro.diagnostics import Recorder
 from experiments import checkpoints, loggers, processes, results, schedules, summary
 from experiments.benchmark import Batch
+from experiments.environment import environment
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -326,7 +327,7 @@ class Trainer:
         self.method.load_state_dict(final)
         record = {
             **summary.describe(self.run, self.method, self.data),
-            "environment": results.environment(self.device),
+            "environment": environment(self.device),
             "best": best,
             "last": last,
             "constant": summary.measure_constant(self.run, self.data),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from experiments import results
+from experiments.environment import environment
 from experiments.figures import write_figure
 from experiments.files import prepare_folder, write_json, write_text
 from experiments.report import table as report
@@ -139,7 +139,7 @@ def conduct(study: Study, context: Context) -> Findings:
         "settings": dict(outcome.settings),
         "seconds": time.perf_counter() - wall,
         "processor_seconds": time.process_time() - processor,
-        "environment": results.environment(torch.device("cpu")),
+        "environment": environment(torch.device("cpu")),
         "notes": list(outcome.notes),
         "tables": {name: list(table.rows) for name, table in outcome.tables.items()},
     }

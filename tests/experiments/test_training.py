@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import experiments.methods
-from experiments import checkpoints, results
+from experiments import checkpoints
+from experiments.environment import environment
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -171,7 +172,7 @@ def test_the_command_is_told_by_its_module(monkeypatch: pytest.MonkeyPatch) -> N
     for module in (experiments, experiments.methods):
         program = Path(str(module.__file__)).with_name("__main__.py")
         monkeypatch.setattr("sys.argv", [str(program), "ls"])
-        found = results.environment(torch.device("cpu"))["command"]
+        found = environment(torch.device("cpu"))["command"]
         assert found == ["python", "-m", module.__name__, "ls"]
 
 
