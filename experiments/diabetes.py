@@ -16,8 +16,8 @@ from experiments.benchmark import Benchmark, Data, Task
 from experiments.digits.splits import shipped, split
 from experiments.distribution_scores import DistributionMeter, Kind
 from experiments.images.targets import log_odds
-from experiments.rows import Rows
-from experiments.settings import Settings, require, require_seed
+from experiments.rows import parts_of
+from experiments.settings import Settings, require_numbers
 
 __all__ = ["KINDS", "Diabetes"]
 
@@ -52,15 +52,15 @@ class Diabetes(Benchmark):
         epochs=20, batch_size=32, learning_rate=1e-2, schedule="cosine", head_bias=True
     )
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "bayesagg": {"pretrain": 2, "rule": "default", "prior_variance": 1.0, "scale": "sum"}
+        "bayesagg": {"pretrain": 2, "rule": "default", "prior_variance": 1.0, "reduction": "sum"}
     }
 
     split_seed: int = 0
     width: int = 16
 
     def __post_init__(self) -> None:
-        require_seed("split_seed", self.split_seed)
-        require(self.width >= 1, "width", self.width, "give at least 1")
+        super().__post_init__()
+        require_numbers(self, "width", least=1)
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -90,19 +90,10 @@ class Diabetes(Benchmark):
         }
         inputs = _standardised(inputs, train)
         return Data(
-            **{
-                name: Rows(
-                    inputs[part].to(device),
-                    {head: values[part].to(device) for head, values in targets.items()},
-                )
-                for name, part in rows.items()
-            },
+            *parts_of(inputs, targets, rows, device),
             constants={"progression": torch.zeros(1), "high": log_odds(targets["high"][train])},
             meter=partial(DistributionMeter, KINDS),
-            about={
-                "source": "scikit-learn",
-                "sizes": {name: len(part) for name, part in rows.items()},
-            },
+            about={"source": "scikit-learn"},
             likelihoods=self.heads(True),
         )
 

@@ -44,7 +44,8 @@ def require_words(options: Any) -> None:
     Args:
         options: Of any dataclass.
     """
-    for name, words in _words(type(options)).items():
+    kind: Any = type(options)
+    for name, words in _words(kind).items():
         value = getattr(options, name)
         *others, last = words
         require(value in words, name, value, f"give {', '.join(others)} or {last}")
