@@ -129,7 +129,7 @@ _DIGITS_POWERS: Final = Entry(
 _DIGITS_SHORTER: Final = Entry(
     "bargain-shorter",
     "BayesAgg, a bargain, a quarter of the step",
-    changes={"rule": "default", "aggregator": "Bargain", "scale": "mean"},
+    changes={"rule": "default", "aggregator": "Bargain", "reduction": "mean"},
 )
 
 LEAGUES: Final = (
