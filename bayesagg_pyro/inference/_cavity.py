@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -62,11 +60,8 @@ def cavity(
         )
     mean = prior.mean - precision.solve(shift)
     result = precision.with_mean(torch.where(found[:, None], mean, prior.mean))
-    assert result.info is not None
-    return result.replace(
-        outputs_per_task=prior.outputs_per_task,
-        info=replace(result.info, left_out=found.expand(prior.tasks)),
-    )
+    result = result.with_info(left_out=found.expand(prior.tasks))
+    return result.replace(outputs_per_task=prior.outputs_per_task)
 
 
 def _dense(terms: Dense, prior: Gaussian, base: GaussianFamily) -> tuple[Gaussian, Tensor]:

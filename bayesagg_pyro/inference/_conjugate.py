@@ -5,8 +5,6 @@ Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -126,4 +124,4 @@ def _by_square_root(
         residual,
     )
     made = GaussianPosterior(prior.mean + step, total, precision_tril=tril)
-    return made.replace(info=replace(made.info, square_root=made.info.jitter == 0))
+    return made.with_info(square_root=made.info.jitter == 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Literal, TypeGuard
 
 import torch
@@ -21,7 +20,7 @@ from bayesagg_pyro.inference._joint import log_likelihood
 from bayesagg_pyro.inference._normal_equations import gaussian
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Statistics
-from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Info, Posterior
+from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.targets import Targets
 
@@ -273,15 +272,9 @@ def _reported(
     evidence: Tensor,
     noise: Tensor | None,
 ) -> Posterior:
-    info = posterior.info or Info.unknown(evidence)
-    info = replace(
-        info,
-        log_evidence=evidence,
-        prior_variance=prior.variance.mean(-1),
-        prior_scale=scale,
-        noise_scale=info.noise_scale if noise is None else noise,
-    )
-    return posterior.replace(info=info)
+    known = {"log_evidence": evidence, "prior_scale": scale}
+    known |= {} if noise is None else {"noise_scale": noise}
+    return posterior.with_info(prior_variance=prior.variance.mean(-1), **known)
 
 
 def _no_density(head: Head, kind: type[Posterior]) -> DtypeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -133,10 +133,9 @@ class ExpansionSums(Statistics):
         posterior = curvature.posterior(known, f"head {self.head.site!r}")
         innovation = shift - curvature.matvec(known.mean - origin)
         posterior = posterior.with_mean(known.mean + posterior.solve(innovation))
-        info = posterior.info
-        if dropped is not None and info is not None:
-            info = replace(info, dropped_curvature=dropped_share(dropped))
-        return posterior.replace(outputs_per_task=self.head.outputs_per_task, info=info)
+        if dropped is not None:
+            posterior = posterior.with_info(dropped_curvature=dropped_share(dropped))
+        return posterior.replace(outputs_per_task=self.head.outputs_per_task)
 
     def to(self, device: torch.device) -> None:
         """Move the sums."""

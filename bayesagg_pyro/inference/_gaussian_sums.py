@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -127,7 +126,7 @@ class GaussianStatistics(Statistics):
         made = condition(head, known, total, shift - explained)
         if head.noise_source == "estimated":
             scale = self._noise(made, precision, shift, noise[:, 0])
-            made = made.replace(info=replace(made.info, noise_scale=scale))
+            made = made.with_info(noise_scale=scale)
         if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:
             warnings.warn(
                 f"head {head.site!r}: the precision is so badly conditioned, at least "

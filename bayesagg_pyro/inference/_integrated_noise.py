@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -135,7 +134,7 @@ class IntegratedNoise(Scheme):
             torch.where(found, rate, known.rate),
             precision_tril=torch.where(keep, tril, known.unit.precision_tril),
         )
-        return cavity.replace(info=replace(cavity.info, left_out=found))
+        return cavity.with_info(left_out=found)
 
     def known(self, head: Head, prior: Posterior) -> tuple[Gaussian, NormalInverseGamma]:
         """The head and its prior, as this scheme takes them."""

@@ -17,7 +17,6 @@ from bayesagg_pyro.inference._newton import (
     SecondOrder,
     newton_step,
     potential,
-    with_info,
 )
 from bayesagg_pyro.posteriors import GaussianFamily
 
@@ -82,8 +81,7 @@ class Laplace(SecondOrder):
                 newton_step(head, prior, point, self.expand(head, chunks, point)),
             )
             first = _secant(last, newton, length)
-        return with_info(
-            newton.posterior.with_mean(point),
+        return newton.posterior.with_mean(point).with_info(
             newton_decrement=newton.decrement,
             steps=steps,
             converged=newton.decrement <= self.tolerance,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -35,7 +34,6 @@ from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
     GaussianFamily,
-    Info,
     KroneckerGaussian,
     Posterior,
 )
@@ -66,7 +64,7 @@ def newton_step(head: Head, prior: GaussianFamily, point: Tensor, at: Expansion)
     """Minimise expansion + prior: a = ∇NLL + Λ_p (w − m_p), Λ = Λ_p + GGN (eq. post_cls)."""
     posterior: GaussianFamily = at.curvature.posterior(prior, f"head {head.site!r}")
     if at.dropped is not None:
-        posterior = with_info(posterior, dropped_curvature=dropped_share(at.dropped))
+        posterior = posterior.with_info(dropped_curvature=dropped_share(at.dropped))
     offset = point - prior.mean
     pull = prior.precision_times(offset)
     gradient = at.gradient + pull
@@ -218,10 +216,3 @@ class SecondOrder(Scheme):
     def expand(self, head: Head, chunks: Iterable[Chunk], point: Tensor) -> Expansion:
         """Expansion in this scheme's structure."""
         return expand(head, chunks, point, self.structure, separate_bias=self.separate_bias)
-
-
-def with_info(posterior: GaussianFamily, **changes: Tensor) -> GaussianFamily:
-    """The same with more told about how it came about."""
-    info: Info | None = posterior.info
-    assert info is not None
-    return posterior.replace(info=replace(info, **changes))

@@ -18,7 +18,6 @@ from bayesagg_pyro.inference._expansion import Chunk, value
 from bayesagg_pyro.inference._newton import (
     SecondOrder,
     newton_step,
-    with_info,
 )
 from bayesagg_pyro.posteriors import GaussianFamily
 
@@ -94,10 +93,8 @@ class TaylorGGN(SecondOrder):
         # At the optimum both decreases are rounding errors: nothing overshot.
         rounding = torch.finfo(mean.dtype).eps * newton.value.abs().clamp(min=1) * 64
         ratio = torch.where(predicted > rounding, actual / predicted, 1.0)
-        return with_info(
-            newton.posterior.with_mean(mean),
-            newton_decrement=decrease.clamp(min=0).sqrt(),
-            gain_ratio=ratio,
+        return newton.posterior.with_mean(mean).with_info(
+            newton_decrement=decrease.clamp(min=0).sqrt(), gain_ratio=ratio
         )
 
     def __repr__(self) -> str:

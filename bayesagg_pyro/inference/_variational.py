@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -128,10 +127,10 @@ class Variational(Iterative):
             guide, found = self._guide(model, whitening, site, joint)
             elbo = self._optimise(model, guide, joint)
             posterior = found()
-        info = posterior.info or whitening.centre.info
-        assert info is not None
+        if posterior.info is None:  # of draws
+            posterior = posterior.replace(info=whitening.centre.info)
         settled = _settled(elbo, joint.head.blocks).expand(joint.head.blocks)
-        return posterior.replace(info=replace(info, elbo=elbo, converged=settled))
+        return posterior.with_info(elbo=elbo, converged=settled)
 
     def _whitening(
         self, joint: Joint, start: Posterior | None
