@@ -26,6 +26,7 @@ __all__ = [
     "inverse_factor_rows",
     "inverse_tril",
     "is_lossy",
+    "matvec",
     "solve",
     "split_rows",
     "square_root",
@@ -183,6 +184,11 @@ def solve(tril: Tensor, columns: Tensor) -> Tensor:
     if tril.shape[0] == 1:
         return torch.cholesky_solve(columns.mT, tril[0]).mT
     return torch.cholesky_solve(columns[..., None], tril)[..., 0]
+
+
+def matvec(matrix: Tensor, vectors: Tensor) -> Tensor:
+    """Matrices [..., P, D] applied to one vector each, [..., D]."""
+    return (matrix @ vectors[..., None])[..., 0]
 
 
 def by_size(matrix: Tensor, floor: float) -> tuple[Tensor, Tensor]:

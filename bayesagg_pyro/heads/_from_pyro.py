@@ -9,7 +9,6 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro._pieces import LARGE, fitting
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._batches import check_batches
 from bayesagg_pyro.heads._columns import Columns
@@ -211,16 +210,9 @@ class FromPyro(SharedWeights):
     def _at(
         self, function: Callable[[Tensor, Tensor], Tensor], features: Tensor, weight: Tensor
     ) -> Tensor:
-        """function(features, w) at weights [..., 1, P], all draws at once."""
-        features = features.to(weight.dtype)
+        """The function of features and weights [P] at weights [..., 1, P]."""
         with torch.autocast(features.device.type, enabled=False):  # heads stay exact
-            if weight.ndim == 2:
-                return function(features, weight[0])
-            draws = weight.reshape(-1, weight.shape[-1])
-            size = fitting(features.numel() * self.tasks, LARGE)
-            mapped = torch.func.vmap(function, in_dims=(None, 0), chunk_size=size)
-            found: Tensor = mapped(features, draws).unflatten(0, weight.shape[:-2])
-            return found
+            return self._at_draws(function, features, weight, features.numel() * self.tasks)
 
     def _negative_log_probs(self, features: Tensor, values: Tensor, weight: Tensor) -> Tensor:
         seen = run(self.user_model, self.layout, weight, features, self._as_taken(values))

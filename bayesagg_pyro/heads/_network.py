@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro._pieces import LARGE, fitting
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body
@@ -136,15 +135,8 @@ class Network(SharedWeights):
             if weight is None:
                 dtype = next(self.module.parameters()).dtype
                 return self.shaped(in_precision(self.module, features.to(dtype)))
-            features = features.to(weight.dtype)
-            if weight.ndim == 2:
-                return self.shaped(self.flat_outputs(features, weight[0]))
-            draws = weight.reshape(-1, weight.shape[-1])
-            size = fitting(len(features) * self._widest, LARGE)
-            outputs = torch.func.vmap(self.flat_outputs, in_dims=(None, 0), chunk_size=size)(
-                features, draws
-            )
-            return self.shaped(outputs.unflatten(0, weight.shape[:-2]))
+            entries = len(features) * self._widest
+            return self.shaped(self._at_draws(self.flat_outputs, features, weight, entries))
 
     def flat_outputs(self, features: Tensor, weight: Tensor) -> Tensor:
         """The module's own output at weights [P], [B, tasks · outputs of one task]."""

@@ -92,7 +92,7 @@ class Dense(Summable):
 
     def matvec(self, vectors: Tensor) -> Tensor:
         """Applied to one vector per task, [tasks, P]."""
-        return (self.matrix @ vectors[..., None])[..., 0]
+        return linalg.matvec(self.matrix, vectors)
 
     def posterior(self, prior: GaussianFamily, owner: str) -> Gaussian:
         """The Gaussian of precision Λ_prior + Σ Jᵀ H J, still around the prior's mean.

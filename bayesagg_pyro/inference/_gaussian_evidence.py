@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._optimise import search
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.posteriors import GaussianFamily
@@ -56,8 +57,8 @@ class GaussianEvidence:
         whiten = base.to_gaussian().inverse_tril  # C⁻¹
         gram = whiten @ sums.gram @ whiten.mT
         values, vectors = torch.linalg.eigh(gram)
-        explained = (sums.gram @ base.mean[..., None])[..., 0]
-        z = (vectors.mT @ whiten @ (sums.moment - explained)[..., None])[..., 0]
+        explained = linalg.matvec(sums.gram, base.mean)
+        z = linalg.matvec(vectors.mT @ whiten, sums.moment - explained)
         eps = torch.finfo(values.dtype).eps
         empty = values <= values[..., -1:] * values.shape[-1] * eps
         squares = torch.where(empty, 0.0, z.square() / torch.where(empty, 1.0, values))

@@ -121,7 +121,7 @@ class GaussianStatistics(Statistics):
         noise = noise_precision(head, self.moment).reshape(-1, 1)
         precision, shift = self.gram * noise[..., None], self.moment * noise
         # Σ h (y − hᵀm_p) = Σ h y − (Σ h hᵀ) m_p; with the usual zero mean nothing is subtracted.
-        explained = (precision @ known.mean[..., None])[..., 0]
+        explained = linalg.matvec(precision, known.mean)
         total = known.precision_matrix + precision
         made = condition(head, known, total, shift - explained)
         if head.noise_source == "estimated":
@@ -156,7 +156,7 @@ class GaussianStatistics(Statistics):
             noise: τ⁻², [1 or tasks].
         """
         mean, count = posterior.mean, self.total
-        fitted = (((precision @ mean[..., None])[..., 0] - 2 * shift) * mean).sum(-1)
+        fitted = ((linalg.matvec(precision, mean) - 2 * shift) * mean).sum(-1)
         rest = (self.square + fitted / noise).maximum(1e-12 * self.square)
         used = (posterior.covariance_matrix * precision).sum((-2, -1))
         left = (count - used).clamp(min=0)

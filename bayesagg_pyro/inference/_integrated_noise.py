@@ -123,7 +123,7 @@ class IntegratedNoise(Scheme):
         move = known.mean - mean
         shape = known.shape_parameter - 0.5 * share.sum(0)
         rate = known.rate - 0.5 * (
-            (residual.square() * share).sum(0) + (_times(left, move) * move).sum(-1)
+            (residual.square() * share).sum(0) + (linalg.matvec(left, move) * move).sum(-1)
         )
         found = usable & (rate >= 0.5 * first.rate) & (shape >= 0.5 * (2 + first.shape_parameter))
         keep = found[:, None, None]
@@ -180,10 +180,10 @@ class _Sums(GaussianStatistics):
         head, known = self._scheme.known(self.head, prior)
         known = known.to(self.moment.device, self.moment.dtype)
         total = known.unit.precision_matrix + self.gram
-        innovation = self.moment - _times(self.gram, known.mean)
+        innovation = self.moment - linalg.matvec(self.gram, known.mean)
         mean, factors = _solved(head, known, total, innovation)
         # |y − H m|² from sums: the one place where large numbers may cancel, in float64.
-        misfit = self.square - ((2 * self.moment - _times(self.gram, mean)) * mean).sum(-1)
+        misfit = self.square - ((2 * self.moment - linalg.matvec(self.gram, mean)) * mean).sum(-1)
         return _updated(known, mean, total, factors, self.total, misfit.clamp(min=0))
 
 
@@ -213,7 +213,7 @@ def _updated(
     misfit: Tensor,
 ) -> NormalInverseGamma:
     move = mean - known.mean
-    pull = (_times(known.unit.precision_matrix, move) * move).sum(-1)
+    pull = (linalg.matvec(known.unit.precision_matrix, move) * move).sum(-1)
     return NormalInverseGamma(
         mean,
         total,
@@ -222,7 +222,3 @@ def _updated(
         precision_tril=factors.tril,
         jitter=factors.jitter,
     )
-
-
-def _times(matrix: Tensor, vectors: Tensor) -> Tensor:
-    return (matrix @ vectors[..., None])[..., 0]

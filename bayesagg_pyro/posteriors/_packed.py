@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
@@ -104,7 +105,7 @@ class PackedGaussian(GaussianFamily):
 
     def precision_times(self, vectors: Tensor) -> Tensor:
         """Λ applied to one vector per task, [tasks, P]."""
-        return (self.precision_matrix @ vectors[..., None])[..., 0]
+        return linalg.matvec(self.precision_matrix, vectors)
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
-from bayesagg_pyro.priors._states import kept, loaded
+from bayesagg_pyro.priors._policy import kept, loaded
 
 __all__ = ["Constant"]
 

@@ -24,8 +24,7 @@ from bayesagg_pyro.inference import (
 from bayesagg_pyro.inference._evidence import Evidence
 from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior, isotropic
 from bayesagg_pyro.priors._packed import not_packed, packed, packed_posterior
-from bayesagg_pyro.priors._policy import Policy
-from bayesagg_pyro.priors._states import layout
+from bayesagg_pyro.priors._policy import Policy, layout
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 

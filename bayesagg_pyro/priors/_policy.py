@@ -14,15 +14,14 @@ from bayesagg_pyro._state import named, part
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
-from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.priors._states import kept, loaded
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Policy"]
+__all__ = ["Policy", "kept", "layout", "loaded"]
 
 
 class Policy(ABC):
@@ -183,3 +182,29 @@ class Policy(ABC):
 
     def _saved_prior(self) -> Posterior | None:
         return self.prior
+
+
+def kept(name: str, posterior: Posterior | None) -> dict[str, Tensor]:
+    """A posterior's state behind its name; {} for None."""
+    return {} if posterior is None else named(name, posterior.state_dict())
+
+
+def loaded(head: Head, state: Mapping[str, Tensor], name: str) -> Posterior | None:
+    """The posterior of that name again, on the head's device; None if there is none.
+
+    Raises:
+        ShapeError: if it is over the weights of another head.
+        BayesAggError: if it is no distribution, see `Posterior.from_state_dict`.
+    """
+    own = part(state, name)
+    if not own:
+        return None
+    found = Posterior.from_state_dict(own, head.weight.device)
+    head.check_weights(found, f"saved {name}")
+    return found
+
+
+def layout(posterior: GaussianFamily) -> tuple[type, dict[str, torch.Size]]:
+    """Kind and shapes: those of one layout can be copied into one another."""
+    shapes = {name: tensor.shape for name, tensor in posterior.tensors().items()}
+    return type(posterior), shapes

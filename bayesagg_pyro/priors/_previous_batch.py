@@ -18,7 +18,7 @@ from bayesagg_pyro.posteriors import (
     Posterior,
 )
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance, check_renewed
-from bayesagg_pyro.priors._states import kept, layout, loaded
+from bayesagg_pyro.priors._policy import kept, layout, loaded
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.errors import NumericalError, SettingError, ShapeError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import DiagonalGaussian, Gaussian
@@ -58,12 +59,13 @@ def diagonal(head: Head, variance: Numbers, *, mean: Numbers = 0.0) -> DiagonalG
         SettingError: if a variance is not positive and finite, or a mean not finite.
         ShapeError: if a shape does not fit.
     """
-    variance = _check_positive(head, _numbers(head, variance), "prior variances")
-    return _independent(
-        head,
-        _fitted(head, variance, "variances", head.point().shape),
-        _mean(head, mean),
-    )
+    given = _numbers(head, variance)
+    if not (given.isfinite() & (given > 0)).all():
+        raise SettingError(
+            f"head {head.site!r}: prior variances must be positive and finite, not {given}"
+        )
+    found = _fitted(head, given, "variances", head.point().shape)
+    return _independent(head, found, _mean(head, mean))
 
 
 def dense(head: Head, covariance: Tensor, *, mean: Numbers = 0.0) -> Gaussian:
@@ -132,20 +134,8 @@ def _fitted(head: Head, value: Tensor, what: str, shape: torch.Size) -> Tensor:
 
 def _per_task(head: Head, value: Numbers, what: str) -> Tensor:
     """One positive number or one per task, as [tasks or 1, 1]."""
-    tasks = len(head.point())
-    numbers = _check_positive(head, _numbers(head, value), what)
-    if numbers.shape not in ((), (tasks,)):
-        raise ShapeError(
-            f"head {head.site!r}: {what} must be one number or one for each of {tasks} tasks, "
-            f"not of shape {list(numbers.shape)}"
-        )
-    return numbers.reshape(-1, 1)
-
-
-def _check_positive(head: Head, value: Tensor, what: str) -> Tensor:
-    if not (value.isfinite() & (value > 0)).all():
-        raise SettingError(f"head {head.site!r}: {what} must be positive and finite, not {value}")
-    return value
+    found = positive_each(f"head {head.site!r}: {what}", value, len(head.point()))
+    return _numbers(head, found).reshape(-1, 1)
 
 
 def _numbers(head: Head, value: Numbers) -> Tensor:
