@@ -9,7 +9,6 @@ growth is fitted to the last three sizes. ``--limits`` and ``--only NAME`` pick 
 from __future__ import annotations
 
 import argparse
-import math
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -46,8 +45,7 @@ OMP_NUM_THREADS={threads} python -m benchmarks.costs {arguments}
 ```
 
 {processor}, {threads} thread{plural}, torch {torch}. Times of the processor, which other work on
-the machine does not add to; medians of interleaved rounds, with 95 % intervals of ratios. (Seconds
-on two cores are the shortest by the clock.) The
+the machine does not add to; medians of interleaved rounds, with 95 % intervals of ratios. The
 backbone is one linear layer unless it is named, so nearly all of the time is that of heads.
 "Default" is `BayesAgg(heads)`; "all" is a rule that reads every posterior, `PrecisionWeighted()`.
 
@@ -194,11 +192,11 @@ def limits_table(result: dict[str, Any]) -> str:
 
 def _against(row: dict[str, Any], limits: Limits) -> Iterator[tuple[str, float, list[float]]]:
     """What is limited, by how much, and what each rule reached."""
-    over, bytes_, clock = row["over_ls"], row["peak_bytes"], row.get("two_cores", {})
+    time, over, bytes_ = row["seconds"], row["over_ls"], row["peak_bytes"]
     for what, limit, reached in (
         ("time over LS", limits.time, [over[rule][0] for rule in RULES]),
         ("memory over LS", limits.memory, [bytes_[rule] / bytes_["ls"] for rule in RULES]),
-        ("seconds on two cores", limits.seconds, [clock.get(rule, math.nan) for rule in RULES]),
+        ("seconds of processor", limits.seconds, [time[rule] for rule in RULES]),
         ("MiB", limits.mebibytes, [bytes_[rule] / 2**20 for rule in RULES]),
     ):
         if limit is not None:

@@ -34,9 +34,8 @@ def measure(case: Case, rounds: int = 10, seed: int = 0) -> dict[str, Any]:
 
     Returns:
         ``seconds`` and ``peak_bytes`` of "ls" and of each of `RULES`, ``over_ls`` of the latter and
-        of "published" where that can be had: ratio with an interval. Where a limit is on seconds,
-        ``two_cores`` has the shortest of each rule by the clock, with two threads.
-        Other times are those of the processor, which other work on the machine does not add to.
+        of "published" where that can be had: ratio with an interval.
+        Times are those of the processor, which other work on the machine does not add to.
     """
     torch.manual_seed(seed)
     inputs = torch.randn(case.inputs)
@@ -58,26 +57,13 @@ def measure(case: Case, rounds: int = 10, seed: int = 0) -> dict[str, Any]:
         )
         over_ls["published"] = list(two.ratio("published", "ls"))
     schemes = _engine(case, all_read).schemes
-    two_cores = {} if case.limits.seconds is None else _on_two_cores(calls, rounds)
     return {
         "case": case.name,
         "schemes": ", ".join(dict.fromkeys(map(repr, schemes.values()))),
         "seconds": {name: timings.median(name) for name in calls},
         "over_ls": over_ls,
         "peak_bytes": peak_bytes,
-        "two_cores": two_cores,
     }
-
-
-def _on_two_cores(calls: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Seconds by the clock with two threads, at their shortest: what else runs adds to the rest."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        found = interleave({rule: calls[rule] for rule in RULES}, rounds=rounds, warmup=1)
-    finally:
-        torch.set_num_threads(threads)
-    return {rule: min(seconds) for rule, seconds in found.seconds.items()}
 
 
 def _published(case: Case, inputs: Tensor) -> Callable[[], None] | None:
