@@ -229,8 +229,9 @@ class _Rows:
             whole = law_of(head, self.posterior, self.design, self.dtype)
         else:
             each = head.tasks * coefficients * max(most, head.in_features)
-            # Of independent weights half a dozen tensors are that large, else one or two.
-            size = fitting(each, CACHE // 4 if self._independent else CACHE)
+            # Of independent weights moments take half a dozen tensors as large, means three.
+            share = 1 if not self._independent else 2 if mean else 4
+            size = fitting(each, CACHE // share)
         shape = head.tasks, len(self.design), head.in_features
         found = [like.new_empty(shape) for _ in range(1 if mean else 2)]
         for rows in slices(len(self.design), size):

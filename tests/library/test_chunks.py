@@ -272,7 +272,7 @@ def test_sums_of_large_batches_are_made_in_pieces(rng, monkeypatch, missing, wei
     other, _ = found(separate)
     close(posterior.mean, other.mean)
     close(posterior.variance, other.variance)
-    monkeypatch.setattr("bayesagg_pyro.inference._gaussian_sums.BLOCK", 60)
+    monkeypatch.setattr("bayesagg_pyro.inference._normal_equations.BLOCK", 60)
     in_pieces, summed = found(given)
     close(in_pieces.mean, posterior.mean)
     for name in ("gram", "moment", "square", "total", "count", "rows"):
