@@ -27,11 +27,10 @@ class Parts:
 
 
 class Rows:
-    """A part of the set: inputs [R, ...] and targets ``{head: [R, tasks]}`` (one: [R])."""
+    """A part of the set: inputs [R, ...] and targets ``{head: [R, ...]}`` on the device."""
 
     def __init__(self, inputs: Tensor, targets: Mapping[str, Tensor]) -> None:
-        self.inputs = inputs
-        self.targets = {name: y[:, None] if y.ndim == 1 else y for name, y in targets.items()}
+        self.inputs, self.targets = inputs, dict(targets)
 
     def __len__(self) -> int:
         return len(self.inputs)

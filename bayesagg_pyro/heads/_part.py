@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from types import MethodType
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -11,6 +12,8 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
 
 __all__ = ["divisible", "part"]
+
+H = TypeVar("H", bound=Head)
 
 
 def divisible(head: Head) -> bool:
@@ -28,7 +31,7 @@ def divisible(head: Head) -> bool:
     )
 
 
-def part(head: Head, rows: slice) -> Head:
+def part(head: H, rows: slice) -> H:
     """A head of some of the tasks, at the same weights; for inference and moments, not training.
 
     Raises:

@@ -55,7 +55,7 @@ def _schemes(quick: bool, seed: int) -> dict[str, Callable[[], Scheme]]:
 
 def _run(context: Context) -> Findings:
     quick, seed = context.quick, context.seed
-    draws, warmup = (30, 10) if quick else (250, 80)
+    draws, warmup = (12, 6) if quick else (250, 80)
     problems = digits_problems(context.folder / "runs", seed, quick)
     notes = []
     if quick:

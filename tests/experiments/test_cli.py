@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,9 +20,9 @@ from experiments.settings import Settings
 from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.conftest import TABLES
 from tests.experiments.toy import Toy
+from tests.forked import FORKED, program
 from tests.runner.jobs import Here
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL_BAYES = ["--pretrain", "1", "--prior-variance", "1", "--reduction", "sum"]
 
 
@@ -201,25 +199,20 @@ def test_interrupted_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_in_a_real_process(qm9: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "experiments", *qm9, "--method", "ls", "--out", str(out)]
-    process = subprocess.Popen(
-        [*command, "--epochs", "100000"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A job in the background of a script ignores Ctrl-C, and hands that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    out, told = tmp_path / "run", tmp_path / "errors"
+    arguments = [*qm9, "--method", "ls", "--out", str(out), "--epochs", "100000"]
+    given = arguments, os.environ["BAYESAGG_DATA"], told
+    process = FORKED.Process(target=program, args=given)
+    process.start()
     deadline = time.monotonic() + 60
     while not (out / CHECKPOINT).exists():
         assert time.monotonic() < deadline, "no checkpoint after a minute"
-        assert process.poll() is None, process.communicate()
+        assert process.is_alive(), told.read_text()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    errors = told.read_text()
+    assert process.exitcode == 130
     assert "interrupted" in errors
     assert "--resume" in errors
     assert "Traceback" not in errors

@@ -6,8 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -33,6 +31,7 @@ from experiments.settings import Settings
 from experiments.training import Trainer
 from tests.experiments.conftest import TABLES
 from tests.experiments.toy import WIDTH, Toy
+from tests.forked import FORKED, program
 from tests.images.fixtures import class_folder
 from tests.library import ranks
 
@@ -205,19 +204,19 @@ def test_branches_are_for_one_process(name: str) -> None:
 def test_ctrl_c_ends_all_processes_and_the_run_goes_on_in_one(
     qm9: list[str], tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
+    out, told = tmp_path / "out", tmp_path / "errors"
     command = [*qm9, "--method", "ls", "--out", str(out)]
-    python = [sys.executable, "-m", "experiments"]
-    launched = subprocess.Popen(
-        [*python, *command, "--epochs", "5000", "--nproc", "2"], stderr=subprocess.PIPE, text=True
-    )
+    given = [*command, "--epochs", "5000", "--nproc", "2"], os.environ["BAYESAGG_DATA"], told
+    launched = FORKED.Process(target=program, args=given)
+    launched.start()
     deadline = time.monotonic() + 120
     while not (out / CHECKPOINT).exists() and time.monotonic() < deadline:
-        assert launched.poll() is None, launched.communicate()[1]
+        assert launched.is_alive(), told.read_text()
         time.sleep(0.1)
-    launched.send_signal(signal.SIGINT)
-    _, said = launched.communicate(timeout=60)  # waits until no process holds the pipe
-    assert launched.returncode == 130, said
+    os.kill(launched.pid, signal.SIGINT)
+    launched.join(60)
+    said = told.read_text()
+    assert launched.exitcode == 130, said
     assert said.count("interrupted; ") == 1, said
     epochs = int(said.split("interrupted; ")[1].split()[0])
     result = CliRunner().invoke(app, [*command, "--epochs", str(epochs + 1), "--resume"])

@@ -150,7 +150,7 @@ def test_a_spoilt_state_is_refused_and_changes_nothing(kind: str, common: set[st
                 pass
             else:
                 pytest.fail(f"{name}: {what} was taken")
-            assert same(mtl.state_dict(), before), (name, what)
+        assert same(mtl.state_dict(), before), name
     assert same(state, kept)
     mtl.load_state_dict(state)
     assert same(mtl.state_dict(), state)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ import pytest
 from experiments import cache, qm9
 from experiments.errors import DataError, SettingsError
 from experiments.qm9 import qm9pack_source
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.forked import FORKED
 
 
 @pytest.fixture
@@ -197,28 +194,25 @@ def test_folder_without_tables(tmp_path: Path) -> None:
         qm9.load(path=tmp_path)
 
 
+def build(tables: Path, folder: Path, line: Any) -> None:
+    line.send("ready")
+    line.recv()
+    line.send(qm9.load(path=tables, folder=folder, progress=False).sha256)
+
+
 def test_two_processes_build_at_once(tables: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from experiments import qm9; print('ready', flush=True); input(); "
-        "print(qm9.load(path=sys.argv[1], folder=sys.argv[2], progress=False).sha256)"
-    )
     folder = tmp_path / "data"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tables), str(folder)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        assert other.stdout.readline() == "ready\n"
-        other.stdin.write("go\n")
-        other.stdin.flush()
-        mine = qm9.load(path=tables, folder=folder, progress=False).sha256
-        theirs = other.stdout.readline().strip()
-    assert other.returncode == 0
-    assert mine == theirs
+    line, end = FORKED.Pipe()
+    other = FORKED.Process(target=build, args=(tables, folder, end))
+    other.start()
+    assert line.recv() == "ready"
+    line.send("go")
+    mine = qm9.load(path=tables, folder=folder, progress=False).sha256
+    assert line.recv() == mine
+    other.join()
+    assert other.exitcode == 0
+    line.close()
+    end.close()
     (file,) = folder.iterdir()
     assert cache.read(file)[1]["sha256"] == mine
 

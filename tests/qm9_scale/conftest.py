@@ -10,6 +10,9 @@ from experiments.methods import options
 from experiments.qm9.benchmark import Qm9
 from experiments.run import Run
 from experiments.settings import Settings
+from tests.figure_fixtures import undrawn
+
+__all__ = ["undrawn"]
 
 TABLES = Path(__file__).resolve().parent.parent / "fixtures" / "qm9"
 SMALL = {"molecules": 34, "validation": 3, "test": 3, "data": str(TABLES)}

@@ -49,7 +49,7 @@ def test_a_replayed_step_is_the_step(
     case: str, make: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, options, settings = CASES[case]
-    run = make(method, options, graph="twin", **settings)
+    run = make(method, options, graph="twin", batch_size=8, **settings)
     twin = Trainer(run, tmp_path / "twin").train()
     backend = TapeBackend()
     monkeypatch.setattr(stepping, "TwinBackend", lambda: backend)
@@ -104,9 +104,12 @@ def test_resumed_twin_equals_uninterrupted(
     method: str, make: Callable[..., Run], tmp_path: Path
 ) -> None:
     options = {**BAYES, "prior": "fresh"} if method == "bayesagg" else {}
-    Trainer(make(method, options, epochs=4, graph="twin"), tmp_path / "whole").train()
-    Trainer(make(method, options, epochs=2, graph="twin"), tmp_path / "parts").train()
-    Trainer(make(method, options, epochs=4, graph="twin"), tmp_path / "parts", resume=True).train()
+    whole, half = (
+        make(method, options, epochs=epochs, graph="twin", batch_size=8) for epochs in (4, 2)
+    )
+    Trainer(whole, tmp_path / "whole").train()
+    Trainer(half, tmp_path / "parts").train()
+    Trainer(whole, tmp_path / "parts", resume=True).train()
     equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
 
 

@@ -102,6 +102,7 @@ def test_one_table(tmp_path: Path) -> None:
     assert str(Cell.spread([1.0, 3.0], 1)) == "2.0 ± 1.4"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_of_scores_and_records(tmp_path: Path) -> None:
     jobs = compared(comparison(), tmp_path, seeds=[0], changes={"epochs": 3}, record=2)
     for job in jobs:

@@ -38,6 +38,7 @@ def test_the_illustrated_step_serves_both_tasks() -> None:
     assert sum(misfit(given.update)) < sum(misfit(given.average))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_calibration_names_ours_and_the_best_of_the_others(tmp_path: Path) -> None:
     found = [
         record("ls", 0, DIGITS, benchmark="digits", figures=figures(0.01, 0.2)),
@@ -57,7 +58,7 @@ def test_calibration_names_ours_and_the_best_of_the_others(tmp_path: Path) -> No
         "flow",
         "calibration_digits_digit",
     ]
-    assert all(path.with_suffix(".pdf").stat().st_size > 1000 for path in drawn)
+    assert all(path.with_suffix(".pdf").exists() for path in drawn)
 
 
 def test_one_method_is_no_comparison() -> None:
