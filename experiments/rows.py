@@ -27,10 +27,11 @@ class Parts:
 
 
 class Rows:
-    """A part of the set: inputs [R, ...] and targets ``{head: [R, ...]}`` on the device."""
+    """A part of the set: inputs [R, ...] and targets ``{head: [R, tasks]}`` (one: [R])."""
 
     def __init__(self, inputs: Tensor, targets: Mapping[str, Tensor]) -> None:
-        self.inputs, self.targets = inputs, dict(targets)
+        self.inputs = inputs
+        self.targets = {name: y[:, None] if y.ndim == 1 else y for name, y in targets.items()}
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -29,7 +29,6 @@ from bayesagg_pyro.gradients._lazy import Factored, Factors
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax, predictor_terms
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.heads._input import like
-from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.quadrature import Transition, normal_rule
 from bayesagg_pyro.targets import Targets
@@ -118,9 +117,15 @@ class Quadrature(Estimator):
         factors = posterior.factors(design)
         if factors is None:
             return None
+        values = like(targets.values, design)
         std = factors.variance.sqrt().mT
-        numbers = self._of_parts(
-            head, design @ posterior.mean.mT, std, like(targets.values, design)
+        transition = Transition(*head.transition(values))
+        numbers = _integrals(
+            design @ posterior.mean.mT,
+            std,
+            lambda u, rows: head.loss_derivative(u, values[rows]),
+            transition,
+            self.nodes or transition.nodes,
         )
         if targets.mask is not None:
             numbers = torch.where(targets.mask, numbers, 0.0)
@@ -144,24 +149,6 @@ class Quadrature(Estimator):
             _like=features.new_empty(0),
             shape=torch.Size([head.tasks, *features.shape]),
         )
-
-    def _of_parts(self, head: OnePredictor, mean: Tensor, std: Tensor, values: Tensor) -> Tensor:
-        """`_integrals`, some tasks at a time where the nodes of one example leave a cache."""
-        nodes = self.nodes or Transition(*head.transition(values[:1])).nodes
-        size = fitting(nodes, _AT_ONCE) if divisible(head) else head.tasks
-        std = std.expand_as(mean)
-        found = mean.new_empty(6, *mean.shape)
-        for some in slices(head.tasks, size):
-            own = head if size >= head.tasks else part(head, some)
-            y = values[:, some]
-            found[..., some] = _integrals(
-                mean[:, some],
-                std[:, some],
-                partial(_derivative, own, y),
-                Transition(*own.transition(y)),
-                nodes,
-            )
-        return found
 
     def __repr__(self) -> str:
         return f"Quadrature(nodes={self.nodes}, tolerance={self.tolerance})"
@@ -212,14 +199,10 @@ def _one_predictor(
         terms.cross,
         terms.mean,
         terms.variance.sqrt().mT,
-        partial(_derivative, head, values),
+        lambda u, rows: head.loss_derivative(u, values[rows]),
         head.transition(values),
         terms.covariance,
     )
-
-
-def _derivative(head: OnePredictor, values: Tensor, u: Tensor, rows: slice) -> Tensor:
-    return head.loss_derivative(u, values[rows])
 
 
 def _two_classes(

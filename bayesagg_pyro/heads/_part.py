@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from types import MethodType
-from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -12,8 +11,6 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
 
 __all__ = ["divisible", "part"]
-
-H = TypeVar("H", bound=Head)
 
 
 def divisible(head: Head) -> bool:
@@ -31,7 +28,7 @@ def divisible(head: Head) -> bool:
     )
 
 
-def part(head: H, rows: slice) -> H:
+def part(head: Head, rows: slice) -> Head:
     """A head of some of the tasks, at the same weights; for inference and moments, not training.
 
     Raises:

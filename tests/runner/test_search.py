@@ -49,7 +49,8 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monke
     folders = [*(tmp_path / "whole" / "toy").glob("*/seed0")]
     assert {Place(folder).state() for folder in folders} == {State.DONE}
     scores = {Place(one).load()["best"]["validation_score"] for one in folders}
-    assert f"({min(scores):g})" in whole.splitlines()[-3]
+    (best,) = [line for line in whole.splitlines() if "best of 4 trials" in line]
+    assert f"({min(scores):g})" in best
 
     began: list[Job] = []
 
