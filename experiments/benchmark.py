@@ -113,8 +113,10 @@ class Data:
         missing = self.missing
         if missing is None:
             targets = getattr(self.train, "targets", None)
-            values = targets.values() if isinstance(targets, Mapping) else ()
-            shares = [s for t in values for s in t.isnan().flatten(1).float().mean(0).tolist()]
+            values = [*targets.values()] if isinstance(targets, Mapping) else []
+            plain = [t.reshape(len(t), -1) for t in values if isinstance(t, Tensor)]
+            columns = [c for t in plain for c in t.unbind(1)] if len(plain) == len(values) else []
+            shares = [float(column.isnan().float().mean()) for column in columns]
             missing = dict(zip(losses, shares, strict=False))
         return {
             "examples": {
