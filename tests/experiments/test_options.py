@@ -192,7 +192,7 @@ def test_a_shell_can_complete_it() -> None:
         )
         return done.stdout.split()
 
-    assert completed("run", "di") == ["digits"]
+    assert completed("run", "dig") == ["digits"]
     assert completed("qm9", "--mol") == ["--molecules"]
 
 
