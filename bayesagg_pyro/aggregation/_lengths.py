@@ -64,8 +64,8 @@ def _expected_square(
     """
     total = spread[0].new_zeros(())
     for grad, alpha, own in zip(grads, weights, spread, strict=True):
-        mean = grad.combined(alpha).to(own.dtype) / grad.shape[1]
-        total = total + mean.square().sum() + (alpha.flatten().to(own.dtype).square() * own).sum()
+        mean = torch.linalg.vector_norm(grad.combined(alpha), dtype=own.dtype) / grad.shape[1]
+        total = total + mean.square() + (alpha.flatten().to(own.dtype).square() * own).sum()
     return total
 
 
