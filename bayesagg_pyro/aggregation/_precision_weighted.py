@@ -31,8 +31,8 @@ Resolution: TypeAlias = Literal["example", "dimension", "task"]
 #: One for all tasks, one per task, or one per head.
 Power: TypeAlias = float | Sequence[float] | Mapping[str, float]
 
-#: The logit of a task without variance; finite in every floating type that logits come in.
-_HUGE = 1e30
+#: The logit of a task without variance: beyond any other, and finite in every floating type.
+_HUGE = 3e4
 
 
 class PrecisionWeighted(Aggregation):

@@ -565,7 +565,7 @@ class BayesAgg(Calls):
         return info.losses
 
     def _scale(self) -> float:
-        """Factor on the direction, so that weights sum to what `reduction` says."""
+        """Factor on the direction, so that it has the size of what `reduction` says."""
         if self.reduction == self.aggregation.reduction:
             return 1.0
         return float(self._tasks) if self.reduction == "sum" else 1 / self._tasks

@@ -128,11 +128,14 @@ def check_structure(head: Head, structure: Structure) -> None:
 
 
 def check_tasks(head: Head) -> None:
-    """Refuse outputs of a subclass that mix the weights of tasks; looks at values, so not per step.
+    """Refuse outputs of a subclass that mix the weights of tasks, and a density without curvature.
+
+    It looks at values, so not per step.
 
     Raises:
         SettingError: naming the head and the remedy.
     """
+    _jacobian.check_curvature(head)
     if head.blocks > 1 and not _linear(head):
         _jacobian.check_tasks(head)
 

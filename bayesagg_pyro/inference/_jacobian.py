@@ -1,4 +1,7 @@
-"""Derivatives in the weights by automatic differentiation, where no closed form gives them."""
+"""Derivatives in the weights by automatic differentiation, where no closed form gives them.
+
+And what is refused since they would mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Head, Network
+from bayesagg_pyro.heads import Head, Network, OnePredictor
 
-__all__ = ["check_tasks", "hessian", "of_outputs", "outputs_per_task"]
+__all__ = ["check_curvature", "check_tasks", "hessian", "of_outputs", "outputs_per_task"]
+
+#: Outputs at which a likelihood is looked at, beside a target that it may have.
+_OUTPUTS = (0.0, 0.01, -0.1, 0.3, -1.0, 3.0)
 
 
 def outputs_per_task(head: Head) -> int:
@@ -87,6 +93,39 @@ def check_tasks(head: Head) -> None:
         raise SettingError(
             f"head {head.site!r}: outputs of one task of {type(head).__name__} depend on the "
             "weights of others, whose posteriors are apart; derive it from heads.SharedWeights"
+        )
+
+
+def check_curvature(head: Head) -> None:
+    """Refuse a −log p of one output that is made of straight lines, such as a Laplace density's.
+
+    Its second derivative is 0 whatever the data, so that a posterior would be as wide as the prior
+    and its mean a step as long as that is wide. Whoever writes `nll_derivatives` knows better.
+
+    Raises:
+        SettingError: naming the head and the remedy.
+    """
+    model = head.observation if isinstance(head, Network) else head
+    if not isinstance(model, OnePredictor) or head.weight.is_meta:
+        return
+    if getattr(model.nll_derivatives, "__func__", None) is not OnePredictor.nll_derivatives:
+        return
+    near = torch.tensor(_OUTPUTS, dtype=torch.float64).to(head.weight.device)
+    outputs = torch.cat([near, model.filler + near])[:, None].expand(-1, head.tasks)
+    outputs = outputs.to(linalg.head_dtype(head.weight.device))
+    with torch.inference_mode(False), torch.no_grad():
+        targets = torch.full_like(outputs, model.filler)
+        try:
+            slope, curvature = model.nll_derivatives(outputs.clone(), targets)
+        except ValueError:  # no distribution has such an output
+            return
+    straight = (curvature == 0).all(0) & slope.isfinite().all(0) & (slope != 0).any(0)
+    if straight.any():
+        raise SettingError(
+            f"head {head.site!r}: −log p of {type(model).__name__} has no curvature anywhere, so a "
+            "second-order posterior would not learn from data; let nll_derivatives(outputs, "
+            "targets) give slope and Fisher's information, as a Laplace density's 1/b², or take "
+            "inference.Variational() or NUTS()"
         )
 
 

@@ -280,6 +280,13 @@ def test_kept_length_is_that_of_equal_weights(rng, missing) -> None:
     assert float(found / equal) == pytest.approx(1, abs=0.02)
 
 
+def test_moments_in_half_precision_are_weighed(rng) -> None:
+    grad = gradient_moments(rng, 3, 6, 4)
+    half = GradientDistribution(grad.mean.half(), grad.variance.half())
+    half.variance[0] = 0
+    assert weights(PrecisionWeighted(), half).amax((1, 2)).tolist() == [1, 0, 0]
+
+
 def test_kept_length_of_what_is_certainly_nothing(rng) -> None:
     zeros = torch.zeros(2, 3, 4).double()
     rule = PrecisionWeighted(0.8, keep_length=True)

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyro.distributions as dist
 import pytest
 import torch
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, errors, gradients, heads, inference, posteriors, priors
+
+
+class Absolute(heads.OnePredictor):
+    """Of −log p = |y − u| + log 2, whose second derivative is 0."""
+
+    def likelihood(self, outputs):
+        return dist.Laplace(outputs, 1.0)
+
+
+class Curved(Absolute):
+    """With Fisher's information in its place."""
+
+    def nll_derivatives(self, outputs, targets):
+        return (outputs - targets).sign(), torch.ones_like(outputs)
 
 
 def _dense(head: heads.Head) -> posteriors.GaussianFamily:
@@ -17,6 +32,12 @@ def _dense(head: heads.Head) -> posteriors.GaussianFamily:
 
 
 MISFITS: dict[str, tuple[heads.Head, dict[str, Any], type[Exception]]] = {
+    "a density without curvature": (Absolute(2), {}, errors.SettingError),
+    "a density without curvature on a network": (
+        heads.Network(torch.nn.Linear(3, 1), Absolute(3)),
+        {"inference": inference.Laplace("diag"), "prior": priors.PreviousBatch()},
+        errors.SettingError,
+    ),
     "diagonal curvature on a dense prior": (
         heads.Bernoulli(2),
         {"inference": inference.TaylorGGN("diag"), "prior": priors.FullData(base=_dense)},
@@ -132,6 +153,17 @@ def test_misfits_are_refused_at_once(name: str) -> None:
     with pytest.raises(error, match=r"\w"):
         ba.BayesAgg({"y": head}, **settings)
     assert head.name is None
+
+
+def test_a_density_without_curvature_has_remedies() -> None:
+    h, y, head = torch.randn(5, 2), torch.randn(5, 1), Absolute(2)
+    prior = priors.isotropic(head, 1.0)
+    with pytest.raises(errors.SettingError, match=r"'y'.* Absolute .*nll_derivatives.*Variational"):
+        ba.BayesAgg({"y": Absolute(2)})
+    with pytest.raises(errors.SettingError, match="no curvature anywhere"):
+        inference.TaylorGGN().infer(head, h, y, prior)
+    ba.BayesAgg({"y": Absolute(2)}, inference=inference.Variational())
+    ba.BayesAgg({"y": Curved(2)})
 
 
 def test_a_scheme_that_says_nothing_is_taken() -> None:
