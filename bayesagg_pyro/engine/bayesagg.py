@@ -384,7 +384,8 @@ class BayesAgg(Calls):
         and so predictions that are too sure. One number for each task mends that, the noise scale
         of `heads.Gaussian` without a given one and the temperature of heads of classes, ordered or
         not (`predictive.calibration`), until the next `update_prior()`. Steps never see it. A
-        noise scale from n labels is known to within a share of about (2 n)^(−1/2).
+        noise scale from n labels is known to within a share of about (2 n)^(−1/2). An earlier
+        calibration is forgotten, but for tasks without a target in these batches.
 
         Args:
             batches: pairs (features, {name: targets}), drawn once, without gradients; kept in
@@ -400,10 +401,11 @@ class BayesAgg(Calls):
         """
         self.raise_deferred()
         with plain(), self._all_at("calibrate"), torch.no_grad():
-            posteriors = self.posteriors()
+            before = {name: slot.calibration for name, slot in self._slots.items()}
+            for slot in self._slots.values():
+                slot.calibration = None
+            posteriors = self.posteriors()  # as they predict by default
             if batches is None:
-                for slot in self._slots.values():
-                    slot.calibration = None
                 return {}
             shown = list(drawn(batches, partial(self._next, "calibrate")))
             self.raise_deferred()
@@ -411,11 +413,15 @@ class BayesAgg(Calls):
                 raise StateError("there are no batches to calibrate to")
             found = {}
             for name, posterior in posteriors.items():
-                slot = self._slots[name]
+                slot, last = self._slots[name], before[name]
                 examples = [batch.examples(name) for batch in shown]
                 value = calibration(slot.head, posterior, examples)
-                if value is not None:
-                    found[name] = slot.calibration = value
+                if value is None:
+                    continue
+                if last is not None:
+                    seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
+                    value = torch.where(seen, value, last)
+                found[name] = slot.calibration = value
             return found
 
     def start_bayes(self) -> None:

@@ -222,6 +222,11 @@ def test_a_task_without_a_target_keeps_what_is_in_force(rng) -> None:
     assert found["number"][1] == before[1]
     assert found["label"] == 1
     assert found["class"] == 1
+    few = features[:2], {"number": (targets["number"][:2], ~mask[:2])}
+    once = mtl.calibrate([few])["number"]
+    assert once[0] == found["number"][0]
+    assert once[1] != before[1]
+    assert torch.equal(mtl.calibrate([few])["number"], once)  # the same labels count once
 
 
 def test_refuses_nothing_and_bad_batches(rng) -> None:
