@@ -84,11 +84,11 @@ def calibration(folder: Path, warn: Callable[[str], object] = warnings.warn) -> 
         rows: list[Row] = []
         for key, group in setup.groups.items():
             found = [_of_run(places[id(record)][1]) for record in group.records]
-            for task in found[0]:
-                cells = _cells([one[task] for one in found])
-                rows.append(
-                    Row(f"{label_of(key)}: {task}", cells, rule=task == next(iter(found[0])))
-                )
+            first = True
+            for task in dict.fromkeys(task for one in found for task in one):
+                cells = _cells([one[task] for one in found if task in one])  # else without targets
+                rows.append(Row(f"{label_of(key)}: {task}", cells, rule=first))
+                first = False
         title = f"{setup.title}: calibration on the test split ({setup.describe()})"
         made.append(Table("calibration", title, _COLUMNS, tuple(rows), _NOTES))
     return made
