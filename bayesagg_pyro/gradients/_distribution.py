@@ -140,7 +140,8 @@ class GradientDistribution:
                 "the error of these moments is not known; "
                 "they were built from a mean and a variance alone"
             )
-        return self.error()
+        with torch.no_grad():  # as moments are made: a head may have parameters that learn
+            return self.error()
 
     @property
     def covariance_matrix(self) -> Tensor:

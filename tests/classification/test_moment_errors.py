@@ -52,6 +52,16 @@ def test_two_standard_errors_cover_the_truth(rng, make, structure) -> None:
         assert 0.87 < share < 0.99
 
 
+def test_asking_makes_no_graph_of_parameters_that_learn() -> None:
+    head = heads.Ordinal(3, classes=3)
+    h, y = torch.randn(8, 3, generator=seeded(0)), torch.arange(8)[:, None] % 3
+    prior = priors.isotropic(head, 1.0)
+    found = gradients.distribution(head, prior, h, y)
+    assert any(parameter.requires_grad for parameter in head.parameters())
+    assert not found.moment_error.mean.requires_grad
+    assert (found.moment_error.mean < 1e-3).all()
+
+
 def test_asking_uses_nobodys_random_numbers(rng) -> None:
     w = world(rng, "full", 3, 2, 10)
     generator = seeded(0)
