@@ -1,4 +1,4 @@
-"""Metrics that are summed up batch by batch, in constant memory."""
+"""Mean absolute errors of all heads in reported units; metrics of one head are in `scores.py`."""
 
 from __future__ import annotations
 

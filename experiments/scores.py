@@ -1,8 +1,9 @@
-"""Metrics of classification and of mixed tasks, summed up over a split.
+"""Metrics of one head each, summed up over a split, and the meter that a benchmark makes of them.
 
-Every score belongs to one head. A target of NaN is one that was not observed, and counts nowhere. A
-value of None means that the split cannot tell: there is no example of one of the two classes, say.
-A value of NaN is something else, the sign of a network that has diverged.
+A new one is a class with the two methods of `Score`, which a benchmark names in `mixed`. A target
+of NaN is one that was not observed, and counts nowhere. A value of None means that the split cannot
+tell: there is no example of one of the two classes, say. A value of NaN is something else, the sign
+of a network that has diverged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 
 class Score(Protocol):
-    """A metric of one head's tasks."""
+    """A metric of one head's tasks; made anew for each pass over a split."""
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in a batch: outputs [B, tasks or classes], targets as the head takes them."""

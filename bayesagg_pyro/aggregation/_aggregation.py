@@ -21,8 +21,8 @@ __all__ = [
     "Weighing",
     "WeightSums",
     "effective_tasks",
+    "from_weights",
     "observed_weights",
-    "weighed",
 ]
 
 
@@ -156,8 +156,8 @@ def observed_weights(weights: Tensor, grad: GradientDistribution) -> Tensor:
     return torch.where(grad.observed[..., None], weights, 0.0)
 
 
-def weighed(weights: Tensor, grad: GradientDistribution) -> Aggregated:
-    """The direction of these weights, broadcastable to [tasks, B, d]."""
+def from_weights(weights: Tensor, grad: GradientDistribution) -> Aggregated:
+    """Σ_t α_t E[g_t] for these weights α, broadcastable to [tasks, B, d]."""
     direction, observed = grad.combined(weights), grad.observed
     if observed is not None:
         weights = observed_weights(weights, grad)

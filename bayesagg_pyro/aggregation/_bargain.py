@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, weighed
+from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, from_weights
 from bayesagg_pyro.aggregation._lengths import shares, spreads
 from bayesagg_pyro.aggregation._matrix_aggregator import gramian_of
 from bayesagg_pyro.gradients import GradientDistribution
@@ -69,7 +69,7 @@ class Bargain(Aggregation):
         weights = _weights(inner[0] if len(inner) == 1 else torch.block_diag(*inner), tasks)
         each = weights.split([grad.tasks for grad in grads])
         return [
-            weighed(own.to(grad.like.dtype)[:, None, None], grad)
+            from_weights(own.to(grad.like.dtype)[:, None, None], grad)
             for own, grad in zip(each, grads, strict=True)
         ]
 

@@ -1,4 +1,7 @@
-"""Aggregators of TorchJD on a matrix of gradients of any scale, with zero or missing rows."""
+"""Aggregators of TorchJD on a matrix of gradients of any scale, with zero or missing rows.
+
+No `Aggregation`, which takes distributions: `TorchJD` is the one that calls this.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from bayesagg_pyro._state import (
     saved,
     set_generator,
 )
-from bayesagg_pyro.aggregation._aggregator_state import load_state, read_state
-from bayesagg_pyro.aggregation._aggregator_tasks import give_back, of_some
-from bayesagg_pyro.aggregation._traits import traits_of
+from bayesagg_pyro.aggregation._torchjd_state import load_state, read_state
+from bayesagg_pyro.aggregation._torchjd_tasks import give_back, of_some
+from bayesagg_pyro.aggregation._torchjd_traits import traits_of
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
 __all__ = ["Combined", "MatrixAggregator", "gramian_of"]

@@ -8,7 +8,7 @@ from typing import Literal
 from bayesagg_pyro.aggregation._aggregation import (
     Aggregated,
     Aggregation,
-    weighed,
+    from_weights,
 )
 from bayesagg_pyro.gradients import GradientDistribution
 
@@ -45,7 +45,7 @@ class Mean(Aggregation):
     def _uniform(self, grad: GradientDistribution, tasks: int) -> Aggregated:
         share = 1 / tasks if self.reduction == "mean" else 1.0
         weights = grad.like.new_full((grad.tasks, 1, 1), share)
-        return weighed(weights, grad)
+        return from_weights(weights, grad)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

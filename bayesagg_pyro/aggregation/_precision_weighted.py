@@ -16,7 +16,7 @@ from torch import Tensor
 from bayesagg_pyro.aggregation._aggregation import (
     Aggregated,
     Aggregation,
-    weighed,
+    from_weights,
 )
 from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
 from bayesagg_pyro.aggregation._full_covariance import weighed_by_matrices
@@ -182,7 +182,7 @@ class PrecisionWeighted(Aggregation):
         if self.covariance == "full":
             return weighed_by_matrices(grad, self.resolution == "dimension")
         (weights,) = self._weights([grad], power, grad.shape[0])
-        return weighed(weights, grad)
+        return from_weights(weights, grad)
 
     def aggregate_each(
         self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
@@ -205,7 +205,7 @@ class PrecisionWeighted(Aggregation):
             some = [grads[i] for i in together]
             power = _as_one([p for g in some for name in g.groups for p in powers[name]], some[0])
             found |= zip(together, self._weights(some, power, tasks), strict=True)
-        return [weighed(found[i], grad) for i, grad in enumerate(grads)]
+        return [from_weights(found[i], grad) for i, grad in enumerate(grads)]
 
     def _together(self, grads: Sequence[GradientDistribution]) -> list[list[int]]:
         """Which tensors' tasks share one sum of weights."""

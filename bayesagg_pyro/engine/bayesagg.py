@@ -1,4 +1,7 @@
-"""The engine: strings the four stages together. It holds no formula."""
+"""The engine: calls the stages one after the other, and holds no formula.
+
+What happens in a step is in `step`, what belongs to a head in `slot`, how a call begins in `calls`.
+"""
 
 from __future__ import annotations
 
@@ -182,11 +185,9 @@ class BayesAgg(Calls):
             check_aggregation(aggregation, heads)
             own = streams(generator, list(heads))
             self._slots = {
-                n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n])
+                n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n], sized=sized)
                 for n, head in heads.items()
             }
-            for slot in self._slots.values():
-                slot.sized = sized
         self.reduction = reduction
         self._validation = Validation(validate)
         self._processes = Processes(distributed)
@@ -245,7 +246,7 @@ class BayesAgg(Calls):
                 or is gone, or if nobody averages the backbone's gradients.
         """
         scaler = None if scaler is None else active(scaler)
-        rows: list[Tensor] = []
+        attached: list[Tensor] = []  # rows on the backbone's graph: `_next` puts them here
 
         def given() -> Given:
             if targets is not None or not isinstance(features, list | tuple):
@@ -256,9 +257,9 @@ class BayesAgg(Calls):
             return features, targets
 
         call = "backward" if collect else "backward(collect=False)"
-        batch = self._next(call, given, rows, scaler=scaler)
+        batch = self._next(call, given, attached, scaler=scaler)
         assert batch is not None
-        deliver = partial(into_backbone, rows, retain_graph=retain_graph)
+        deliver = partial(into_backbone, attached, retain_graph=retain_graph)
         return self._take(batch, deliver, collect, scaler)
 
     @uncompiled
@@ -296,19 +297,19 @@ class BayesAgg(Calls):
             SettingError: if there are no pieces.
         """
         scaler = None if scaler is None else active(scaler)
-        passes, rows = Pieces(backbone), list[Tensor]()
+        passes, attached = Pieces(backbone), list[Tensor]()
 
         def given() -> Given:
             check_grad_mode()
             return passes.first(pieces), None
 
         def deliver(updates: list[Tensor]) -> None:
-            into_backbone(rows, updates)
+            into_backbone(attached, updates)
             passes.second(validity)
 
         with all_or_nothing([passes.undo]):
             call = "backward_in_pieces" if collect else "backward_in_pieces(collect=False)"
-            batch = self._next(call, given, rows, passes.parameters, scaler)
+            batch = self._next(call, given, attached, passes.parameters, scaler)
             assert batch is not None
             validity = batch.validity
             return self._take(batch, deliver, collect, scaler)
@@ -533,7 +534,8 @@ class BayesAgg(Calls):
         observer = self.observer if self.training and collect else None
         keep = batch.watched or self.keep_gradients
         keep = keep or (observer is not None and observer.wants())
-        moved = [] if collect else of_steps(self)
+        # A batch that does not count: what every step moves on is put back at the end.
+        put_back = [] if collect else of_steps(self)
         # Heads and backward stay exact under autocast.
         device = batch.groups[0].features.device.type
         with torch.autocast(device, enabled=False), as_a_whole(self, step=True):
@@ -556,7 +558,7 @@ class BayesAgg(Calls):
                     self._collect(batch)
                 for slot in self._slots.values():
                     slot.weight_then = None
-            for undo in moved:
+            for undo in put_back:
                 undo()
             own = batch.own(updates)
             if batch.processes > 1:

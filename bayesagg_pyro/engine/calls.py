@@ -64,7 +64,8 @@ class Calls(Stateful):
         Args:
             call: that of the user.
             item: gives features and targets; None when there are no more.
-            attached: for this process's own rows of each group, on the backbone's graph.
+            attached: a list that takes this process's own rows of each group, on the backbone's
+                graph.
             parameters: of the backbone, where the rows' graph does not lead to them.
             scaler: of the gradients.
 

@@ -26,7 +26,7 @@ from bayesagg_pyro.posteriors import DiagonalGaussian, Info, Posterior
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["in_parts", "in_pieces"]
+__all__ = ["aggregate_by_examples", "infer_by_tasks"]
 
 #: Dense matrices that a task takes while its posterior is made: data terms, precision, factor, and
 #: the factor's inverse in two precisions.
@@ -37,7 +37,7 @@ _MOMENTS = 8
 _NODES = 32 * 6
 
 
-def in_parts(slot: Slot, features: Tensor, targets: Targets, memory: int) -> HeadStep | None:
+def infer_by_tasks(slot: Slot, features: Tensor, targets: Targets, memory: int) -> HeadStep | None:
     """A head's prior and posterior for a step, made some tasks at a time; None if all fit at once.
 
     Args:
@@ -55,10 +55,10 @@ def in_parts(slot: Slot, features: Tensor, targets: Targets, memory: int) -> Hea
     if head.tasks * each <= memory or not divisible(head):
         return None
     prior = slot.tracker.prior_for(features, targets)
-    return _made(_Parts(slot, features, targets, prior, max(1, memory // each)))
+    return _made(_SomeTasks(slot, features, targets, prior, max(1, memory // each)))
 
 
-def in_pieces(
+def aggregate_by_examples(
     aggregation: Aggregation,
     heads: Mapping[str, HeadStep],
     groups: Sequence[Group],
@@ -111,7 +111,7 @@ def _examples_at_once(heads: Sequence[HeadStep], memory: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _SomeTasks:
     """A head's posterior and gradients, some tasks at a time; made anew at each passage."""
 
     slot: Slot
@@ -146,7 +146,7 @@ class _Parts:
 
 
 @dataclass(frozen=True)
-class _InParts(HeadStep):
+class _ByTasks(HeadStep):
     """A head that was worked on some tasks at a time: `posterior` holds its marginals alone."""
 
     moments: GradientDistribution
@@ -159,7 +159,7 @@ class _InParts(HeadStep):
         """There is nothing to hold."""
 
 
-def _made(parts: _Parts) -> HeadStep:
+def _made(parts: _SomeTasks) -> HeadStep:
     features, targets = parts.features, parts.targets
     dtype = features.dtype if targets.weight is None else linalg.head_dtype(features.device)
     mean = features.new_empty(parts.slot.head.tasks, *features.shape, dtype=dtype)
@@ -191,4 +191,4 @@ def _made(parts: _Parts) -> HeadStep:
         sampler=parts.sample,
         batch_loss_scale=torch.cat(scales) if scales else None,
     )
-    return _InParts(parts.slot, features, targets, parts.prior, whole, 0, moments)
+    return _ByTasks(parts.slot, features, targets, parts.prior, whole, 0, moments)

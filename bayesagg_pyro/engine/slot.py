@@ -38,8 +38,9 @@ class Slot:
         head: the head.
         scheme: infers its posteriors.
         estimators: {name: estimator, or None to choose by types}, as users may change them.
-        policy: of its prior over time.
+        policy: of its prior over time, as the user made it; `tracker` is the copy at work.
         generator: the head's stream of randomness; None for torch's global one.
+        sized: whether a loss of the user's own is brought to the size of `standard_loss`.
 
     Attributes:
         posterior: in use since the last step; None before.
@@ -49,7 +50,6 @@ class Slot:
             None after each update of the prior.
         learns: whether the head's weights learn by gradient after the warm-up, and predict. Those
             of Gaussian heads follow the posterior mean, unless the scheme expands around them.
-        sized: whether a loss of the user's own is brought to the size of `standard_loss`.
         weight_then: the weights that the full-data posterior was made for, where the head's may be
             others: in a copy, or after others were loaded without a posterior; else None.
     """
@@ -62,6 +62,8 @@ class Slot:
         estimators: Mapping[str, Estimator | None],
         policy: Policy,
         generator: torch.Generator | None,
+        *,
+        sized: bool = False,
     ) -> None:
         self.name = name
         self.head = head
@@ -70,7 +72,7 @@ class Slot:
         self.generator = generator
         self._estimators = estimators
         self.policy = policy
-        self.sized = False
+        self._sized = sized
         self.restart()
 
     def restart(self) -> None:
@@ -79,7 +81,7 @@ class Slot:
         self.posterior: Posterior | None = None
         self.calibration: Tensor | None = None
         self.weight_then: Tensor | None = None
-        self._loss_size: tuple[Tensor | None] | None = None
+        self._loss_size: tuple[Tensor | None] | None = None  # (it,) once somebody asked
         self.age = 0
         self.due = True
         if not self.head.weight.is_meta:
@@ -93,7 +95,9 @@ class Slot:
 
     @property
     def tracker(self) -> Policy:
-        """The policy that follows this head's prior over training.
+        """This head's own copy of the policy, which follows its prior over training.
+
+        `policy` is the setting, which heads may share.
 
         Raises:
             StateError: while the weights have no place.
@@ -169,7 +173,7 @@ class Slot:
     @property
     def loss_size(self) -> Tensor | None:
         """What the loss is to be divided by, [tasks]; None for 1."""
-        if not self.sized:
+        if not self._sized:
             return None
         if self._loss_size is None:
             self._loss_size = (loss_size(self.head),)

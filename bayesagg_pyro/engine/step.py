@@ -17,7 +17,7 @@ from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
 from bayesagg_pyro.engine.batch import Batch, as_one
 from bayesagg_pyro.engine.info import Stages, StepInfo, keeping
-from bayesagg_pyro.engine.memory import in_parts, in_pieces
+from bayesagg_pyro.engine.memory import aggregate_by_examples, infer_by_tasks
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import refuse_weights, require_finite
 from bayesagg_pyro.errors import NumericalError, StateError
@@ -57,8 +57,8 @@ def bayesian_step(
             for slot in slots:
                 variance = keep or aggregation.reads_variance(slot.name)
                 examples = inner.examples(slot.name)
-                cut = in_parts(slot, *examples, memory) if variance and memory else None
-                heads[slot.name] = cut or slot.infer(*examples, variance=variance)
+                found = infer_by_tasks(slot, *examples, memory) if variance and memory else None
+                heads[slot.name] = found or slot.infer(*examples, variance=variance)
             grads, results, weights = _aggregated(aggregation, heads, batch, memory, keep)
     except NumericalError:
         refuse_weights(slots)
@@ -100,9 +100,9 @@ def _aggregated(
     # What is kept has the variance of each example also where an average would do.
     average = not (keep or aggregation.variance_per_example)
     if memory is not None and aggregation.per_example:
-        cut = in_pieces(aggregation, heads, batch.groups, memory, average=average)
-        if cut is not None:
-            return cut
+        found = aggregate_by_examples(aggregation, heads, batch.groups, memory, average=average)
+        if found is not None:
+            return found
     grads = []
     for group in batch.groups:
         parts = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -73,31 +74,24 @@ def distribution(
     # Moments stay exact under autocast.
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         large = head.tasks * features.numel() > CACHE or len(features) > _ROWS
+        by_factors = average and large and observed.weight is None
+        # Averages without the variance of every example, weighted already: where that pays.
+        found: GradientDistribution | None = None
         if not (variance or estimator.mean_needs_posterior):
-            certain = partial(_certain, estimator, head, posterior, features, observed, generator)
-            if average and large and observed.weight is None:
-                factors = estimator.at_weights(head, features, observed)
-                if factors is not None:
-                    slope, weight = factors
-                    return Certain.of(
-                        certain,
-                        slope=slope,
-                        weight=weight,
-                        observed=None if observed.mask is None else observed.mask.mT,
-                        _like=features.new_empty(0),
-                        shape=torch.Size([head.tasks, *features.shape]),
-                    )
-            grad = certain()
-            return grad if observed.weight is None else weighted(grad, observed.weight)
-        if average:
-            found = None
-            if estimator.average_rows is not None:
+            make = partial(_certain, estimator, head, posterior, features, observed, generator)
+            if by_factors:
+                found = _certain_factored(estimator, head, features, observed, make)
+            if found is None:
+                grad = make()
+        else:
+            if average and estimator.average_rows is not None:
                 found = averaged(estimator, head, posterior, features, observed, generator)
-            elif observed.weight is None and large:
+            elif by_factors:
                 found = estimator.factored(head, posterior, features, observed)
-            if found is not None:
-                return found
-        grad = estimator.estimate(head, posterior, features, observed, generator)
+            if found is None:
+                grad = estimator.estimate(head, posterior, features, observed, generator)
+    if found is not None:
+        return found
     return grad if observed.weight is None else weighted(grad, observed.weight)
 
 
@@ -114,6 +108,28 @@ def _certain(
         mean = estimator.mean(head, posterior, features, targets, generator)
     assert mean is not None
     return without_variance(head, posterior, features, targets, mean)
+
+
+def _certain_factored(
+    estimator: Estimator,
+    head: Head,
+    features: Tensor,
+    targets: Parsed,
+    make: Callable[[], GradientDistribution],
+) -> GradientDistribution | None:
+    """The mean alone, by its factors; None where the estimator has none."""
+    factors = estimator.at_weights(head, features, targets)
+    if factors is None:
+        return None
+    slope, weight = factors
+    return Certain.of(
+        make,
+        slope=slope,
+        weight=weight,
+        observed=None if targets.mask is None else targets.mask.mT,
+        _like=features.new_empty(0),
+        shape=torch.Size([head.tasks, *features.shape]),
+    )
 
 
 def default_estimator(head: Head, posterior: Posterior) -> Estimator:

@@ -21,7 +21,11 @@ __all__ = ["Estimator", "Exact"]
 
 
 class Estimator(ABC):
-    """Turns a posterior over weights into a gradient distribution."""
+    """Turns a posterior over weights into a gradient distribution.
+
+    Subclasses give `estimate`. All else is for those that can do with less: a mean without a
+    posterior, a variance that is an average over examples, moments that nobody makes.
+    """
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
         """Refuse a head, or a kind of posterior, whose gradients this cannot estimate.
@@ -66,16 +70,22 @@ class Estimator(ABC):
     def at_weights(
         self, head: Head, features: Tensor, targets: Targets
     ) -> tuple[Tensor, Tensor] | None:
-        """Factors of E g alone, see `Certain`, where `mean_needs_posterior` is False.
+        """(f, w) with E[g_tb] = Σ_c f_tbc w_tc for C outputs of a task; None where there are none.
 
-        None where it has none.
+        Asked where `mean_needs_posterior` is False.
+
+        Returns:
+            f, [B, tasks, C]: derivatives of the loss by the outputs; w, [tasks, C, d].
         """
         return None
 
     def factored(
         self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
     ) -> GradientDistribution | None:
-        """The same distribution, by whose factors averages are found; None where it has none."""
+        """What `estimate` gives, whose averages are found without moments of size [tasks, B, d].
+
+        None where there is no such thing.
+        """
         return None
 
 

@@ -72,6 +72,7 @@ class Lazy(GradientDistribution):
     _make: Callable[[], GradientDistribution]
     _like: Tensor
 
+    # Made by `of`; `dataclasses.replace` calls the constructor with all moments.
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return GradientDistribution(*args, **kwargs)
 

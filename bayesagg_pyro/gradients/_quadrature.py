@@ -99,7 +99,7 @@ class Quadrature(Estimator):
         else:
             raise _more_predictors(head)
         moments = partial(_moments, head, posterior, predictor, features, targets)
-        nodes = self.nodes or Transition(*predictor.transition).nodes
+        nodes = self.nodes or predictor.transition.nodes
         if self.tolerance is None:
             return moments(nodes)
         return until(self.tolerance, moments, nodes, _LIMIT, f"head {head.site!r}, Quadrature")
@@ -184,7 +184,7 @@ class _Predictor(NamedTuple):
     mean: Tensor  #: μ, [B, tasks]
     std: Tensor  #: sqrt(v), [B, tasks or 1]
     derivative: Derivative  #: f
-    transition: Transition | tuple[Tensor | float, Tensor | float]
+    transition: Transition  #: where and how f bends
     covariance: Callable[[], Tensor]  #: S, [tasks or 1, 1 or B, d, d]
 
 
@@ -200,7 +200,7 @@ def _one_predictor(
         terms.mean,
         terms.variance.sqrt().mT,
         lambda u, rows: head.loss_derivative(u, values[rows]),
-        head.transition(values),
+        Transition(*head.transition(values)),
         terms.covariance,
     )
 
@@ -228,7 +228,7 @@ def _two_classes(
         design @ (w1 - w0).mT,
         (cross * design).sum(-1).clamp(min=0).sqrt().mT,
         derivative,
-        (0.0, 1.0),
+        Transition(),
         lambda: s[:, None, :d, :d],
     )
 
@@ -241,8 +241,7 @@ def _moments(
     targets: Targets,
     nodes: int,
 ) -> GradientDistribution:
-    m, s, cross, mean, std, derivative, bend, covariance_of_w = predictor
-    transition = Transition(*bend)
+    m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
     dtype = cross.dtype
     inverse_root = torch.where(std > 0, std.clamp(min=1e-150).reciprocal(), 0.0)
     k = cross * inverse_root.mT[..., None].to(dtype)
@@ -282,10 +281,6 @@ def _moments(
     )
 
 
-def _of_some(derivative: Derivative, rows: slice, u: Tensor, _: slice) -> Tensor:
-    return derivative(u, rows)
-
-
 def _integrals(
     mean: Tensor,
     std: Tensor,
@@ -297,16 +292,27 @@ def _integrals(
 
     Some examples at a time, so that what is made on the way stays in a cache.
     """
-    if nodes * mean.numel() > _AT_ONCE and len(mean) > 1:
-        found = mean.new_empty(6, *mean.shape)
-        for rows in slices(len(mean), fitting(nodes * mean.shape[1], _AT_ONCE)):
-            own = partial(_of_some, derivative, rows)
-            found[:, rows] = _integrals(
-                mean[rows], std[rows], own, transition.examples(rows), nodes
-            )
-        return found
+    if nodes * mean.numel() <= _AT_ONCE or len(mean) == 1:
+        own = partial(derivative, rows=slice(None))
+        return _integrals_at_once(mean, std, own, transition, nodes)
+    found = mean.new_empty(6, *mean.shape)
+    for rows in slices(len(mean), fitting(nodes * mean.shape[1], _AT_ONCE)):
+        own = partial(derivative, rows=rows)
+        found[:, rows] = _integrals_at_once(
+            mean[rows], std[rows], own, transition.examples(rows), nodes
+        )
+    return found
+
+
+def _integrals_at_once(
+    mean: Tensor,
+    std: Tensor,
+    derivative: Callable[[Tensor], Tensor],
+    transition: Transition,
+    nodes: int,
+) -> Tensor:
     z, p = normal_rule(mean, std.expand_as(mean), nodes, transition)
-    f = derivative(torch.addcmul(mean, std, z), slice(None))
+    f = derivative(torch.addcmul(mean, std, z))
     zf = z.mul_(f)
     pf = p * f
     f0 = pf.sum(0)

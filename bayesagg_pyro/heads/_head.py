@@ -58,9 +58,11 @@ class Head(LinearOutputs, ABC):
 
     #: Buffers that hold one value for each task, or one for all.
     per_task: ClassVar[tuple[str, ...]] = ()
-    newer_state: ClassVar[tuple[str, ...]] = ()  #: what older states of a head may lack
+    #: Names in a state that older versions did not save.
+    newer_state: ClassVar[tuple[str, ...]] = ()
     target_kind: ClassVar[TargetKind] = "real"
-    units_state: Literal["open", "own", "user's"] = "user's"  #: see `Standardising`
+    #: In whose units targets are: only `heads/_standardising.py` changes it.
+    units_state: Literal["open", "own", "user's"] = "user's"
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class Head(LinearOutputs, ABC):
             refuse_support(f"head {self.site!r}", targets, good, wanted)
 
     def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
-        """`loss` at the point estimate or at given weights, [..., B, tasks].
+        """`loss` of features: at the point estimate or at given weights, [..., B, tasks].
 
         Missing targets hold a filler and weights of examples are left out: callers see to both.
 
@@ -192,7 +194,7 @@ class Head(LinearOutputs, ABC):
     def negative_log_probs(
         self, features: Tensor, targets: Targets, weight: Tensor | None = None
     ) -> Tensor:
-        """−log p of each example, [..., B, tasks]; arguments as for `losses`."""
+        """`negative_log_prob` of features, [..., B, tasks]; arguments as for `losses`."""
         outputs = self(features, weight)
         if targets.mask is not None or targets.weight is not None:
             outputs = self.counted(outputs, targets)

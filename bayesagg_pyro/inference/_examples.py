@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bayesagg_pyro.inference._newton import SecondOrder
     from bayesagg_pyro.inference._scheme import Scheme
 
-__all__ = ["Examples", "KeptExamples"]
+__all__ = ["Examples", "ExamplesOrSums"]
 
 
 class Examples(Statistics):
@@ -209,11 +209,12 @@ class Examples(Statistics):
         return {name: array.to(head.weight.device) for name, array in state.items()}
 
 
-class KeptExamples(Examples):
-    """Examples that move to the head's device a part at a time.
+class ExamplesOrSums(Examples):
+    """Those of the second-order schemes: examples, or a sum of expansions once they are too many.
 
-    Once they exceed `Storage.memory` they are replaced by the sum of their quadratic expansions at
-    the weights of that moment, to which later batches add theirs, each at the weights of its own.
+    A posterior moves examples to the head's device a part at a time. Once they exceed
+    `Storage.memory` they are replaced by the sum of their quadratic expansions at the weights of
+    that moment, to which later batches add theirs, each at the weights of its own.
     """
 
     _scheme: SecondOrder
@@ -306,7 +307,7 @@ class KeptExamples(Examples):
 class _Again(Iterable[Chunk]):
     """Kept examples in chunks, made anew each time that they are gone through."""
 
-    def __init__(self, kept: KeptExamples) -> None:
+    def __init__(self, kept: ExamplesOrSums) -> None:
         self._kept = kept
 
     def __iter__(self) -> Iterator[Chunk]:

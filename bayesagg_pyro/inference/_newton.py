@@ -17,7 +17,7 @@ from bayesagg_pyro.inference._curvature import (
     gaussian_prior,
     materialised,
 )
-from bayesagg_pyro.inference._examples import KeptExamples
+from bayesagg_pyro.inference._examples import ExamplesOrSums
 from bayesagg_pyro.inference._expansion import (
     Chunk,
     Expansion,
@@ -157,7 +157,9 @@ class SecondOrder(Scheme):
         """
         check_structure(head, self.structure)
         check_tasks(head)
-        return ExpansionSums(head, self) if storage.streaming else KeptExamples(head, storage, self)
+        if storage.streaming:
+            return ExpansionSums(head, self)
+        return ExamplesOrSums(head, storage, self)
 
     @torch.no_grad()
     def leave_out(

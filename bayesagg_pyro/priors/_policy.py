@@ -30,6 +30,10 @@ class Policy(ABC):
     As the user makes it, it is a setting, which heads may share. `start` gives each head its own
     copy, which holds what changes: what was collected on the way and the prior in force.
 
+    The engine calls, of such a copy: `begin` once, through `start`; in each step `prior_for`, then
+    `collect`; in `update_prior` `propose` and `accept`, after `restart` and `show` where the policy
+    `takes_batches`; in `refit` the same of a new copy, which is shown all batches.
+
     A policy of your own gives `collect` and `propose`, and `begin` where it sets something up.
     One that makes posteriors of all that was collected has less to do from `DataPolicy`.
 
@@ -135,7 +139,7 @@ class Policy(ABC):
         self.prior = prior
 
     def update(self) -> None:
-        """Propose and accept."""
+        """Propose and accept, for use without an engine."""
         self.accept(self.propose())
 
     @property

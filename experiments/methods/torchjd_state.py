@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.optim import Adam
 
-from bayesagg_pyro.aggregation._aggregator_state import load_state, read_state
+from bayesagg_pyro.aggregation._torchjd_state import load_state, read_state
 
 __all__ = ["load_scalarizer", "read_scalarizer"]
 

@@ -67,7 +67,7 @@ ALLOWED = {
     "experiments/reading.py": {"np.load(", "pickle.loads(", "json.loads("},
     "benchmarks/processes.py": {"json.loads("},  # what its own ranks have just found
     "bayesagg_pyro/diagnostics/_lines.py": {"json.loads("},
-    "bayesagg_pyro/aggregation/_aggregator_state.py": {"json.loads("},
+    "bayesagg_pyro/aggregation/_torchjd_state.py": {"json.loads("},
 }
 
 
