@@ -46,8 +46,9 @@ def lengthening(
         some = compared.split(list(map(len, weights)))
         equal = [torch.where(own, alpha, 0.0) for own, alpha in zip(some, equal, strict=True)]
     given = _expected_square(grads, weights, spread)
+    dtype = weights[0].dtype
     factor = (_expected_square(grads, equal, spread) / given).sqrt()
-    return torch.where(given > 0, factor, 1.0).to(weights[0].dtype)
+    return torch.where(given > 0, factor, 1.0).clamp(max=torch.finfo(dtype).max).to(dtype)
 
 
 def _expected_square(

@@ -291,5 +291,10 @@ def test_kept_length_of_what_is_certainly_nothing(rng) -> None:
     zeros = torch.zeros(2, 3, 4).double()
     rule = PrecisionWeighted(0.8, keep_length=True)
     close(weights(rule, GradientDistribution(zeros, zeros)), torch.full_like(zeros, 0.5))
+    nearly = torch.tensor([1e-45, 1.0])[:, None, None]  # whose ratio float32 does not hold
+    found = rule.aggregate(GradientDistribution(nearly, torch.tensor([0.0, 1.0])[:, None, None]))
+    assert found.weights is not None
+    assert found.weights.isfinite().all()
+    assert found.weights[1] == 0
     with pytest.raises(errors.SettingError, match="one weight per task"):
         PrecisionWeighted(0.8, resolution="example", keep_length=True)
