@@ -282,7 +282,7 @@ class HeadStep:
         features: [B, d].
         targets: [B, tasks].
         prior: of this step.
-        posterior: in use.
+        posterior: in use; the prior stands for it where none was made (`Slot.infer`).
         age: steps since that was inferred; 0 where this one did.
         variance: whether gradients are to have one.
     """
