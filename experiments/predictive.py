@@ -46,13 +46,17 @@ def calibration(
 
     Args:
         heads: ``{name: head}``.
-        batches: Outputs and targets, ``{head: [B, ...]}`` each; NaN where a target is missing.
+        batches: Outputs and targets, ``{head: [B, ...]}`` each; NaN where a target is missing, or
+            with a mask of those that are there.
     """
     shown = list(batches)
     found = {}
     for name, head in heads.items():
         outputs = torch.cat([batch[name] for batch, _ in shown]).double()
-        targets = head.parse_targets(torch.cat([batch[name] for _, batch in shown]), len(outputs))
+        given = [batch[name] for _, batch in shown]
+        whole = isinstance(given[0], Tensor)
+        joined = torch.cat(given) if whole else tuple(map(torch.cat, zip(*given, strict=True)))
+        targets = head.parse_targets(joined, len(outputs))
 
         def nll(scale: Tensor, head: Head = head, f: Tensor = outputs, y: Any = targets) -> Tensor:
             law = _tempered(head, scale.expand(head.tasks))

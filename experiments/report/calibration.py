@@ -135,7 +135,8 @@ def _of_split(benchmark: Benchmark, method: Method, split: Split) -> dict[str, S
             seen = parsed.mask
             seen = torch.ones_like(parsed.values, dtype=torch.bool) if seen is None else seen
             parts.setdefault(name, []).append((law, parsed.values, seen))
-    names = iter(task.symbol for task in benchmark.tasks)
+    symbols = {task.name: task.symbol for task in benchmark.tasks}
+    names = (symbols.get(name, name) for name in benchmark.losses)  # not what it is measured by
     made = {}
     for name, head in by_name.items():
         for column, found in enumerate(scores(head, parts[name])):

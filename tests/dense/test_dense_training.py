@@ -21,6 +21,7 @@ from experiments.errors import DataError, SettingsError
 from experiments.figures import weights
 from experiments.methods.branches import read_by
 from experiments.report.runs import single
+from experiments.report.write import tables
 from experiments.run import Run
 from experiments.training import Trainer
 
@@ -72,6 +73,9 @@ def test_methods_take_pixels_with_gaps(
     assert len(record["tasks"]) == 9
     read = results.load_whole(tmp_path / "results.json")
     assert single(read)
+    if options in ({}, {"pretrain": 1}):  # one of each kind
+        (table,) = tables(tmp_path, ["calibration"])
+        assert [row.label.partition(": ")[2] for row in table.rows] == record["losses"]
     if read["weights"]:
         assert len(read["weights"][0]["by_example"]) == 20
         path = tmp_path / "results.json"

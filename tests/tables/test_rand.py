@@ -176,6 +176,8 @@ def test_plug_in_widths_have_the_highest_likelihood() -> None:
     level = torch.multinomial(truth.probs[:, 0], 1, generator=g)
     targets = {"y": y, "label": label, "level": level, "n": torch.poisson(f.exp(), generator=g)}
     found = calibration(both, [(outputs, targets)])
+    masked = {**targets, "y": (y.nan_to_num(), ~y.isnan())}
+    assert calibration(both, [(outputs, masked)])["y"] == found["y"]
     assert set(found) == {"y", "label", "level"}
     assert found["level"].item() == pytest.approx(3, rel=0.15)
     tempered = plug_in(both["level"], outputs["level"], found["level"]).probs
