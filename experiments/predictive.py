@@ -54,8 +54,11 @@ def calibration(
     for name, head in heads.items():
         outputs = torch.cat([batch[name] for batch, _ in shown]).double()
         given = [batch[name] for _, batch in shown]
-        whole = isinstance(given[0], Tensor)
-        joined = torch.cat(given) if whole else tuple(map(torch.cat, zip(*given, strict=True)))
+        joined: Any
+        if isinstance(given[0], Tensor):
+            joined = torch.cat(given)
+        else:
+            joined = tuple(map(torch.cat, zip(*given, strict=True)))
         targets = head.parse_targets(joined, len(outputs))
 
         def nll(scale: Tensor, head: Head = head, f: Tensor = outputs, y: Any = targets) -> Tensor:
