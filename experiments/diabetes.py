@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
@@ -16,7 +16,7 @@ from experiments.benchmark import Benchmark, Data, Task
 from experiments.digits.splits import shipped, split
 from experiments.distribution_scores import DistributionMeter, Kind
 from experiments.images.targets import log_odds
-from experiments.rows import parts_of
+from experiments.rows import parts_of, standardised
 from experiments.settings import Settings, require_numbers
 
 __all__ = ["KINDS", "Diabetes"]
@@ -85,10 +85,10 @@ class Diabetes(Benchmark):
         rows = split(len(score), self.split_seed)
         train = rows["train"]
         targets = {
-            "progression": _standardised(score, train),
+            "progression": standardised(score, train)[0],
             "high": (score > _HIGH).float(),
         }
-        inputs = _standardised(inputs, train)
+        inputs, _, _ = standardised(inputs, train)
         return Data(
             *parts_of(inputs, targets, rows, device),
             constants={"progression": torch.zeros(1), "high": log_odds(targets["high"][train])},
@@ -107,8 +107,3 @@ class Diabetes(Benchmark):
             "progression": heads.Gaussian(self.width, bias=bias, standardise=False),
             "high": heads.Bernoulli(self.width, bias=bias),
         }
-
-
-def _standardised(values: Tensor, train: Tensor) -> Tensor:
-    known = values[train]
-    return (values - known.mean(0)) / known.std(0, correction=0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.benchmark import Batch
 
-__all__ = ["Parts", "Rows", "parts_of"]
+__all__ = ["Parts", "Rows", "parts_of", "standardised"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +74,18 @@ def parts_of(
         return Rows(inputs[rows[name]].to(device), own)
 
     return part("train"), part("validation"), part("test")
+
+
+def standardised(values: Tensor, train: Tensor, fill: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """Columns with mean 0 and standard deviation 1 over the training rows, and these two.
+
+    Args:
+        values: [N, columns]; NaN where unknown.
+        train: Rows.
+        fill: Whether the unknown get the mean.
+    """
+    known = values[train]
+    mean = known.nanmean(0)
+    std = (known - mean).square().nanmean(0).sqrt()
+    scaled = (values - mean) / torch.where(std > 0, std, 1.0)
+    return (scaled.nan_to_num() if fill else scaled), mean, std

@@ -72,11 +72,6 @@ class Standardising(OnePredictor):
             self.settle_units()
 
     @property
-    def standardises(self) -> bool:
-        """Whether this head chooses units: a model of its own has a meaning in the user's."""
-        return self.target_loc is not None
-
-    @property
     def units(self) -> Units | None:
         """The units chosen; None where they are the user's, as far as is known without waiting."""
         if self.target_loc is None or self.target_scale is None or self.units_state == "user's":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
@@ -17,7 +17,7 @@ from experiments.benchmark import Benchmark, Data, Task
 from experiments.distribution_scores import DistributionMeter, Kind
 from experiments.images.targets import log_odds
 from experiments.rand.survey import INPUTS, place, read, split
-from experiments.rows import parts_of
+from experiments.rows import parts_of, standardised
 from experiments.settings import Settings, require_numbers
 from models.perceptron import layers
 
@@ -120,8 +120,8 @@ class Rand(Benchmark):
         """Read the survey, split it, and standardise inputs and spending by the training rows."""
         survey = read(None if self.data is None else Path(self.data))
         rows = split(survey, self.split_seed)
-        inputs, _, _ = _standardised(survey.inputs, rows["train"])
-        spending, mean, std = _standardised(survey.spending[:, None], rows["train"], fill=False)
+        inputs, _, _ = standardised(survey.inputs, rows["train"])
+        spending, mean, std = standardised(survey.spending[:, None], rows["train"], fill=False)
         targets = {
             "visits": survey.visits.float()[:, None],
             "health": survey.health[:, None],
@@ -170,20 +170,3 @@ class Rand(Benchmark):
             "limited": heads.Bernoulli(self.width, bias=bias, missing="nan"),
             "spending": heads.Gaussian(self.width, bias=bias, missing="nan", standardise=False),
         }
-
-
-def _standardised(
-    values: Tensor, train: Tensor, fill: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Columns with mean 0 and standard deviation 1 over the training rows, and these two.
-
-    Args:
-        values: [N, columns]; NaN where unknown.
-        train: Rows.
-        fill: Whether the unknown get the mean.
-    """
-    known = values[train]
-    mean = known.nanmean(0)
-    std = (known - mean).square().nanmean(0).sqrt()
-    scaled = (values - mean) / torch.where(std > 0, std, 1.0)
-    return (scaled.nan_to_num() if fill else scaled), mean, std
