@@ -23,7 +23,7 @@ from rich.console import Console
 from benchmarks.cases import CASES, Limits, selected
 from benchmarks.measure import RULES, measure
 from experiments.files import prepare_folder, write_json, write_text
-from experiments.reading import json_file
+from experiments.files.reading import json_file
 
 __all__ = ["growth_table", "limits_table", "run", "table"]
 

@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.step import CASES, problem, steps
 from benchmarks.timing import interleave
 from experiments.files import prepare_folder, write_json, write_text
-from experiments.graphs import Backend, CompileBackend, CudaBackend
+from experiments.training.graphs import Backend, CompileBackend, CudaBackend
 
 __all__ = ["MODES", "run", "table"]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.heads import Head
 from experiments.errors import DataError, SettingsError
-from experiments.metrics import delta_m
+from experiments.scores.delta_m import delta_m
 from experiments.settings import Settings, require_seed, require_words
 
 __all__ = ["Batch", "Benchmark", "Data", "Figures", "Meter", "Split", "Task", "Values"]

@@ -292,7 +292,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _folder() -> Finding:
-    from experiments.cache import FOLDER_VARIABLE, default_folder
+    from experiments.files.cache import FOLDER_VARIABLE, default_folder
 
     folder = default_folder()
     try:

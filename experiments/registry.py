@@ -17,7 +17,7 @@ __all__ = ["BUILT_IN", "GROUP", "find", "names", "place"]
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "digits": "experiments.digits.benchmark:Digits",
-    "diabetes": "experiments.diabetes:Diabetes",
+    "diabetes": "experiments.diabetes.benchmark:Diabetes",
     "qm9": "experiments.qm9.benchmark:Qm9",
     "cifar-mtl": "experiments.cifar.benchmark:Cifar",
     "chestxray14": "experiments.chestxray14.benchmark:ChestXray14",

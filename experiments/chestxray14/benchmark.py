@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.cache import default_folder
 from experiments.chestxray14.release import FINDINGS, Overlap, parts, read
-from experiments.classifier_calibration import Calibration
+from experiments.files.cache import default_folder
 from experiments.images.augment import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -30,6 +29,7 @@ from experiments.images.split import ImageSplit
 from experiments.images.store import Images
 from experiments.images.targets import log_odds
 from experiments.scores import AreaUnderCurve, mixed
+from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require, require_numbers
 
 __all__ = ["HEAD", "SINGLE_TASK", "ChestXray14"]

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Figures, Task, Values
-from experiments.cache import default_folder
 from experiments.cifar.sources import (
     SIZE,
     LabelledImages,
@@ -25,8 +24,8 @@ from experiments.cifar.sources import (
     load,
     look,
 )
-from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
+from experiments.files.cache import default_folder
 from experiments.images.augment import normalise
 from experiments.images.files import some
 from experiments.images.split import ImageSplit, subset
@@ -34,6 +33,7 @@ from experiments.images.store import Images
 from experiments.images.targets import log_odds
 from experiments.rows import Parts
 from experiments.scores import BinaryAccuracy, Largest, mixed
+from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require, require_numbers
 from models.cifar import CifarNetwork
 

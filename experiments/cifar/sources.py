@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.cache import require_writable
 from experiments.errors import DataError
+from experiments.files.cache import require_writable
+from experiments.files.reading import unpickled
 from experiments.images.decode import Form, decoded
 from experiments.images.files import images_in, require_folder, some
-from experiments.reading import unpickled
 from models.files import reason
 
 __all__ = ["SIZE", "LabelledImages", "Source", "class_names", "digest", "load", "look"]

@@ -8,19 +8,19 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import comparisons, results
+from experiments import comparisons
 from experiments.cli.launch import friendly
 from experiments.cli.many import conduct, leave, left, seeds
 from experiments.cli.single import given_values
-from experiments.compare.table import table
+from experiments.comparisons.table import table
 from experiments.errors import SettingsError
-from experiments.escaping import PlainConsole
 from experiments.files import prepare_folder, strict
+from experiments.report.escaping import PlainConsole
 from experiments.report.render import markdown, terminal
 from experiments.report.runs import comparison
 from experiments.runner import Job, Outcome, Place, compared, records, tuning
 from experiments.settings import require, resolve_device
-from experiments.training import RESULTS
+from experiments.training import RESULTS, results
 
 __all__ = ["compare", "demonstrate"]
 
@@ -50,7 +50,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
         else:
             console.print(terminal(shown))
         if given["figure"] is not None:
-            from experiments.compare.figure import draw  # drawing takes seconds to import
+            from experiments.comparisons.figure import draw  # drawing takes seconds to import
 
             for path in draw(found, todo, given["figure"]):
                 console.say(f"figure: {path}")
@@ -91,7 +91,7 @@ def _settled(
 
 def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
     """The comparison ``demo``, with everything that can be shown of it."""
-    from experiments import figures
+    from experiments.report import drawing as figures
     from experiments.report.figures import draw as report_figures  # pandas, which no run needs
     from experiments.report.write import tables, write
 

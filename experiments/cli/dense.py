@@ -74,9 +74,9 @@ def predictions(
         from experiments.dense.figure import draw
         from experiments.dense.predictions import predicted
         from experiments.errors import SettingsError
-        from experiments.figures import write_figure
         from experiments.files import prepare_folder
-        from experiments.restore import restore
+        from experiments.report.drawing import write_figure
+        from experiments.training.restore import restore
 
         if out is not None:
             prepare_folder(out.parent)

@@ -26,13 +26,13 @@ def figures(
     debug: Annotated[bool, typer.Option(help="Show the full traceback of an error.")] = False,
 ) -> None:
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
-    from experiments import figures as drawing
-    from experiments import results
     from experiments.errors import DataError
     from experiments.files import prepare_folder
-    from experiments.output import RESULTS
+    from experiments.report import drawing as drawing
     from experiments.report.render import terminal
     from experiments.report.runs import comparison
+    from experiments.training import results
+    from experiments.training.output import RESULTS
 
     with friendly(debug) as console:
         folders = list(dict.fromkeys(runs))

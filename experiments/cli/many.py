@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import typer
 
-from experiments import loggers, presets, results
+from experiments import presets
 from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
 from experiments.errors import SettingsError
-from experiments.escaping import PlainConsole
 from experiments.files import prepare_folder
+from experiments.report.escaping import PlainConsole
 from experiments.report.render import terminal
 from experiments.runner import (
     Dask,
@@ -40,6 +40,7 @@ from experiments.runner import (
 from experiments.runner.engines import MakeEngine
 from experiments.runner.values import ends, pairs
 from experiments.settings import require
+from experiments.training import loggers, results
 
 __all__ = ["conduct", "leave", "left", "run", "seeds"]
 

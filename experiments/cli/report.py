@@ -58,7 +58,7 @@ def report(
     those of the test split.
     """
     from experiments.errors import SettingsError
-    from experiments.escaping import PlainConsole, visible
+    from experiments.report.escaping import PlainConsole, visible
     from experiments.report.figures import draw
     from experiments.report.render import latex, markdown, terminal
     from experiments.report.write import FORMATS, tables, write

@@ -12,16 +12,16 @@ import typer
 from experiments import presets, processes
 from experiments.cli.launch import friendly
 from experiments.errors import OutputError, SettingsError
-from experiments.escaping import PlainConsole
 from experiments.files import prepare_folder, remove_if_empty
+from experiments.report.escaping import PlainConsole
 from experiments.report.render import terminal
 from experiments.report.runs import single
 from experiments.run import Run
 from experiments.runner import Place, Request, choose
 from experiments.runner.values import pairs
 from experiments.settings import require
-from experiments.terminal import reporter
 from experiments.training import RECORD, RESULTS, Trainer
+from experiments.training.terminal import reporter
 
 __all__ = ["describe", "given_values", "train"]
 

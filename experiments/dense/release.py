@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments import reading
 from experiments.dense.frames import IGNORED, Frames
 from experiments.dense.split import Part
 from experiments.errors import DataError, OutputError
+from experiments.files import reading
 from experiments.images.files import require_folder, some
 from experiments.settings import require
 

@@ -26,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.cache import require_writable
 from experiments.errors import DataError
+from experiments.files.cache import require_writable
 from experiments.images.files import fingerprint, some
 
 __all__ = ["Form", "decode", "decoded"]

@@ -17,7 +17,7 @@ from experiments import processes
 from experiments.errors import DivergenceError
 from experiments.methods.base import Capture, Method, MethodOptions
 from experiments.methods.branches import Features, read_by
-from experiments.predictive import calibration, plug_in
+from experiments.methods.predictive import calibration, plug_in
 
 __all__ = ["Network", "mean_losses", "reported", "task_names"]
 

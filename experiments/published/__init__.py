@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from experiments.errors import DataError
-from experiments.reading import json_file
+from experiments.files.reading import json_file
 
 __all__ = [
     "QM9_SINGLE_TASK",

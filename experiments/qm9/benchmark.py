@@ -14,11 +14,11 @@ from bayesagg_pyro import heads
 from experiments import published
 from experiments.benchmark import Batch, Benchmark, Data, Task
 from experiments.errors import SettingsError
-from experiments.meters import MeanAbsoluteError
 from experiments.qm9.dataset import Features, Source, load, look
 from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.prepared import Part, Prepared, prepare
 from experiments.qm9.targets import BENCHMARK
+from experiments.scores import MeanAbsoluteError, mixed
 from experiments.settings import Settings, require_numbers
 from models import MessagePassing, MessagePassingPyG, MissingPackageError
 
@@ -155,7 +155,7 @@ class Qm9(Benchmark):
             validation=_Split(prepared, "validation", self.groups),
             test=_Split(prepared, "test", self.groups),
             constants={HEAD: prepared.targets("train").mean(0)},
-            meter=partial(MeanAbsoluteError, {HEAD: prepared.scale.error_scale}),
+            meter=mixed({HEAD: partial(MeanAbsoluteError, prepared.scale.error_scale)}),
             about=whole.about,
         )
 

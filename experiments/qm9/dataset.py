@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from experiments import cache
 from experiments.errors import DataError, SettingsError
+from experiments.files import cache
 from experiments.qm9 import chemistry, pyg_source, qm9pack_source
 from experiments.qm9.molecules import Molecules
 

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments import reading
 from experiments.errors import DataError
+from experiments.files import reading
 
 __all__ = ["INPUTS", "Survey", "place", "read", "split"]
 

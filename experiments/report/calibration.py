@@ -19,15 +19,15 @@ from torch import Tensor
 from bayesagg_pyro.diagnostics import reliability
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Split
-from experiments.distribution_scores import covered, transformed
 from experiments.methods import Method
-from experiments.output import CHECKPOINT
 from experiments.report.cells import label_of
 from experiments.report.collect import Record, setups
 from experiments.report.table import MISSING, Cell, Column, Row, Table
-from experiments.restore import restore
 from experiments.run import limited_threads
 from experiments.runner import records
+from experiments.scores.distributions import covered, transformed
+from experiments.training.output import CHECKPOINT
+from experiments.training.restore import restore
 
 __all__ = ["Scores", "calibration", "scores"]
 

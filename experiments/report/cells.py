@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from experiments import published
 from experiments.methods import METHODS, PAPER
-from experiments.metrics import delta_m
 from experiments.report.collect import Group, Setup, mean_std, title_of
 from experiments.report.plans import DELTA_M, Measure
 from experiments.report.table import MISSING, Cell
+from experiments.scores.delta_m import delta_m
 
 __all__ = ["Cells", "label_of", "own_cells", "printed_cells"]
 

@@ -15,9 +15,9 @@ from experiments import published
 from experiments.files import strict
 from experiments.methods import METHODS
 from experiments.report.frame import method_key
-from experiments.results import training_examples
 from experiments.runner import BENCHMARKS
 from experiments.runner.plan import SPLIT
+from experiments.training.results import training_examples
 
 __all__ = ["Group", "Setup", "mean_std", "setups", "title_of"]
 

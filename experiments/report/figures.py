@@ -9,12 +9,12 @@ from typing import Any
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from experiments import escaping
-from experiments.classifier_calibration import tells_calibration
-from experiments.figures import OURS, typeset, weights, write_figure
 from experiments.files import prepare_folder, write_json
+from experiments.report import escaping
 from experiments.report.collect import Setup, mean_std, setups
+from experiments.report.drawing import OURS, typeset, weights, write_figure
 from experiments.report.illustration import flow, update_directions
+from experiments.scores.calibration import tells_calibration
 
 __all__ = ["calibration", "draw", "trust"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from experiments.methods import METHODS
-from experiments.results import training_examples
 from experiments.runner import records
+from experiments.training.results import training_examples
 
 __all__ = ["frame_of", "load_frame", "method_key"]
 

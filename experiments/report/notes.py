@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from experiments import published
 from experiments.report.collect import Setup
 from experiments.report.plans import DELTA_M, Plan
-from experiments.results import contents
 from experiments.runner import BENCHMARKS
+from experiments.training.results import contents
 
 __all__ = ["notes_of"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from experiments import published
-from experiments.classifier_calibration import tells_calibration
+from experiments.scores.calibration import tells_calibration
 
 __all__ = ["DELTA_M", "TABLES", "Measure", "Plan", "of_records"]
 

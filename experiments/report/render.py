@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from experiments import escaping
+from experiments.report import escaping
 from experiments.report.table import Cell, Column, Table
 
 __all__ = ["document", "latex", "markdown", "terminal"]

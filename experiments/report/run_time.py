@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from experiments import published
-from experiments.reading import NUMBER, json_file
+from experiments.files.reading import NUMBER, json_file
 from experiments.report.collect import title_of
 from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table
 

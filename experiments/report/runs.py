@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.classifier_calibration import tells_calibration
 from experiments.report.table import MISSING, Cell, Column, Row, Table
-from experiments.results import contents, training_examples
+from experiments.scores.calibration import tells_calibration
+from experiments.training.results import contents, training_examples
 
 __all__ = ["comparison", "single"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import registry
-from experiments.entries import Comparison, Entry
+from experiments.comparisons.entries import Comparison, Entry
 from experiments.methods import BayesAggOptions
 from experiments.run import Run
 from experiments.runner import values

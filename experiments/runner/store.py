@@ -29,12 +29,11 @@ from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
-from experiments import checkpoints, results
 from experiments.errors import DamagedDataError, DataError, ExperimentError, MissingDataError
 from experiments.files import prepare_folder, strict, write_json
-from experiments.reading import NUMBER, VALUE, json_file
+from experiments.files.reading import NUMBER, VALUE, json_file
 from experiments.run import FREE_ON_RESUME, Run
-from experiments.training import CHECKPOINT, RESULTS
+from experiments.training import CHECKPOINT, RESULTS, checkpoints, results
 
 __all__ = ["Place", "State", "records"]
 

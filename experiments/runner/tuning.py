@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.entries import Comparison, Entry
+from experiments.comparisons.entries import Comparison, Entry
 from experiments.runner import values
 from experiments.runner.plan import Job, configurations
 from experiments.runner.store import Place, State

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.errors import SettingsError
-from experiments.reading import json_text
+from experiments.files.reading import json_text
 
 __all__ = ["ends", "pairs", "read", "shown", "whole"]
 

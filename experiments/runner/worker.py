@@ -26,11 +26,11 @@ from experiments.errors import (
     OutOfTime,
     RunInterrupted,
 )
-from experiments.reporting import Reporter
 from experiments.run import Run
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
 from experiments.training import Trainer
+from experiments.training.reporting import Reporter
 
 __all__ = ["Ending", "Outcome", "prepare", "work"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from experiments.figures import COLOURS, looks
+from experiments.report.drawing import COLOURS, looks
 
 __all__ = ["bars", "curves"]
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from experiments.environment import environment
-from experiments.figures import write_figure
 from experiments.files import prepare_folder, write_json, write_text
 from experiments.report import table as report
+from experiments.report.drawing import write_figure
 from experiments.report.render import markdown
+from experiments.training.environment import environment
 
 __all__ = [
     "RESULTS",

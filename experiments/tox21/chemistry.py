@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments import cache
 from experiments.errors import DataError
+from experiments.files import cache
 
 __all__ = ["Described", "describe", "molecules", "rdkit"]
 

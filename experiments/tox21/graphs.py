@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from experiments import cache
 from experiments.benchmark import Batch
+from experiments.files import cache
 from experiments.qm9.batching import cuts
 from experiments.rows import Rows
 from experiments.tox21.chemistry import molecules, rdkit

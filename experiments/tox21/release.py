@@ -18,8 +18,8 @@ from typing import IO, Final
 import torch
 from torch import Tensor
 
-from experiments import reading
 from experiments.errors import DataError
+from experiments.files import reading
 
 __all__ = ["ASSAYS", "PLACE", "Release", "read", "require_table"]
 

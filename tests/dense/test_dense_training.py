@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import methods, results
+from experiments import methods
 from experiments.dense.benchmark import Dense
 from experiments.dense.cityscapes import Cityscapes
 from experiments.dense.nyuv2 import NyuV2
@@ -18,12 +18,12 @@ from experiments.dense.release import write
 from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.dense.scenes import Scenes
 from experiments.errors import DataError, SettingsError
-from experiments.figures import weights
 from experiments.methods.branches import read_by
+from experiments.report.drawing import weights
 from experiments.report.runs import single
 from experiments.report.write import tables
 from experiments.run import Run
-from experiments.training import Trainer
+from experiments.training import Trainer, results
 
 SMALL = Scenes(images=16, height=16, image_width=16, width=4, levels=2)
 

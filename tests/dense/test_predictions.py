@@ -16,9 +16,9 @@ from experiments.cli import app
 from experiments.dense.predictions import predicted
 from experiments.dense.scenes import Scenes
 from experiments.errors import SettingsError
-from experiments.restore import restore
 from experiments.run import Run
 from experiments.training import Trainer
+from experiments.training.restore import restore
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_is_restored(folder: Path) -> None:
     """Its best epoch's network, whose metrics are those of the record."""
-    from experiments.evaluation import evaluate
+    from experiments.training.evaluation import evaluate
 
     run, method = restore(folder, CPU)
     record = json.loads((folder / "results.json").read_text())

@@ -9,10 +9,10 @@ import pytest
 from bayesagg_pyro import diagnostics
 from experiments.errors import RunInterrupted, SettingsError
 from experiments.methods import BayesAggOptions, MethodOptions
-from experiments.reporting import Reporter
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import CHECKPOINT, RECORD, Trainer
+from experiments.training.reporting import Reporter
 from tests.experiments.toy import Toy, without_times
 
 OPTIONS = {"ls": MethodOptions(), "bayesagg": BayesAggOptions(pretrain=1, prior_variance=1.0)}

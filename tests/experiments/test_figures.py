@@ -11,10 +11,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from experiments import figures
 from experiments.errors import OutputError
-from experiments.figures import typeset, weights
 from experiments.methods import BayesAggOptions, MethodOptions
+from experiments.report import drawing as figures
+from experiments.report.drawing import typeset, weights
 from experiments.report.table import Cell
 from experiments.run import Run
 from experiments.settings import Settings

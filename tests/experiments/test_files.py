@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import results
 from experiments.errors import DataError, OutputError
 from experiments.files import prepare_folder, strict, write_atomically, write_json
 from experiments.run import seed_of
+from experiments.training import results
 
 
 def test_json_is_strict(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from experiments.errors import SettingsError
-from experiments.loggers import LOGGERS
 from experiments.methods import MethodOptions
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
+from experiments.training.loggers import LOGGERS
 from tests.experiments.toy import Toy
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from bayesagg_pyro import heads
 from experiments import methods
 from experiments.benchmark import Batch
-from experiments.stepping import Step
+from experiments.training.stepping import Step
 
 
 def test_losses_are_averaged_over_targets() -> None:

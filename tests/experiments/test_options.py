@@ -23,9 +23,9 @@ from experiments import registry
 from experiments.cli import app
 from experiments.comparisons import COMPARISONS
 from experiments.methods import BayesAggOptions
-from experiments.results import contents
 from experiments.settings import Settings
 from experiments.training import RESULTS
+from experiments.training.results import contents
 from tests.experiments.toy import Toy
 
 ROOT = Path(__file__).resolve().parents[2]

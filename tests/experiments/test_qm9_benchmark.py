@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.evaluation import evaluate, evaluate_constant
 from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.qm9.benchmark import HEAD, Qm9
 from experiments.qm9.targets import BENCHMARK
 from experiments.run import Run, isolated_random
 from experiments.settings import Settings
 from experiments.training import Trainer
+from experiments.training.evaluation import evaluate, evaluate_constant
 from tests.experiments.conftest import TABLES
 from tests.experiments.toy import equal
 

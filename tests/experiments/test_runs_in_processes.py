@@ -23,12 +23,12 @@ from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import METHODS, BayesAggOptions, MethodOptions, options
 from experiments.methods.branches import branched
-from experiments.output import CHECKPOINT, RESULTS
 from experiments.qm9.benchmark import Qm9
 from experiments.rows import Rows
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
+from experiments.training.output import CHECKPOINT, RESULTS
 from tests.experiments.conftest import TABLES
 from tests.experiments.toy import WIDTH, Toy
 from tests.forked import FORKED, program

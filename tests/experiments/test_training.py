@@ -12,8 +12,6 @@ import pytest
 import torch
 
 import experiments.methods
-from experiments import checkpoints
-from experiments.environment import environment
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -22,10 +20,11 @@ from experiments.errors import (
     SettingsError,
 )
 from experiments.methods import BayesAggOptions, MethodOptions
-from experiments.reporting import Reporter
 from experiments.run import Run, seed_of
 from experiments.settings import Settings
-from experiments.training import CHECKPOINT, RESULTS, Trainer
+from experiments.training import CHECKPOINT, RESULTS, Trainer, checkpoints
+from experiments.training.environment import environment
+from experiments.training.reporting import Reporter
 from tests.experiments.toy import Toy, equal, without_times
 
 

@@ -21,10 +21,11 @@ import torchvision
 from PIL import Image
 from typer.testing import CliRunner
 
-from experiments import cache, checkpoints, methods, reading, results
+from experiments import methods
 from experiments.cifar.benchmark import Cifar
 from experiments.cli import app
 from experiments.errors import CheckpointError, DamagedDataError, DataError, OutputError
+from experiments.files import cache, reading
 from experiments.images.decode import Form, _reserve, decode
 from experiments.qm9 import pyg_source, qm9pack_source
 from experiments.run import Run
@@ -32,7 +33,7 @@ from experiments.runner.plan import Job
 from experiments.runner.store import Place
 from experiments.runner.worker import Ending, work
 from experiments.settings import Settings
-from experiments.training import CHECKPOINT, RESULTS, Trainer
+from experiments.training import CHECKPOINT, RESULTS, Trainer, checkpoints, results
 from models import ResNetFeatures, WeightsError
 from models.files import DamagedFileError, only_data, parsed, tensors
 from tests.experiments.conftest import TABLES
@@ -64,7 +65,7 @@ READERS = re.compile(
 )
 ALLOWED = {
     "models/files.py": {"torch.load("},
-    "experiments/reading.py": {"np.load(", "pickle.loads(", "json.loads("},
+    "experiments/files/reading.py": {"np.load(", "pickle.loads(", "json.loads("},
     "benchmarks/processes.py": {"json.loads("},  # what its own ranks have just found
     "bayesagg_pyro/diagnostics/_lines.py": {"json.loads("},
     "bayesagg_pyro/aggregation/_torchjd_state.py": {"json.loads("},

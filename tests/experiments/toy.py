@@ -12,8 +12,8 @@ from torch import nn
 
 from bayesagg_pyro import heads
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.meters import MeanAbsoluteError
 from experiments.rows import Rows
+from experiments.scores import MeanAbsoluteError, mixed
 from experiments.settings import Settings
 
 WIDTH = 8
@@ -57,8 +57,11 @@ class Toy(Benchmark):
             validation=part(first, second),
             test=part(second, self.rows),
             constants={"pair": pair[:first].mean(0), "alone": alone[:first].mean(0)},
-            meter=partial(
-                MeanAbsoluteError, {"pair": torch.ones(2), "alone": torch.full((1,), 1000.0)}
+            meter=mixed(
+                {
+                    "pair": partial(MeanAbsoluteError, torch.ones(2)),
+                    "alone": partial(MeanAbsoluteError, torch.full((1,), 1000.0)),
+                }
             ),
             about={"rows": self.rows},
         )

@@ -13,8 +13,8 @@ from experiments.chestxray14 import benchmark as module
 from experiments.chestxray14.benchmark import HEAD, SINGLE_TASK, ChestXray14
 from experiments.chestxray14.release import FINDINGS, Release, parts, read
 from experiments.errors import DataError, SettingsError
-from experiments.metrics import delta_m
 from experiments.run import Run
+from experiments.scores.delta_m import delta_m
 from experiments.settings import Settings
 from experiments.training import Trainer
 from tests.images.fixtures import chest_name, chest_release, truncate

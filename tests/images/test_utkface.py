@@ -10,8 +10,8 @@ import torch
 
 from experiments import methods
 from experiments.errors import DataError
-from experiments.metrics import delta_m
 from experiments.run import Run
+from experiments.scores.delta_m import delta_m
 from experiments.settings import Settings
 from experiments.training import Trainer
 from experiments.utkface import benchmark as module

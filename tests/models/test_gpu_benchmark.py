@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, step
-from experiments.graphs import TwinBackend
+from experiments.training.graphs import TwinBackend
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from experiments import published
 from experiments.errors import DataError
-from experiments.metrics import delta_m
 from experiments.qm9 import BENCHMARK
+from experiments.scores.delta_m import delta_m
 
 TABLE = published.load("qm9")
 METHODS = [name for name, row in TABLE.rows.items() if row.delta_m is not None]

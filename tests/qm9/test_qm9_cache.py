@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import cache, qm9
+from experiments import qm9
 from experiments.errors import DataError, SettingsError
+from experiments.files import cache
 from experiments.qm9 import qm9pack_source
 from tests.forked import FORKED
 

@@ -5,7 +5,7 @@ import torch
 
 from experiments import qm9
 from experiments.errors import DataError, SettingsError
-from experiments.meters import MeanAbsoluteError
+from experiments.scores import MeanAbsoluteError
 
 WHOLE = 130_831
 
@@ -104,11 +104,11 @@ def test_errors_in_reported_units(data: qm9.QM9) -> None:
     """Predictions that are off by 0.002 of the stored unit: 0.002, or 2 meV for energies."""
     targets = torch.from_numpy(data.molecules.targets).double()
     scale = qm9.Standardiser.fit(targets)
-    meter = MeanAbsoluteError({"all": scale.error_scale})
+    meter = MeanAbsoluteError(scale.error_scale)
     sign = torch.where(torch.arange(42) % 2 == 0, 1.0, -1.0)[:, None]
     off = scale.transform(targets + 0.002 * sign)
     for half in (slice(0, 20), slice(20, 42)):
-        meter.update({"all": off[half]}, {"all": scale.transform(targets)[half]})
+        meter.update(off[half], scale.transform(targets)[half])
     expected = [0.002, 0.002, 2, 2, 0.002, 2, 2, 2, 2, 2, 0.002]
     assert meter.compute() == pytest.approx(expected, rel=1e-6)
 

@@ -55,7 +55,7 @@ class TapeGraph:
 
 
 class TapeBackend:
-    """A backend for :class:`experiments.stepping.Stepper`."""
+    """A backend for :class:`experiments.training.stepping.Stepper`."""
 
     warm_up = 2
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from bayesagg_pyro import diagnostics
-from experiments import stepping, training
-from experiments.checkpoints import load
+from experiments import training
 from experiments.errors import SettingsError
 from experiments.run import Run
-from experiments.training import CHECKPOINT, RECORD, Trainer
+from experiments.training import CHECKPOINT, RECORD, Trainer, stepping
+from experiments.training.checkpoints import load
 from tests.experiments.toy import equal, without_times
 from tests.qm9_scale.tape import TapeBackend
 

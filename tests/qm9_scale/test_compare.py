@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from experiments import comparisons
 from experiments.cli import app
-from experiments.compare.figure import curves, draw, recorded
-from experiments.compare.table import _ranges, table
 from experiments.comparisons import Comparison, Entry
+from experiments.comparisons.figure import curves, draw, recorded
+from experiments.comparisons.table import _ranges, table
 from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import BayesAggOptions
 from experiments.report.render import markdown

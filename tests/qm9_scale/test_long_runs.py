@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments import presets, training
-from experiments.checkpoints import load
 from experiments.cli import app
 from experiments.errors import OutOfTime, SettingsError
 from experiments.methods import BayesAggOptions, MethodOptions
@@ -19,6 +18,7 @@ from experiments.qm9.prepared import prepare
 from experiments.run import Run
 from experiments.runner import Request
 from experiments.training import CHECKPOINT, RESULTS, Trainer
+from experiments.training.checkpoints import load
 from tests.experiments.toy import equal, without_times
 from tests.qm9_scale.conftest import TABLES
 

@@ -11,9 +11,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from experiments import schedules
 from experiments.errors import SettingsError
 from experiments.settings import Settings
+from experiments.training import schedules
 
 SCORES = st.lists(st.floats(0.1, 1000.0), min_size=1, max_size=60)
 

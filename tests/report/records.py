@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import methods, published, results
+from experiments import methods, published
 from experiments.runner import BENCHMARKS, Request, plan
+from experiments.training import results
 
 
 def record(

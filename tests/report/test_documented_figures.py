@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
-from experiments.compare.figure import league
-from experiments.figures import weights, write_figure
+from experiments.comparisons.figure import league
+from experiments.report.drawing import weights, write_figure
 from experiments.report.figures import calibration
 from experiments.report.illustration import flow, update_directions
 from experiments.studies import approximations, heads, missing, priors

@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 
 from bayesagg_pyro.diagnostics._report.page import Section, write_page
-from experiments import escaping, figures
-from experiments.figures import typeset
 from experiments.files import write_json
+from experiments.report import drawing as figures
+from experiments.report import escaping
+from experiments.report.drawing import typeset
 from experiments.report.figures import draw
 from experiments.report.render import latex, markdown, terminal
 from experiments.report.runs import comparison

@@ -7,7 +7,7 @@ import pytest
 from experiments import published
 from experiments.chestxray14.benchmark import SINGLE_TASK, ChestXray14
 from experiments.errors import DataError
-from experiments.metrics import delta_m
+from experiments.scores.delta_m import delta_m
 from experiments.utkface.benchmark import UtkFace
 
 CHEST, FACES = published.load("chestxray14"), published.load("utkface")

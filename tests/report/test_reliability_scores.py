@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.classifier_calibration import BINS, Calibration, tells_calibration
 from experiments.digits.benchmark import Digits
 from experiments.errors import DataError
 from experiments.methods import MethodOptions
 from experiments.run import Run
+from experiments.scores.calibration import BINS, Calibration, tells_calibration
 from experiments.settings import Settings
 from experiments.training import Trainer
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.errors import DataError, SettingsError
-from experiments.escaping import latex as escaped
 from experiments.report.collect import setups
+from experiments.report.escaping import latex as escaped
 from experiments.report.figures import draw
 from experiments.report.frame import load_frame
 from experiments.report.render import document, latex, markdown, terminal

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments import results
 from experiments.cli import app
 from experiments.runner import (
     Dask,
@@ -32,7 +31,7 @@ from experiments.runner import (
     plan,
     work,
 )
-from experiments.training import Trainer
+from experiments.training import Trainer, results
 from tests.experiments.toy import without_times
 from tests.forked import FORKED
 from tests.runner.jobs import job

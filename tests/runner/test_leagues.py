@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from experiments import comparisons
 from experiments.cli import app, many
-from experiments.compare.figure import league
-from experiments.compare.league import ahead, behind, standings
-from experiments.compare.table import table
 from experiments.comparisons import Comparison, Entry
+from experiments.comparisons.figure import league
+from experiments.comparisons.standings import ahead, behind, standings
+from experiments.comparisons.table import table
 from experiments.errors import SettingsError
 from experiments.runner import Job, Place, compared, tuning
 from experiments.training import RESULTS, Trainer

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from experiments.errors import DataError
-from experiments.restore import restore
 from experiments.runner import (
     Ending,
     Job,
@@ -27,6 +26,7 @@ from experiments.runner import (
     work,
 )
 from experiments.training import Trainer
+from experiments.training.restore import restore
 from tests.experiments.toy import without_times
 from tests.runner.jobs import Here, job
 

@@ -12,7 +12,7 @@ from torch import distributions as laws
 
 from bayesagg_pyro import heads
 from experiments import methods
-from experiments.diabetes import KINDS, Diabetes
+from experiments.diabetes.benchmark import KINDS, Diabetes
 from experiments.report.calibration import scores
 from experiments.report.write import tables
 from experiments.run import Run

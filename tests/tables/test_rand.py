@@ -14,12 +14,12 @@ from torch import distributions as laws
 
 from bayesagg_pyro import heads
 from experiments import methods
-from experiments.distribution_scores import DistributionMeter, covered
 from experiments.errors import DataError, SettingsError
-from experiments.predictive import calibration, plug_in
+from experiments.methods.predictive import calibration, plug_in
 from experiments.rand.benchmark import KINDS, Rand
 from experiments.rand.survey import INPUTS, read, split
 from experiments.run import Run
+from experiments.scores.distributions import DistributionMeter, covered
 from experiments.settings import Settings
 from experiments.training import Trainer
 

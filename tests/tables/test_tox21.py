@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from experiments import methods
-from experiments.cache import FOLDER_VARIABLE
 from experiments.errors import DataError, SettingsError
-from experiments.results import contents
+from experiments.files.cache import FOLDER_VARIABLE
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.tox21.benchmark import HEAD, Tox21
@@ -21,6 +20,7 @@ from experiments.tox21.graphs import NODE_FEATURES, graphs
 from experiments.tox21.release import ASSAYS, PLACE, read
 from experiments.tox21.splits import parts
 from experiments.training import Trainer
+from experiments.training.results import contents
 
 CPU = torch.device("cpu")
 CHAINS = ["C" * n + end for n in range(1, 8) for end in ("O", "N", "Cl", "C(=O)O", "S")]

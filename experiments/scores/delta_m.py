@@ -1,4 +1,4 @@
-"""Δm, the one number by which multi-task methods are compared; metrics of tasks: `scores.py`."""
+"""Δm, the one number by which multi-task methods are compared."""
 
 from __future__ import annotations
 

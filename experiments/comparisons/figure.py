@@ -14,14 +14,14 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import t as student
 
 from bayesagg_pyro import diagnostics
-from experiments import checkpoints, escaping, results
-from experiments.compare.league import Standings, ahead, differences, standings
 from experiments.comparisons import Comparison
+from experiments.comparisons.standings import Standings, ahead, differences, standings
 from experiments.errors import CheckpointError
-from experiments.figures import OTHERS, OURS, log_axis, looks, write_figure
 from experiments.files import write_json
+from experiments.report import escaping
+from experiments.report.drawing import OTHERS, OURS, log_axis, looks, write_figure
 from experiments.runner import Job, configurations
-from experiments.training import CHECKPOINT, RECORD, RESULTS
+from experiments.training import CHECKPOINT, RECORD, RESULTS, checkpoints, results
 
 __all__ = ["curves", "draw", "league", "recorded"]
 

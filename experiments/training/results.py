@@ -11,7 +11,7 @@ from experiments import methods
 from experiments.benchmark import Benchmark, Values
 from experiments.errors import DamagedDataError, DataError, MissingDataError
 from experiments.files import write_json
-from experiments.reading import NUMBER, VALUE, fits, json_file
+from experiments.files.reading import NUMBER, VALUE, fits, json_file
 
 __all__ = [
     "EPOCH",
@@ -31,7 +31,7 @@ __all__ = [
 FORMAT = 1
 #: What the record of a run has at least; other files of that name have not.
 OF_A_RUN: Final = frozenset({"benchmark", "method", "settings", "best", "last", "history"})
-#: An epoch in a history, as a pattern of :func:`experiments.reading.fits`.
+#: An epoch in a history, as a pattern of :func:`experiments.files.reading.fits`.
 EPOCH: Final = {
     "epoch": int,
     "phase": str,

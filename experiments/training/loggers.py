@@ -1,6 +1,6 @@
 """Where else a run's epochs are written: a CSV file, TensorBoard, Weights & Biases, MLflow.
 
-A logger is a :class:`~experiments.reporting.Reporter`; what it needs is imported when it is made.
+A logger is a :class:`~.reporting.Reporter`; what it needs is imported when it is made.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 from experiments.benchmark import Data
 from experiments.errors import SettingsError
 from experiments.files import write_text
-from experiments.reporting import Reporter
 from experiments.run import Run
+from experiments.training.reporting import Reporter
 
 __all__ = ["LOGGERS", "Several", "make"]
 

@@ -63,7 +63,7 @@ def _package(folder: Path) -> str:
 
 def _revision() -> str | None:
     """The git revision of this source tree, marked when files differ from it; None outside git."""
-    folder = Path(__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[2]
     try:
         if not (folder / ".git").exists():
             return None

@@ -18,9 +18,9 @@ from bayesagg_pyro.diagnostics import Recorder
 from experiments import processes
 from experiments.benchmark import Batch, Split
 from experiments.errors import SettingsError
-from experiments.graphs import Backend, CompileBackend, CudaBackend, Graph, TwinBackend
 from experiments.methods import Capture, Method
 from experiments.settings import Settings
+from experiments.training.graphs import Backend, CompileBackend, CudaBackend, Graph, TwinBackend
 
 __all__ = ["FixedSplit", "Pass", "Step", "Stepper", "backend_for"]
 

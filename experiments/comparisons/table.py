@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.benchmark import Task
-from experiments.compare.league import Standings, ahead, behind, differences, standings
 from experiments.comparisons import Comparison
+from experiments.comparisons.standings import Standings, ahead, behind, differences, standings
 from experiments.report.table import MISSING, Cell, Column, Row, Table
-from experiments.results import training_examples
 from experiments.runner import Job, Place, State, configurations
 from experiments.runner.values import shown
 from experiments.settings import require
+from experiments.training.results import training_examples
 
 __all__ = ["table"]
 

@@ -14,9 +14,9 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
 from experiments.digits.splits import shipped, split
-from experiments.distribution_scores import DistributionMeter, Kind
 from experiments.images.targets import log_odds
 from experiments.rows import parts_of, standardised
+from experiments.scores.distributions import DistributionMeter, Kind
 from experiments.settings import Settings, require_numbers
 
 __all__ = ["KINDS", "Diabetes"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.benchmark import Batch, Data, Figures, Meter, Split, Values
 from experiments.methods import Method
-from experiments.predictive import plug_in
+from experiments.methods.predictive import plug_in
 
 __all__ = ["Measured", "evaluate", "evaluate_constant"]
 

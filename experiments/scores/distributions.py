@@ -6,7 +6,7 @@
   same chance (randomised transforms: Czado et al., 2009,
   https://doi.org/10.1111/j.1541-0420.2009.01191.x), and counts by the share of these ranks that are
   among the central 90 %.
-* ECE and Brier score of classes, as in :mod:`experiments.classifier_calibration`.
+* ECE and Brier score of classes, as in :mod:`experiments.scores.calibration`.
 * The fit of the means: R² of numbers and counts, accuracy of classes, area under the ROC curve of
   two, in per cent.
 """
@@ -19,10 +19,10 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
-from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
 from experiments.run import isolated_random
 from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score, observed
+from experiments.scores.calibration import Calibration
 
 __all__ = ["DistributionMeter", "Kind", "covered", "transformed"]
 

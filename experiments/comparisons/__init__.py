@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from experiments.entries import QM9_SMALL, Comparison, Entry
+from experiments.comparisons.entries import QM9_SMALL, Comparison, Entry
+from experiments.comparisons.leagues import LEAGUES
 from experiments.errors import SettingsError
-from experiments.leagues import LEAGUES
 
 __all__ = ["COMPARISONS", "Comparison", "Entry", "find"]
 

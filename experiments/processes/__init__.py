@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bayesagg_pyro.engine.processes import exchange
+from experiments.processes.norms import share_norms
 from experiments.settings import resolve_device
-from experiments.shared_norm import share_norms
 from models.graphs import PaddedGraphs
 
 __all__ = [

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from experiments import checkpoints
 from experiments.errors import OutputError, SettingsError
 from experiments.files import prepare_folder
 from experiments.run import Run
+from experiments.training import checkpoints
 
 __all__ = ["CHECKPOINT", "RECORD", "RESULTS", "claim"]
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from experiments import checkpoints, methods, registry, results
+from experiments import methods, registry
 from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import Method
-from experiments.output import CHECKPOINT, RESULTS
 from experiments.run import Run
 from experiments.settings import Settings
+from experiments.training import checkpoints, results
+from experiments.training.output import CHECKPOINT, RESULTS
 from models.files import reason
 
 __all__ = ["described", "restore"]

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.diagnostics import Recorder
-from experiments import checkpoints, loggers, processes, results, schedules, summary
+from experiments import processes
 from experiments.benchmark import Batch
-from experiments.environment import environment
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -25,13 +24,15 @@ from experiments.errors import (
     OutputError,
     RunInterrupted,
 )
-from experiments.evaluation import evaluate
-from experiments.optimizers import adam, load_state
-from experiments.output import CHECKPOINT, RECORD, RESULTS, claim
-from experiments.reporting import Reporter
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require
-from experiments.stepping import Step, Stepper, backend_for
+from experiments.training import checkpoints, loggers, results, schedules, summary
+from experiments.training.environment import environment
+from experiments.training.evaluation import evaluate
+from experiments.training.optimizers import adam, load_state
+from experiments.training.output import CHECKPOINT, RECORD, RESULTS, claim
+from experiments.training.reporting import Reporter
+from experiments.training.stepping import Step, Stepper, backend_for
 from models.files import finite, reason
 
 __all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
@@ -57,7 +58,7 @@ class Trainer:
         record: Write diagnostics of one step in so many into ``record.jsonl``; None writes none.
         minutes: Stop at the end of the last epoch that fits into so many, counted from now; at
             least one epoch is trained. None trains to the end.
-        log: Names of :data:`experiments.loggers.LOGGERS`, which are told of every epoch, too.
+        log: Names of :data:`.loggers.LOGGERS`, which are told of every epoch, too.
 
     Raises:
         OutputError: The folder is not writable, or holds a run already.

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from experiments.classifier_calibration import Calibration
 from experiments.errors import DataError
+from experiments.scores.calibration import Calibration
 
 __all__ = [
     "AreaUnderCurve",
@@ -23,6 +23,7 @@ __all__ = [
     "BinaryAccuracy",
     "ClassAccuracy",
     "Largest",
+    "MeanAbsoluteError",
     "MeanOverTasks",
     "MeanSquaredError",
     "MixedMeter",
@@ -68,11 +69,33 @@ class _Mean:
 
 
 class MeanSquaredError(_Mean):
-    """Mean squared error per task, in the units of training (times a factor)."""
+    """Mean squared error per task, in the units of training."""
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in [B, tasks] each."""
         self.add((outputs.double() - targets.double()).square(), targets)
+
+
+class MeanAbsoluteError(_Mean):
+    """Mean absolute error per task, in the units that the benchmark reports.
+
+    Args:
+        scale: [tasks], reported units per unit of training: the standard deviation that targets
+            were divided by, times any change of unit.
+    """
+
+    def __init__(self, scale: Tensor) -> None:
+        super().__init__()
+        self._scale: list[float] = scale.double().tolist()
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in [B, tasks] each."""
+        self.add((outputs.double() - targets.double()).abs(), targets)
+
+    def compute(self) -> list[float | None]:
+        """One value per task."""
+        means = zip(super().compute(), self._scale, strict=True)
+        return [None if mean is None else mean * scale for mean, scale in means]
 
 
 class BinaryAccuracy(_Mean):

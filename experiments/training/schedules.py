@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
-from experiments.reading import NUMBER, VALUE, fits
+from experiments.files.reading import NUMBER, VALUE, fits
 from experiments.settings import Settings
 
 __all__ = ["STEPS", "Schedule", "cosine", "make", "set_rate", "steps"]

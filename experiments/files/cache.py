@@ -16,9 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments import reading
 from experiments.errors import DamagedDataError, DataError, MissingDataError, OutputError
-from experiments.files import prepare_folder, write_atomically
+from experiments.files import prepare_folder, reading, write_atomically
 
 __all__ = [
     "FOLDER_VARIABLE",

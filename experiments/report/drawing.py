@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from experiments import escaping
 from experiments.files import prepare_folder, write_atomically
+from experiments.report import escaping
 
 __all__ = [
     "COLOURS",

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from experiments import methods, results
+from experiments import methods
 from experiments.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -18,7 +18,8 @@ from experiments.errors import (
     MissingDataError,
 )
 from experiments.files import write_atomically
-from experiments.reading import NUMBER, fits, saved_tensors, sensible
+from experiments.files.reading import NUMBER, fits, saved_tensors, sensible
+from experiments.training import results
 
 __all__ = ["complete", "differences", "load", "matches", "save", "snapshot"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments import results
 from experiments.benchmark import Benchmark, Data
-from experiments.evaluation import Measured, evaluate, evaluate_constant
 from experiments.methods import Method
 from experiments.run import Run
 from experiments.settings import Settings
+from experiments.training import results
+from experiments.training.evaluation import Measured, evaluate, evaluate_constant
 
 __all__ = ["describe", "evaluation_size", "measure", "measure_constant", "stages"]
 

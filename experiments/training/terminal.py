@@ -18,10 +18,10 @@ from rich.progress import (
 from rich.text import Text
 from torch import Tensor
 
-from experiments import results
 from experiments.benchmark import Data
-from experiments.reporting import Reporter
 from experiments.run import Run
+from experiments.training import results
+from experiments.training.reporting import Reporter
 
 __all__ = ["Bars", "Lines", "reporter"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from experiments.entries import QM9_SMALL, Comparison, Entry
+from experiments.comparisons.entries import QM9_SMALL, Comparison, Entry
 
 __all__ = ["LEAGUES"]
 

@@ -1,1 +1,0 @@
-"""What finished runs of a comparison show: one table, and figures."""

@@ -1,0 +1,1 @@
+"""scikit-learn's diabetes table: too few rows to be careless with."""
