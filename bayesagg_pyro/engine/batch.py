@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._standardising import Standardising, Units
 from bayesagg_pyro.targets import Parsed, Targets
@@ -30,12 +31,14 @@ class Group:
         rows: which of the examples are this process's own; None for all.
         kept: which of the rows that this process was given are among those, [rows] bool; None for
             all. Padding is left out where values can be looked at.
+        given: all rows that this process was given, on the backbone's graph if they have one.
     """
 
     features: Tensor
     targets: Mapping[str, Targets]
     rows: slice | None = None
     kept: Tensor | None = None
+    given: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -88,25 +91,17 @@ class Batch:
 
     def standardised(self, heads: Mapping[str, Head]) -> Batch:
         """The batch in the units that heads choose with it; where it is bad, cleaned before."""
-        chosen: list[tuple[Standardising, Units]] = []
+        units: list[tuple[Standardising, Units]] = []
         groups = []
         for group in self.groups:
             targets = dict(group.targets)
             for name, own in group.targets.items():
                 head = heads[name]
-                if not isinstance(head, Standardising):
-                    continue
-                before, units = head.units, head.units_for(own)
-                if units is None or before is None:
-                    continue
-                units = Units(*map(self.validity.keep, units, before))
-                # What was chosen before has been applied.
-                new = (before.scale == 0) & (units.scale > 0)
-                values = torch.where(new, units.of(own.values), own.values)
-                targets[name] = own._replace(values=values)
-                chosen.append((head, units))
+                if isinstance(head, Standardising) and (found := head.chosen(own, self.validity)):
+                    chosen, targets[name] = found
+                    units.append((head, chosen))
             groups.append(replace(group, targets=targets))
-        return replace(self, groups=tuple(groups), units=chosen)
+        return replace(self, groups=tuple(groups), units=units)
 
     def take_units(self) -> None:
         """Put in force what heads have chosen."""
@@ -119,8 +114,12 @@ class Batch:
         def filled(group: Group) -> Group:
             if len(group.features):
                 return group
-            targets = {name: heads[name].unlabelled(1) for name in group.targets}
-            return Group(group.features.new_zeros(1, group.features.shape[1]), targets, slice(0))
+            return replace(
+                group,
+                features=group.features.new_zeros(1, group.features.shape[1]),
+                targets={name: heads[name].unlabelled(1) for name in group.targets},
+                rows=slice(0),
+            )
 
         return self._each(filled)
 
@@ -150,6 +149,32 @@ class Batch:
                 update = whole
             found.append(update)
         return found
+
+    def into_backbone(self, updates: Sequence[Tensor], *, retain_graph: bool = False) -> None:
+        """Propagate the features' updates in one pass, so that groups may share a graph.
+
+        Args:
+            updates: of the features of each group.
+            retain_graph: as for `torch.Tensor.backward`.
+
+        Raises:
+            StateError: if the features' graph has been used up by an earlier call.
+        """
+        features, wanted = [], []
+        for group, update in zip(self.groups, self.own(updates), strict=True):
+            if group.given is not None and group.given.requires_grad:
+                features.append(group.given)
+                wanted.append(update)
+        try:
+            torch.autograd.backward(features, wanted, retain_graph=retain_graph)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            raise StateError(
+                "these features have been through a backward pass already, which frees their "
+                "graph; compute them anew for each call, or give retain_graph=True to the one "
+                "before"
+            ) from error
 
 
 def _stacked(parts: Sequence[Targets | None], sizes: Sequence[int], head: Head) -> Targets:
@@ -200,8 +225,13 @@ def joined(groups: Sequence[Group], heads: Mapping[str, Head]) -> Group:
         name: _stacked([group.targets.get(name) for group in groups], sizes, head)
         for name, head in heads.items()
     }
-    kept = _cat([group.kept for group in groups], sizes)
-    return Group(torch.cat([group.features for group in groups]), targets, kept=kept)
+    given = [group.given for group in groups if group.given is not None]
+    return Group(
+        torch.cat([group.features for group in groups]),
+        targets,
+        kept=_cat([group.kept for group in groups], sizes),
+        given=torch.cat(given) if given else None,
+    )
 
 
 def as_one(
@@ -215,7 +245,7 @@ def as_one(
     """
     wide = max(group.features.shape[1] for group in batch.groups)
     alike = [
-        replace(group, features=pad(group.features, (0, wide - group.features.shape[1])))
+        Group(pad(group.features, (0, wide - group.features.shape[1])), group.targets)
         for group in batch.groups
     ]
     one = joined(alike, heads)

@@ -5,8 +5,8 @@ What happens in a step is in `step`, what belongs to a head in `slot`, how a cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -16,7 +16,7 @@ from torch.amp import GradScaler
 from bayesagg_pyro._modes import plain, uncompiled
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.engine.batch import Batch
-from bayesagg_pyro.engine.calls import Batches, Calls, Given, drawn, show
+from bayesagg_pyro.engine.calls import Batches, Calls, Given, show
 from bayesagg_pyro.engine.defaults import (
     affordable,
     default_aggregation,
@@ -32,9 +32,6 @@ from bayesagg_pyro.engine.reading import (
     Features,
     GivenTargets,
     Pair,
-    check_grad_mode,
-    check_graph,
-    check_pair,
     rows_of,
 )
 from bayesagg_pyro.engine.settings import (
@@ -49,7 +46,7 @@ from bayesagg_pyro.engine.settings import (
     per_head,
 )
 from bayesagg_pyro.engine.slot import Slot, reported_dtype
-from bayesagg_pyro.engine.step import bayesian_step, into_backbone, warmup_step
+from bayesagg_pyro.engine.step import bayesian_step, finite_losses, warmup_step
 from bayesagg_pyro.engine.streams import streams
 from bayesagg_pyro.engine.transaction import all_or_nothing, as_a_whole, of_steps
 from bayesagg_pyro.engine.validation import Validation
@@ -246,21 +243,10 @@ class BayesAgg(Calls):
                 or is gone, or if nobody averages the backbone's gradients.
         """
         scaler = None if scaler is None else active(scaler)
-        attached: list[Tensor] = []  # rows on the backbone's graph: `_next` puts them here
-
-        def given() -> Given:
-            if targets is not None or not isinstance(features, list | tuple):
-                check_graph(features)
-            else:
-                for pair in features:
-                    check_graph(check_pair(pair)[0])
-            return features, targets
-
         call = "backward" if collect else "backward(collect=False)"
-        batch = self._next(call, given, attached, scaler=scaler)
+        batch = self._next(call, iter([(features, targets)]), attached=True, scaler=scaler)
         assert batch is not None
-        deliver = partial(into_backbone, attached, retain_graph=retain_graph)
-        return self._take(batch, deliver, collect, scaler)
+        return self._take(batch, collect, scaler, retain_graph=retain_graph)
 
     @uncompiled
     def backward_in_pieces(
@@ -297,22 +283,18 @@ class BayesAgg(Calls):
             SettingError: if there are no pieces.
         """
         scaler = None if scaler is None else active(scaler)
-        passes, attached = Pieces(backbone), list[Tensor]()
+        passes = Pieces(backbone)
 
-        def given() -> Given:
-            check_grad_mode()
-            return passes.first(pieces), None
-
-        def deliver(updates: list[Tensor]) -> None:
-            into_backbone(attached, updates)
-            passes.second(validity)
+        def given() -> Iterator[Given]:
+            yield passes.first(pieces), None
 
         with all_or_nothing([passes.undo]):
             call = "backward_in_pieces" if collect else "backward_in_pieces(collect=False)"
-            batch = self._next(call, given, attached, passes.parameters, scaler)
+            batch = self._next(
+                call, given(), attached=True, parameters=passes.parameters, scaler=scaler
+            )
             assert batch is not None
-            validity = batch.validity
-            return self._take(batch, deliver, collect, scaler)
+            return self._take(batch, collect, scaler, passes=passes)
 
     @uncompiled
     def collect(
@@ -320,8 +302,9 @@ class BayesAgg(Calls):
     ) -> None:
         """Let the priors see a batch without taking a step; arguments as for `backward`."""
         with plain():
-            batch = self._checked("collect", lambda: (features, targets))
+            batch = self._next("collect", iter([(features, targets)]))
             assert batch is not None
+            finite_losses(self._slots.values(), batch, warmup=self.warmup)
             with as_a_whole(self, step=True):
                 self._collect(batch)
 
@@ -340,7 +323,8 @@ class BayesAgg(Calls):
         self.raise_deferred()
         call = "update_prior()" if batches is None else "update_prior(batches)"
         with plain(), self._all_at(call):
-            show(self._slots.values(), batches, partial(self._checked, call))
+            given = None if batches is None else self._each(call, batches, as_steps=True)
+            show(self._slots.values(), given)
             self.raise_deferred()
             self._renew()
             self._epochs += 1
@@ -372,7 +356,7 @@ class BayesAgg(Calls):
         with plain(), self._all_at("refit"):
             for slot in self._slots.values():
                 slot.restart()
-            show(self._slots.values(), batches, partial(self._next, "refit"), everyone=True)
+            show(self._slots.values(), self._each("refit", batches), everyone=True)
             self.raise_deferred()
             self._renew()
             self.start_bayes()
@@ -408,14 +392,17 @@ class BayesAgg(Calls):
             posteriors = self.posteriors()  # as they predict by default
             if batches is None:
                 return {}
-            shown = list(drawn(batches, partial(self._next, "calibrate")))
+            shown = [
+                {name: batch.examples(name) for name in posteriors}
+                for batch in self._each("calibrate", batches)
+            ]
             self.raise_deferred()
             if not shown:
                 raise StateError("there are no batches to calibrate to")
             found = {}
             for name, posterior in posteriors.items():
                 slot, last = self._slots[name], before[name]
-                examples = [batch.examples(name) for batch in shown]
+                examples = [each[name] for each in shown]
                 value = calibration(slot.head, posterior, examples)
                 if value is None:
                     continue
@@ -518,18 +505,20 @@ class BayesAgg(Calls):
     def _take(
         self,
         batch: Batch,
-        deliver: Callable[[list[Tensor]], None],
         collect: bool,
         scaler: GradScaler | None,
+        *,
+        retain_graph: bool = False,
+        passes: Pieces | None = None,
     ) -> dict[str, Tensor]:
         """A step of the heads, and of the backbone, as a whole or not at all; the losses.
 
         Args:
             batch: checked.
-            deliver: hands the updates of this process's features, [B, d] for each group, to the
-                backbone; called last, after everything of the engine's own.
             collect: see `backward`.
             scaler: see `backward`.
+            retain_graph: see `backward`.
+            passes: of the pieces that the batch consists of.
         """
         observer = self.observer if self.training and collect else None
         keep = batch.watched or self.keep_gradients
@@ -560,12 +549,11 @@ class BayesAgg(Calls):
                     slot.weight_then = None
             for undo in put_back:
                 undo()
-            own = batch.own(updates)
-            if batch.processes > 1:
-                with exchange():
-                    deliver(own)
-            else:
-                deliver(own)
+            # Last, after everything of the engine's own.
+            with exchange() if batch.processes > 1 else nullcontext():
+                batch.into_backbone(updates, retain_graph=retain_graph)
+                if passes is not None:
+                    passes.second(batch.validity)
         if observer is not None:
             observer.passed(info)
         if keep and not self.keep_gradients:

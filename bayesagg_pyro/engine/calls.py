@@ -25,8 +25,9 @@ from bayesagg_pyro.engine.transaction import as_a_whole
 from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._standardising import Standardising
 
-__all__ = ["Batches", "Calls", "Given", "drawn", "show"]
+__all__ = ["Batches", "Calls", "Given", "show"]
 
 #: Pairs of features and {head: targets}, in any form that `backward` takes.
 Batches: TypeAlias = Iterable[Pair]
@@ -54,32 +55,31 @@ class Calls(Stateful):
     def _next(
         self,
         call: str,
-        item: Callable[[], Given | None],
-        attached: list[Tensor] | None = None,
+        source: Iterator[Given],
+        *,
+        attached: bool = False,
         parameters: Sequence[Tensor] = (),
         scaler: GradScaler | None = None,
     ) -> Batch | None:
-        """An item as a batch, checked; in several processes the batch of all.
+        """The next of what the user gave as a batch, checked; in several processes that of all.
 
         Args:
             call: that of the user.
-            item: gives features and targets; None when there are no more.
-            attached: a list that takes this process's own rows of each group, on the backbone's
-                graph.
-            parameters: of the backbone, where the rows' graph does not lead to them.
+            source: of features and targets. What it raises, the other processes hear of.
+            attached: whether features must have a graph.
+            parameters: of the backbone, where the features' graph does not lead to them.
             scaler: of the gradients.
 
         Returns:
             None when no process has any more.
         """
-        rows: list[Tensor] = [] if attached is None else attached
         if self._processes.count == 1:
             self._processes.warn_if_apart()
-            batch = self._share(item, rows)
+            batch = self._share(source, attached)
         else:
             made_with = () if scaler is None else (f"scaler of scale {scaler.get_scale():g}",)
-            share = partial(self._share, item, rows, several=True)
-            batch = self._of_all((call, *made_with), share, rows, parameters)
+            share = partial(self._share, source, attached, several=True)
+            batch = self._of_all((call, *made_with), share, parameters)
         if batch is None:
             return None
         if not batch.validity.now:
@@ -88,30 +88,24 @@ class Calls(Stateful):
             batch.validity.note()
             batch = batch.cleaned(self._heads)
         for head in self._heads.values():
-            if head.units_state == "open":
+            if isinstance(head, Standardising) and head.units_state == "open":
                 return batch.standardised(self._heads)
         return batch
 
     def _share(
-        self, item: Callable[[], Given | None], rows: list[Tensor], *, several: bool = False
+        self, source: Iterator[Given], attached: bool, *, several: bool = False
     ) -> Batch | None:
-        """What this process was given, read and checked; its rows on the graph go to `rows`."""
-        given = item()
+        """What this process was given, read and checked."""
+        given = next(source, None)
         if given is None:
             return None
-        groups = read(*given, self._heads, self.feature_axis, share=several)
-        batch = self._validation.parse(self._heads, groups, empty=several)
-        for sources in groups:
-            first, *others = sources
-            own = first.features
-            rows.append(torch.cat([own, *(one.features for one in others)]) if others else own)
-        return batch
+        groups = read(*given, self._heads, self.feature_axis, attached=attached, share=several)
+        return self._validation.parse(self._heads, groups, empty=several)
 
     def _of_all(
         self,
         call: tuple[str, ...],
         share: Callable[[], Batch | None],
-        rows: list[Tensor],
         parameters: Sequence[Tensor],
     ) -> Batch | None:
         """The batch of all processes."""
@@ -121,7 +115,7 @@ class Calls(Stateful):
         batch = self._processes.whole(
             (call[0], mode, part, f"validate={self._validation.mode}", *call[1:]),
             share,
-            attached=lambda: [*rows, *parameters],
+            parameters=parameters,
             nothing=lambda: self._validation.of_nothing(self._slots.values()),
             join=self._join,
             device=next(self.heads.parameters()).device,
@@ -129,12 +123,27 @@ class Calls(Stateful):
         )
         return None if batch is None else batch.filled(self._heads)
 
-    def _checked(self, call: str, item: Callable[[], Given | None]) -> Batch | None:
-        """As `_next`, held to the checks that a step on it would make."""
-        batch = self._next(call, item)
-        if batch is not None:
-            finite_losses(self._slots.values(), batch, warmup=self.warmup)
-        return batch
+    def _each(self, call: str, batches: Batches, *, as_steps: bool = False) -> Iterator[Batch]:
+        """Each of the batches that the user gave, once; as many as the process with most has.
+
+        Args:
+            call: that of the user.
+            batches: what the user gave.
+            as_steps: whether they are held to the checks that steps on them would make.
+
+        Raises:
+            DtypeError: if an item is no pair.
+        """
+
+        def pairs() -> Iterator[Given]:
+            for pair in batches:
+                yield check_pair(pair)
+
+        source = pairs()
+        while (batch := self._next(call, source)) is not None:
+            if as_steps:
+                finite_losses(self._slots.values(), batch, warmup=self.warmup)
+            yield batch
 
     def _made_of(self) -> dict[str, str]:
         """What the engines of all processes must have in common, in words."""
@@ -186,7 +195,7 @@ class Calls(Stateful):
     @contextmanager
     def _all_at(self, call: str) -> Iterator[None]:
         """As `as_a_whole`, once all processes are there, whose heads are made the first one's."""
-        self._next(call, lambda: None)
+        self._next(call, iter(()))
         self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
         with as_a_whole(self):
             yield
@@ -196,48 +205,18 @@ def _tensors(head: nn.Module) -> list[tuple[list[int], torch.dtype]]:
     return [(list(one.shape), one.dtype) for one in (*head.parameters(), *head.buffers())]
 
 
-def drawn(
-    batches: Batches, parse: Callable[[Callable[[], Pair | None]], Batch | None]
-) -> Iterator[Batch]:
-    """Each of the batches that the user gave, once.
-
-    Args:
-        batches: what the user gave.
-        parse: draws an item and checks it; None at the end.
-
-    Raises:
-        DtypeError: if an item is no pair.
-    """
-    source: list[Iterator[Pair]] = []
-
-    def item() -> Pair | None:
-        if not source:
-            source.append(iter(batches))
-        found = next(source[0], None)
-        return None if found is None else check_pair(found)
-
-    while (batch := parse(item)) is not None:
-        yield batch
-
-
 def show(
-    slots: Collection[Slot],
-    batches: Batches | None,
-    parse: Callable[[Callable[[], Pair | None]], Batch | None],
-    *,
-    everyone: bool = False,
+    slots: Collection[Slot], batches: Iterable[Batch] | None, *, everyone: bool = False
 ) -> None:
     """Go through the batches once, without gradients, until no prior wants more.
 
     Args:
         slots: what belongs to each head.
-        batches: what the user gave, if anything.
-        parse: draws an item and checks it; None at the end.
+        batches: checked as they are drawn; None if the user gave none.
         everyone: whether all priors are shown the batches, or those alone that take them.
 
     Raises:
         StateError: if batches are missing, or no prior takes any.
-        DtypeError: if an item is no pair.
     """
     takers = [slot for slot in slots if everyone or slot.tracker.takes_batches]
     if batches is None:
@@ -255,7 +234,7 @@ def show(
     for slot in takers:
         slot.tracker.restart()
     with torch.no_grad():
-        for batch in drawn(batches, parse):
+        for batch in batches:
             batch.take_units()
             wanted = [
                 slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers

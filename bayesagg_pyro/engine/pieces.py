@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, check_graph, check_pair
+from bayesagg_pyro.engine.reading import (
+    Features,
+    GivenTargets,
+    Pair,
+    check_grad_mode,
+    check_graph,
+    check_pair,
+)
 from bayesagg_pyro.engine.transaction import Undo, of_generators, of_values
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.validity import Validity
@@ -85,7 +92,9 @@ class Pieces:
         Raises:
             DtypeError: for what is no pair, and features that are no tensors.
             SettingError: if there is none.
+            StateError: where torch takes no gradients.
         """
+        check_grad_mode()
         found: list[Pair] = []
         for piece in pieces:
             inputs, targets = check_pair(piece)

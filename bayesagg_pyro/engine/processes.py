@@ -182,7 +182,7 @@ class Processes:
         call: tuple[str, ...],
         share: Callable[[], Batch | None],
         *,
-        attached: Callable[[], Sequence[Tensor]],
+        parameters: Sequence[Tensor],
         nothing: Callable[[], Validity],
         join: Callable[[], None],
         device: torch.device,
@@ -193,7 +193,7 @@ class Processes:
         Args:
             call: what is called, with all that must be the same in every process.
             share: this process's part, checked; None when it has no more. Others go on without.
-            attached: what leads to the backbone's parameters; asked after `share`.
+            parameters: of the backbone, where the features' graph does not lead to them.
             nothing: validity of a part that is not there.
             join: makes the state the first process's.
             device: where the group exchanges.
@@ -215,7 +215,8 @@ class Processes:
         except Exception as error:  # the others wait to hear of it, whatever it is
             refused = error
         compared = mine is not None and call[0] in STEPS and self._steps & (self._steps + 1) == 0
-        sums = checksums(attached()) if compared else []
+        given = [] if mine is None else [g.given for g in mine.groups if g.given is not None]
+        sums = checksums([*given, *parameters]) if compared else []
         status = _FAILED if refused is not None else _NOTHING if mine is None else _BATCH
         formats = [] if mine is None else shares.formats(mine)
         rows = sum(count for count, _ in formats)
@@ -305,8 +306,9 @@ class Processes:
         whole = torch.cat([part[:size] for part, size in zip(found, sizes, strict=True)])
         features, targets = shares.unpack(whole, made_as)
         start = sum(sizes[: self.rank])
-        rows = slice(start, start + sizes[self.rank])
-        return Group(features, targets, rows, None if mine is None else mine.kept), same
+        whose = slice(start, start + sizes[self.rank])
+        kept, given = (None, None) if mine is None else (mine.kept, mine.given)
+        return Group(features, targets, whose, kept, given), same
 
     # -- exchanges -------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ def read(
     heads: Mapping[str, Head],
     axis: int,
     *,
+    attached: bool = False,
     share: bool = False,
 ) -> list[list[Source]]:
     """What a user passed, as rows: the sources of each group of heads.
@@ -68,6 +69,7 @@ def read(
         targets: {name: targets}; None beside pairs.
         heads: {name: head}.
         axis: of the features.
+        attached: whether features must have a graph.
         share: whether this is one process's part of a batch, which may lack rows and labels. Groups
             are in the heads' order then.
 
@@ -78,12 +80,19 @@ def read(
         TaskError: if names do not match the heads, or there are targets without features.
         ShapeError: if features or targets have another shape.
         DtypeError: for what is neither features and targets nor pairs of them.
+        StateError: for features without a graph.
     """
     if targets is None and isinstance(features, list | tuple):
         if not features:
             raise TaskError("there is no batch to take a step on: leave the call out")
-        groups = _groups([s for pair in features for s in _of_pair(pair, heads, axis)])
+        pairs = list(map(check_pair, features))
+        if attached:
+            for own, _ in pairs:
+                check_graph(own)
+        groups = _groups([source for pair in pairs for source in _of_pair(pair, heads, axis)])
     else:
+        if attached:
+            check_graph(features)
         if not share or targets != {}:
             check_names(targets, heads, all_of_them=False)
         if isinstance(features, Tensor):  # that all heads read
@@ -120,9 +129,9 @@ def _sources(
     return found
 
 
-def _of_pair(pair: Any, heads: Mapping[str, Head], axis: int) -> list[Source]:
+def _of_pair(pair: Pair, heads: Mapping[str, Head], axis: int) -> list[Source]:
     """The sources of one of several batches, read by the heads that have targets in it."""
-    features, targets = check_pair(pair)
+    features, targets = pair
     check_names(targets, heads, all_of_them=False)
     own = {name: head for name, head in heads.items() if name in targets}
     if isinstance(features, Mapping):

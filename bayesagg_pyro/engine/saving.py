@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from bayesagg_pyro.engine.reading import check_names
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.transaction import of_aggregation
 from bayesagg_pyro.errors import BayesAggError, NonFiniteError, ShapeError, StateError
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.posteriors import Posterior
 
 if TYPE_CHECKING:
@@ -248,7 +248,8 @@ def _check_weights(engine: Stateful, state: Mapping[str, Tensor], strict: bool) 
         given = part(state, f"heads.{name}")
         wanted = head.state_dict()
         learned = {key for key, _ in head.named_parameters()}
-        newer = set(cast(Head, head).newer_state)  # an older state lacks all of it
+        # An older state lacks all of it.
+        newer = set(head.newer_state if isinstance(head, Standardising) else ())
         lacking = sorted(wanted.keys() - given.keys() - (set() if newer & given.keys() else newer))
         unknown = sorted(given.keys() - wanted)
         if strict and (lacking or unknown):

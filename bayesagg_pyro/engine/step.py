@@ -20,11 +20,11 @@ from bayesagg_pyro.engine.info import Stages, StepInfo, keeping
 from bayesagg_pyro.engine.memory import aggregate_by_examples, infer_by_tasks
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import refuse_weights, require_finite
-from bayesagg_pyro.errors import NumericalError, StateError
+from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.gradients import GradientDistribution, cat
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["bayesian_step", "finite_losses", "into_backbone", "warmup_step"]
+__all__ = ["bayesian_step", "finite_losses", "warmup_step"]
 
 
 def bayesian_step(
@@ -152,35 +152,6 @@ def finite_losses(slots: Collection[Slot], batch: Batch, *, warmup: bool) -> dic
 
     require_finite(batch, slots, "the loss", list(losses.values()), suspects)
     return losses
-
-
-def into_backbone(
-    features: Sequence[Tensor], updates: Sequence[Tensor], *, retain_graph: bool = False
-) -> None:
-    """Propagate the updates of the features in one pass, so that they may share a graph.
-
-    Args:
-        features: [B, d] for each group, attached.
-        updates: of the same shapes.
-        retain_graph: as for `torch.Tensor.backward`.
-
-    Raises:
-        StateError: if the features' graph has been used up by an earlier call.
-    """
-    attached, wanted = [], []
-    for h, update in zip(features, updates, strict=True):
-        if h.requires_grad:
-            attached.append(h)
-            wanted.append(update)
-    try:
-        torch.autograd.backward(attached, wanted, retain_graph=retain_graph)
-    except RuntimeError as error:
-        if "second time" not in str(error):
-            raise
-        raise StateError(
-            "these features have been through a backward pass already, which frees their graph; "
-            "compute them anew for each call, or give retain_graph=True to the one before"
-        ) from error
 
 
 def _descend(

@@ -17,7 +17,6 @@ from bayesagg_pyro.inference import Statistics
 from bayesagg_pyro.posteriors import GaussianFamily
 
 if TYPE_CHECKING:
-    from bayesagg_pyro.engine.slot import Slot
     from bayesagg_pyro.engine.stateful import Stateful
 
 __all__ = [
@@ -67,54 +66,51 @@ def as_a_whole(engine: Stateful, *, step: bool = False) -> AbstractContextManage
     """
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return nullcontext()
-    undo = [of_attributes(engine), *of_steps(engine)]
+    owners: list[Any] = [engine]
+    weights: list[Tensor] = []
+    written: list[Tensor] = []
     for slot in engine._slots.values():
-        undo += _of_slot(slot, step=step)
-    return all_or_nothing(undo)
+        head = slot.head
+        owners += [slot, slot.tracker] if slot.placed else [slot]
+        weights += head.parameters()
+        if not slot.learns:
+            written.append(head.weight)
+        if not step:
+            written += head.buffers()
+        if isinstance(head, Standardising):
+            owners.append(head)
+            written += head.open_units if step else []
+    values = [of_values(written)] if written else []
+    return all_or_nothing(
+        [of_attributes(owners), of_gradients(weights), *values, *of_steps(engine)]
+    )
 
 
 def of_steps(engine: Stateful) -> list[Undo]:
     """Puts back what every step moves on, whether its batch counts or not."""
-    drawn_from = [engine.generator]
-    for slot in engine._slots.values():
-        drawn_from.append(slot.generator)
-    return [of_generators(drawn_from), of_aggregation(engine.aggregation)]
+    generators = [engine.generator, *(slot.generator for slot in engine._slots.values())]
+    return [of_generators(generators), of_aggregation(engine.aggregation)]
 
 
-def _of_slot(slot: Slot, *, step: bool) -> list[Undo]:
-    """Puts back what belongs to a head.
-
-    Args:
-        slot: of the head.
-        step: whether the head's buffers stay as they are in what is to come.
-    """
-    found = [of_gradients(slot.head.parameters()), of_attributes(slot)]
-    if slot._tracker is not None:
-        found.append(of_attributes(slot._tracker))
-    written: list[Tensor] = [] if slot.learns else [slot.head.weight]
-    if not step:
-        written += slot.head.buffers()
-    if isinstance(slot.head, Standardising):
-        found.append(slot.head.undo_state())
-        written += slot.head.open_units if step else []
-    return [*found, of_values(written)] if written else found
-
-
-def of_attributes(owner: Any) -> Undo:
-    """Puts back an object's attributes; of statistics and priors written in place, copies."""
-    before = dict(vars(owner))
-    for name, value in before.items():
-        if isinstance(value, Statistics):
-            before[name] = copy(value)
+def of_attributes(owners: Iterable[Any]) -> Undo:
+    """Puts back objects' attributes; of statistics and priors written in place, copies."""
+    found: list[tuple[Any, dict[str, Any]]] = []
     written: list[tuple[GaussianFamily, GaussianFamily]] = []
-    if before.get("in_place", False):
-        base = before.get("_base")  # never written to
-        own = [v for v in before.values() if isinstance(v, GaussianFamily) and v is not base]
-        written = [(posterior, _twin(posterior)) for posterior in own]
+    for owner in owners:
+        before = dict(vars(owner))
+        found.append((owner, before))
+        for name, value in before.items():
+            if isinstance(value, Statistics):
+                before[name] = copy(value)
+        if before.get("in_place", False):
+            base = before.get("_base")  # never written to
+            own = [v for v in before.values() if isinstance(v, GaussianFamily) and v is not base]
+            written += [(posterior, _twin(posterior)) for posterior in own]
 
     def undo() -> None:
-        vars(owner).clear()
-        vars(owner).update(before)
+        for owner, before in found:
+            vars(owner).clear()
+            vars(owner).update(before)
         for posterior, twin in written:
             posterior.copy_(twin)
 

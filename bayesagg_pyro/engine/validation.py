@@ -117,7 +117,7 @@ class Validation:
 
 def _group(source: Source, now: bool, empty: bool) -> Group:
     """Features off the graph and parsed targets; values are looked at if `now`."""
-    features = source.features
+    given = features = source.features
     parsed: dict[str, Targets] = {}
     for name, head in source.heads.items():
         head.check_features(features, values=False, empty=empty)
@@ -135,8 +135,8 @@ def _group(source: Source, now: bool, empty: bool) -> Group:
         next(iter(source.heads.values())).check_features(features, empty=empty)
     if now and source.folded and labelled is not None and 0 < int(labelled.sum()) < len(labelled):
         left = {name: _of_rows(targets, labelled) for name, targets in parsed.items()}
-        return Group(features[labelled], left, kept=labelled)
-    return Group(features, parsed)
+        return Group(features[labelled], left, kept=labelled, given=given)
+    return Group(features, parsed, given=given)
 
 
 def _labelled(targets: Iterable[Targets]) -> Tensor | None:

@@ -58,11 +58,7 @@ class Head(LinearOutputs, ABC):
 
     #: Buffers that hold one value for each task, or one for all.
     per_task: ClassVar[tuple[str, ...]] = ()
-    #: Names in a state that older versions did not save.
-    newer_state: ClassVar[tuple[str, ...]] = ()
     target_kind: ClassVar[TargetKind] = "real"
-    #: In whose units targets are: only `heads/_standardising.py` changes it.
-    units_state: Literal["open", "own", "user's"] = "user's"
 
     def __init__(
         self,

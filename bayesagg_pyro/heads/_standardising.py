@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.validity import Validity
 
 __all__ = ["Standardising", "Units"]
 
@@ -53,16 +54,18 @@ class Standardising(OnePredictor):
     """
 
     per_task: ClassVar[tuple[str, ...]] = ("target_loc", "target_scale")
+    #: Names in a state that older versions did not save.
     newer_state: ClassVar[tuple[str, ...]] = per_task
     target_loc: Tensor | None  #: [tasks], float64; None for a head that keeps the user's units
     target_scale: Tensor | None  #: [tasks], float64, 0 where nothing is chosen yet; or None
+    #: Whether a task may choose still ("open"), or which units all have.
+    units_state: Literal["open", "own", "user's"]
 
     def choose_units(self, wanted: bool) -> None:
         """Register the units, nothing being chosen yet."""
         zeros = torch.zeros(self.tasks, dtype=torch.float64) if wanted else None
         self.register_buffer("target_loc", zeros)
         self.register_buffer("target_scale", None if zeros is None else zeros.clone())
-        #: Whether a task may choose still ("open"), or which units all have ("own", "user's").
         self.units_state = "open" if wanted else "user's"
 
     def keep_units(self) -> None:
@@ -84,17 +87,13 @@ class Standardising(OnePredictor):
         units = self.units
         return [] if units is None or self.units_state != "open" else list(units)
 
-    def undo_state(self) -> Callable[[], None]:
-        """What puts back what is known of the units."""
-        before = self.units_state
+    def chosen(self, targets: Targets, validity: Validity) -> tuple[Units, Targets] | None:
+        """The units after a batch, and its targets in them; None where all are chosen already.
 
-        def undo() -> None:
-            self.units_state = before
-
-        return undo
-
-    def units_for(self, targets: Targets) -> Units | None:
-        """The units after this batch, targets [B, tasks] as parsed; None where all are chosen."""
+        Args:
+            targets: [B, tasks], as parsed: in the units that were chosen before.
+            validity: of the batch; a bad one changes no unit.
+        """
         now = self.units
         if now is None or self.units_state != "open":
             return None
@@ -112,7 +111,14 @@ class Standardising(OnePredictor):
         new = (now.scale == 0) & (count > 0)
         loc = torch.where(like | ~known, 0.0, mean)
         scale = torch.where(like, prefix, deviation)
-        return Units(torch.where(new, loc, now.loc), torch.where(new, scale, now.scale))
+        units = Units(
+            validity.keep(torch.where(new, loc, now.loc), now.loc),
+            validity.keep(torch.where(new, scale, now.scale), now.scale),
+        )
+        new = (now.scale == 0) & (units.scale > 0)
+        return units, targets._replace(
+            values=torch.where(new, units.of(targets.values), targets.values)
+        )
 
     @torch.no_grad()
     def take_units(self, units: Units) -> None:

@@ -122,7 +122,7 @@ def whole(share: Callable[[], Batch | None]) -> Batch | None:
     return Processes(True).whole(
         ("collect",),
         share,
-        attached=list,
+        parameters=(),
         nothing=lambda: CHECKED,
         join=lambda: None,
         device=torch.device("cpu"),
