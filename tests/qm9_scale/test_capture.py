@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from bayesagg_pyro import diagnostics
-from experiments import training
 from experiments.errors import SettingsError
 from experiments.run import Run
-from experiments.training import CHECKPOINT, RECORD, Trainer, stepping
+from experiments.training import CHECKPOINT, RECORD, Trainer, loop, stepping
 from experiments.training.checkpoints import load
 from tests.experiments.toy import equal, without_times
 from tests.qm9_scale.tape import TapeBackend
@@ -64,7 +63,7 @@ def test_the_tape_notices_what_a_graph_would_not_see(
 ) -> None:
     """A rate kept on the host is baked in: replayed for the whole run, the two must differ."""
     run = make("ls", schedule="cosine", graph="twin")
-    monkeypatch.setattr(training, "adam", _host_rate)
+    monkeypatch.setattr(loop, "adam", _host_rate)
     Trainer(run, tmp_path / "twin").train()
     backend = TapeBackend()
     monkeypatch.setattr(stepping, "TwinBackend", lambda: backend)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments import presets, training
+from experiments import presets
 from experiments.cli import app
 from experiments.errors import OutOfTime, SettingsError
 from experiments.methods import BayesAggOptions, MethodOptions
@@ -17,7 +17,7 @@ from experiments.qm9 import load as load_qm9
 from experiments.qm9.prepared import prepare
 from experiments.run import Run
 from experiments.runner import Request
-from experiments.training import CHECKPOINT, RESULTS, Trainer
+from experiments.training import CHECKPOINT, RESULTS, Trainer, loop
 from experiments.training.checkpoints import load
 from tests.experiments.toy import equal, without_times
 from tests.qm9_scale.conftest import TABLES
@@ -50,7 +50,7 @@ def test_minutes_stop_at_the_end_of_an_epoch_and_resume_exactly(
 ) -> None:
     run = make("bayesagg", {"pretrain": 1, "prior": "fresh", "prior_variance": 1.0}, epochs=4)
     Trainer(run, tmp_path / "whole").train()
-    monkeypatch.setattr(training, "time", Clock())
+    monkeypatch.setattr(loop, "time", Clock())
     with pytest.raises(OutOfTime, match=r"2 of 4 epochs are kept in .*--resume") as caught:
         Trainer(run, tmp_path / "parts", minutes=2.1).train()
     assert caught.value.epochs_done == len(load(tmp_path / "parts" / CHECKPOINT)["history"]) == 2
