@@ -9,7 +9,6 @@ from torch import nn
 
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
-from experiments.methods.aligned import Aligned, AlignedUb
 from experiments.methods.base import (
     Capture,
     Level,
@@ -22,10 +21,19 @@ from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
 from experiments.methods.dynamic_average import DynamicAverage
 from experiments.methods.ensembles import HeadEnsemble, NetworkEnsemble
 from experiments.methods.gap_balancing import GapBalancing
-from experiments.methods.gradient_based import GradientBased, GradientOptions, require_level
+from experiments.methods.gradient_based import GradientBased, GradientOptions
 from experiments.methods.linear import LinearScalarization
 from experiments.methods.network import Network
-from experiments.methods.published import Cagrad, ImtlG, Mgda, MgdaUb, NashMtl, Pcgrad
+from experiments.methods.published import (
+    Aligned,
+    AlignedUb,
+    Cagrad,
+    ImtlG,
+    Mgda,
+    MgdaUb,
+    NashMtl,
+    Pcgrad,
+)
 from experiments.methods.random_weights import RandomWeights
 from experiments.methods.scale_invariant import ScaleInvariant
 from experiments.methods.single_task import SingleTask
@@ -143,7 +151,7 @@ def check(name: str, options: MethodOptions) -> type[Method]:
             f"method {name} takes {kind.options_type.__name__}, not {type(options).__name__}"
         )
     if isinstance(options, GradientOptions):
-        require_level(kind, Level.of(options.level))
+        kind.require_level(options.level)
     return kind
 
 
@@ -168,23 +176,13 @@ def options(
     kind = method.options_type
     chosen = {key: value for key, value in given.items() if value is not None}
     if "level" in chosen:
-        require_level(method, _level_of(method, chosen["level"]))
+        method.require_level(chosen["level"])
         if not issubclass(kind, GradientOptions):
             del chosen["level"]
     try:
         return kind(**{**(usual or {}).get(name, {}), **kind.arrange(name, chosen)})
     except TypeError as error:  # a word where a number belongs
         raise SettingsError(f"options {chosen} of method {name} cannot work: {error}") from error
-
-
-def _level_of(method: type[Method], key: str) -> Level:
-    for level in Level:
-        if level.key == key:
-            return level
-    remedy = "has no levels to choose from; leave it out"
-    if len(method.levels) > 1:
-        remedy = f"has {' and '.join(level.key for level in method.levels)}; give one of them"
-    raise SettingsError(f"level = {key!r} is unknown: method {method.name} {remedy}")
 
 
 def make(

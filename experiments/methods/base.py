@@ -40,20 +40,6 @@ class Level(Enum):
         """The name in options: ``losses``, ``parameters`` or ``representation``."""
         return self.name.lower()
 
-    @classmethod
-    def of(cls, key: str) -> Level:
-        """The level with this key.
-
-        Raises:
-            SettingsError: There is none.
-        """
-        for level in cls:
-            if level.key == key:
-                return level
-        raise SettingsError(
-            f"level = {key!r} is unknown: give {', '.join(level.key for level in cls)}"
-        )
-
 
 class Needs(Enum):
     """What a method looks at beyond the losses themselves."""
@@ -182,6 +168,27 @@ class Method(ABC):
         if cls.level is Level.LOSSES:
             return "it weighs losses, and a weighted sum has the same gradient at every level"
         return "it compares gradients, and losses have none of their own"
+
+    @classmethod
+    def require_level(cls, key: str) -> Level:
+        """The level called ``key``.
+
+        Raises:
+            SettingsError: The method does not have it; the message says why.
+        """
+        level = next((level for level in Level if level.key == key), None)
+        own = [level.key for level in cls.levels]
+        if level is None:
+            remedy = "has no levels to choose from; leave it out"
+            if len(own) > 1:
+                remedy = f"has {' and '.join(own)}; give one of them"
+            raise SettingsError(f"level = {key!r} is unknown: method {cls.name} {remedy}")
+        if level not in cls.levels:
+            raise SettingsError(
+                f"level = {key!r} does not fit method {cls.name}: {cls.why_not(level)}; give "
+                f"{' or '.join(own)}"
+            )
+        return level
 
     @classmethod
     def more_options(cls) -> list[tuple[str, Any]]:

@@ -31,7 +31,7 @@ from experiments.methods.base import (
 )
 from experiments.methods.bayesagg_options import BayesAggOptions
 from experiments.methods.branches import branched, refuse
-from experiments.methods.torchjd_arguments import PREFIX, arguments_of, kinds
+from experiments.methods.torchjd_classes import PREFIX, arguments_of, kinds
 from experiments.processes.norms import share_norms
 from experiments.settings import require
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Bernoulli, Categorical, Head
-from experiments.methods.base import Level, Method, MethodOptions, Scale
+from experiments.methods.base import Level, MethodOptions, Scale
 from experiments.methods.branches import read_by, refuse
 from experiments.methods.network import Network, mean_losses, reported
 from experiments.settings import require_numbers
@@ -165,12 +163,6 @@ class NetworkEnsemble(Network):
             name: average(head, torch.stack([each[name] for each in outputs]))
             for name, head in self.by_name.items()
         }
-
-    def watch(
-        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
-    ) -> Recorder:
-        """Refuse: there are several backbones, and a recorder looks at the features of one."""
-        return Method.watch(self, path, every, start, inputs, targets)
 
     def _members(self) -> Iterator[tuple[nn.Module, dict[str, Head]]]:
         assert isinstance(self.backbone, nn.ModuleList)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from bayesagg_pyro.aggregation import Combined, effective_tasks
 from bayesagg_pyro.heads import Head
 from experiments import processes
-from experiments.errors import DivergenceError, SettingsError
-from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.errors import DivergenceError
+from experiments.methods.base import Level, MethodOptions, Needs, Scale
 from experiments.methods.branches import halves, parameters, refuse
 from experiments.methods.network import Network
 from experiments.methods.task_gradients import (
@@ -23,7 +23,9 @@ from experiments.methods.task_gradients import (
     representation_gradients,
 )
 
-__all__ = ["GradientBased", "GradientOptions"]
+__all__ = ["GradientBased", "GradientOptions", "Place"]
+
+Place = Literal["parameters", "representation"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,7 @@ class GradientOptions(MethodOptions):
             each task), or to the ``"representation"`` (the features of the batch; one pass in all).
     """
 
-    level: str = "parameters"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Level.of(self.level)
+    level: Place = "parameters"
 
 
 class GradientBased(Network):
@@ -59,8 +57,7 @@ class GradientBased(Network):
         self, backbone: nn.Module, heads: Mapping[str, Head], options: GradientOptions
     ) -> None:
         super().__init__(backbone, heads, options)
-        self.place = Level.of(options.level)
-        require_level(type(self), self.place)
+        self.place = self.require_level(options.level)
         self._weights: Tensor | None = None
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -140,16 +137,3 @@ class GradientBased(Network):
                 f"the gradient of task {self.tasks[task]} holds NaN or infinity, although its loss "
                 "is finite: training is about to diverge; lower --lr, or look at the data"
             )
-
-
-def require_level(kind: type[Method], level: Level) -> None:
-    """Refuse a level that a method does not have.
-
-    Raises:
-        SettingsError: The message says why.
-    """
-    if level not in kind.levels:
-        raise SettingsError(
-            f"level = {level.key!r} does not fit method {kind.name}: {kind.why_not(level)}; give "
-            f"{' or '.join(known.key for known in kind.levels)}"
-        )

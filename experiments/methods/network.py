@@ -110,7 +110,13 @@ class Network(Method):
     def watch(
         self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
     ) -> Recorder:
-        """Record losses, features and norms of the heads."""
+        """Record losses, features and norms of the heads.
+
+        Raises:
+            SettingsError: There are several backbones, and a recorder looks at the features of one.
+        """
+        if isinstance(self.backbone, nn.ModuleList):
+            return super().watch(path, every, start, inputs, targets)
         self._recorder = Recorder(self.by_name, path, every=every, start=start)
         return self._recorder
 

@@ -1,23 +1,28 @@
-"""Published methods whose aggregators come from TorchJD: MGDA, PCGrad, CAGrad, IMTL-G, Nash-MTL."""
+"""Published methods whose aggregators come from TorchJD, from MGDA to Aligned-MTL."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, Literal
 
+import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.aggregation import Combined, MatrixAggregator
 from bayesagg_pyro.heads import Head
 from experiments.methods.base import Level, MethodOptions, Scale
-from experiments.methods.gradient_based import GradientBased, GradientOptions
+from experiments.methods.gradient_based import GradientBased, GradientOptions, Place
 from experiments.methods.random_weights import SeededOptions, new_generator
-from experiments.methods.torchjd_import import module
+from experiments.methods.torchjd_classes import arguments_of, module
 from experiments.settings import require, require_numbers
 
 __all__ = [
+    "Aligned",
+    "AlignedOptions",
+    "AlignedUb",
+    "AlignedUbOptions",
     "Cagrad",
     "CagradOptions",
     "ImtlG",
@@ -33,8 +38,15 @@ __all__ = [
 ]
 
 
+_OURS: Final = ("level", "seed", "scale_heads")
+"""Options that an aggregator does not know."""
+
+
 class WithAggregator(GradientBased):
-    """Combines gradients with an aggregator of TorchJD, through :class:`MatrixAggregator`."""
+    """Combines gradients with an aggregator of TorchJD, through :class:`MatrixAggregator`.
+
+    Options are called as the aggregator's arguments are.
+    """
 
     aggregator: ClassVar[str]
 
@@ -43,18 +55,18 @@ class WithAggregator(GradientBased):
     ) -> None:
         super().__init__(backbone, heads, options)
         kind = getattr(module("aggregation", self.name), self.aggregator)
-        seed = getattr(options, "seed", 0)
+        own = {one.name: getattr(options, one.name) for one in fields(options)}
+        given = {name: value for name, value in own.items() if name not in _OURS}
+        given |= given.pop("arguments", {})
+        arguments = arguments_of(self.name, kind, len(self.tasks), given)
         try:
-            aggregator = kind(**self.arguments(options))
+            aggregator = kind(**arguments)
         except ImportError as error:  # a solver
             require(False, "method", self.name, str(error))
         except (TypeError, ValueError) as error:
-            require(False, "options", self.arguments(options), str(error))
-        self.rows = MatrixAggregator(aggregator, generator=new_generator(seed))
-
-    def arguments(self, options: GradientOptions) -> dict[str, Any]:
-        """Arguments of the aggregator."""
-        return {}
+            require(False, "options", arguments, str(error))
+        generator = new_generator(getattr(options, "seed", 0))
+        self.rows = MatrixAggregator(aggregator, generator=generator)
 
     def combine(self, matrix: Tensor, present: Tensor | None = None) -> Combined:
         """The aggregator's direction and weights."""
@@ -97,7 +109,7 @@ class MgdaUbOptions(MgdaOptions):
         level: As above.
     """
 
-    level: str = "representation"
+    level: Place = "representation"
 
 
 class Mgda(WithAggregator):
@@ -113,11 +125,6 @@ class Mgda(WithAggregator):
     title: ClassVar[str] = "MGDA"
     aggregator: ClassVar[str] = "MGDA"
     options_type: ClassVar[type[MethodOptions]] = MgdaOptions
-
-    def arguments(self, options: GradientOptions) -> dict[str, Any]:
-        """Those of the search."""
-        assert isinstance(options, MgdaOptions)
-        return {"epsilon": options.epsilon, "max_iters": options.max_iters}
 
 
 class MgdaUb(Mgda):
@@ -180,11 +187,6 @@ class Cagrad(WithAggregator):
     aggregator: ClassVar[str] = "CAGrad"
     options_type: ClassVar[type[MethodOptions]] = CagradOptions
 
-    def arguments(self, options: GradientOptions) -> dict[str, Any]:
-        """The size of the ball."""
-        assert isinstance(options, CagradOptions)
-        return {"c": options.c}
-
 
 class ImtlG(WithAggregator):
     """The combination whose projections on all gradients are of one length (IMTL-G).
@@ -232,12 +234,69 @@ class NashMtl(WithAggregator):
     aggregator: ClassVar[str] = "NashMTL"
     options_type: ClassVar[type[MethodOptions]] = NashMtlOptions
 
-    def arguments(self, options: GradientOptions) -> dict[str, Any]:
-        """Those of the bargain."""
-        assert isinstance(options, NashMtlOptions)
-        return {
-            "n_tasks": len(self.tasks),
-            "max_norm": options.max_norm,
-            "update_weights_every": options.update_weights_every,
-            "optim_niter": options.optim_niter,
-        }
+
+@dataclass(frozen=True)
+class AlignedOptions(GradientOptions):
+    """Options of Aligned-MTL.
+
+    Attributes:
+        level: Of the gradients, ``"parameters"`` or ``"representation"``.
+        scale_mode: The common length of the components: the ``"min"`` (the method's paper), the
+            ``"median"``, or the root mean square (``"rmse"``) of theirs.
+        scale_heads: Multiply the losses that heads descend by the tasks' weights as well.
+    """
+
+    scale_mode: Literal["min", "median", "rmse"] = "min"
+    scale_heads: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        right = isinstance(self.scale_heads, bool)
+        require(right, "scale_heads", self.scale_heads, "give true or false")
+
+
+@dataclass(frozen=True)
+class AlignedUbOptions(AlignedOptions):
+    """The same, at the level of the representation unless told otherwise.
+
+    Attributes:
+        level: As above.
+    """
+
+    level: Place = "representation"
+
+
+class Aligned(WithAggregator):
+    """With G = J Jᵀ = V Λ Vᵀ, weights α = σ V Λ^(−1/2) Vᵀ 1/K, and the update Jᵀ α.
+
+    The update is the mean of the rows of the matrix closest to J whose principal components all
+    have the length σ. Directions without any gradient (eigenvalues at rounding level) are dropped.
+
+    Source: Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023,
+    algorithm 1; the scale modes are those that the comparison in the BayesAgg paper searched.
+    """
+
+    name: ClassVar[str] = "aligned-mtl"
+    title: ClassVar[str] = "Aligned-MTL"
+    aggregator: ClassVar[str] = "AlignedMTL"
+    options_type: ClassVar[type[MethodOptions]] = AlignedOptions
+
+    def head_weights(self, weights: Tensor) -> Tensor:
+        """K α, K the tasks of the batch, when heads are to follow; K keeps the size of a sum."""
+        assert isinstance(self.options, AlignedOptions)
+        follow = self.options.scale_heads
+        return (weights != 0).sum() * weights if follow else torch.ones_like(weights)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore both; earlier versions left nothing of the aggregator, which has no memory."""
+        super().load_state_dict({"aggregator": self.rows.state_dict(), **state})
+
+
+class AlignedUb(Aligned):
+    """The upper-bound variant: J holds gradients with respect to the representation, [K, B · d]."""
+
+    name: ClassVar[str] = "aligned-mtl-ub"
+    title: ClassVar[str] = "Aligned-MTL-UB"
+    level: ClassVar[Level] = Level.REPRESENTATION
+    levels: ClassVar[tuple[Level, ...]] = (Level.REPRESENTATION, Level.PARAMETERS)
+    options_type: ClassVar[type[MethodOptions]] = AlignedUbOptions

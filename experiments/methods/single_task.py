@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Head
-from experiments.methods.base import Method, MethodOptions
+from experiments.methods.base import MethodOptions
 from experiments.methods.branches import keep_branch, read_by
 from experiments.methods.network import mean_losses, reported
 from experiments.methods.weighted import WeightedLosses
@@ -81,12 +79,6 @@ class SingleTask(WeightedLosses):
             outputs = head(features)
             found[name].append(outputs[:, columns] if head.tasks > 1 else outputs)
         return {name: torch.cat(outputs, 1) for name, outputs in found.items()}
-
-    def watch(
-        self, path: Path, every: int, start: int, inputs: Any, targets: dict[str, Tensor]
-    ) -> Recorder:
-        """Refuse: there are several backbones, and a recorder looks at the features of one."""
-        return Method.watch(self, path, every, start, inputs, targets)
 
     def _features(self, inputs: Any) -> Iterator[tuple[str, slice, Tensor]]:
         """Head, tasks in it, and the features of their network, in the order of the tasks."""

@@ -19,10 +19,22 @@ from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
 from experiments.methods.gradient_based import GradientOptions
 from experiments.methods.published import WithAggregator
 from experiments.methods.random_weights import SeededOptions, new_generator
-from experiments.methods.torchjd_arguments import PREFIX, arguments_of, arrange, defaults_of, kinds
-from experiments.methods.torchjd_import import module
-from experiments.methods.torchjd_present import recall, roll_epoch, scalarize, update
-from experiments.methods.torchjd_state import load_scalarizer, read_scalarizer
+from experiments.methods.torchjd_classes import (
+    PREFIX,
+    arguments_of,
+    arrange,
+    defaults_of,
+    kinds,
+    module,
+)
+from experiments.methods.torchjd_scalarizer import (
+    load_scalarizer,
+    read_scalarizer,
+    recall,
+    roll_epoch,
+    scalarize,
+    update,
+)
 from experiments.methods.weighted import WeightedLosses
 from experiments.settings import require
 
@@ -70,12 +82,6 @@ class AggregatorMethod(WithAggregator):
     """An aggregator of TorchJD."""
 
     options_type: ClassVar[type[MethodOptions]] = AggregatorOptions
-
-    def arguments(self, options: GradientOptions) -> dict[str, Any]:
-        """The usual ones, those that follow from the tasks, and those that were given."""
-        assert isinstance(options, AggregatorOptions)
-        kind = getattr(module("aggregation", self.name), self.aggregator)
-        return arguments_of(self.name, kind, len(self.tasks), options.arguments)
 
     @classmethod
     def more_options(cls) -> list[tuple[str, Any]]:

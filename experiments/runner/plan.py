@@ -17,7 +17,7 @@ from experiments.benchmark import Benchmark
 from experiments.errors import SettingsError
 from experiments.files import strict
 from experiments.methods import BayesAggOptions
-from experiments.methods.torchjd_arguments import PREFIX
+from experiments.methods.torchjd_classes import PREFIX
 from experiments.run import Run
 from experiments.runner import values
 from experiments.settings import Settings

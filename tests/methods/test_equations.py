@@ -17,7 +17,6 @@ from two_tasks import WIDTH, build, fresh, problem, train
 from bayesagg_pyro import heads
 from experiments.methods import Method
 from experiments.methods.actor_critic import SoftActorCritic
-from experiments.methods.aligned import aligned_weights
 from experiments.methods.ensembles import average
 
 agg = pytest.importorskip("torchjd.aggregation")
@@ -150,21 +149,31 @@ def aligned(rows: np.ndarray, mode: str) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", ["min", "median", "rmse"])
 def test_aligned_weights(mode: Any) -> None:
+    combine = build("aligned-mtl", scale_mode=mode).combine
     rows = torch.randn(5, 40, dtype=torch.float64) * torch.logspace(-2, 2, 5)[:, None]
-    close(aligned_weights(rows, mode).numpy(), aligned(rows.numpy(), mode), 1e-8)
-    reference = agg.AlignedMTL(scale_mode=mode)(rows)
-    close((aligned_weights(rows, mode) @ rows).numpy(), reference.numpy(), 1e-8)
+    direction, weights = combine(rows)
+    close(weights.numpy(), aligned(rows.numpy(), mode), 1e-8)
+    close((weights @ rows).numpy(), direction.numpy(), 1e-8)
     order = torch.tensor([3, 1, 4, 0, 2])
-    close(aligned_weights(rows[order], mode).numpy(), aligned_weights(rows, mode)[order].numpy())
-    close(aligned_weights(rows * 1e-9, mode).numpy(), aligned_weights(rows, mode).numpy())
+    close(combine(rows[order]).weights.numpy(), weights[order].numpy())
+    close(combine(rows * 1e-9).weights.numpy(), weights.numpy())
 
 
 def test_aligned_edges() -> None:
+    combine = build("aligned-mtl").combine
     row = torch.randn(1, 9)
-    close(aligned_weights(row).numpy(), [1.0])
+    close(combine(row).weights.numpy(), [1.0])
     same = row.expand(3, -1)  # identical tasks: their mean
-    close((aligned_weights(same).float() @ same).numpy(), row[0].numpy())
-    assert not aligned_weights(torch.zeros(3, 4)).any()
+    close(combine(same).direction.numpy(), row[0].numpy())
+    assert not combine(torch.zeros(3, 4)).direction.any()
+
+
+def test_aligned_goes_on_from_what_an_earlier_version_left() -> None:
+    method: Any = build("aligned-mtl")
+    state = method.state_dict()
+    del state["aggregator"]
+    method.load_state_dict(state)
+    step(method)
 
 
 @pytest.mark.parametrize(("name", "shared"), [("aligned-mtl", True), ("aligned-mtl-ub", False)])

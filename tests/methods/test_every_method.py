@@ -230,7 +230,7 @@ def test_without_torchjd_the_error_says_what_to_install(monkeypatch: pytest.Monk
     with pytest.raises(SettingsError, match=r'pip install "bayesagg_pyro\[torchjd\]"'):
         build("mgda")
     build("ls")
-    build("aligned-mtl-ub")
+    build("uw")
 
 
 def test_several_networks_need_a_maker() -> None:

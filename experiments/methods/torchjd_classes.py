@@ -1,19 +1,20 @@
-"""Classes of TorchJD by name, and the arguments that they take."""
+"""The optional package TorchJD: its classes by name, and the arguments that they take."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from experiments.errors import SettingsError
-from experiments.methods.torchjd_import import module
 
-__all__ = ["PREFIX", "arguments_of", "arrange", "defaults_of", "kinds"]
+__all__ = ["PREFIX", "arguments_of", "arrange", "defaults_of", "kinds", "module"]
 
 PREFIX: Final = "torchjd:"
 
@@ -28,6 +29,25 @@ _PER_TASK: Final = frozenset({"n_tasks", "shape"})
 #: Arguments that are functions or objects, which no command line can give.
 _OBJECTS: Final = frozenset({"f", "projector"})
 _WEIGHTS: Final = frozenset({"PBI", "COSMOS"})
+
+
+def module(part: str, method: str) -> ModuleType:
+    """``torchjd.<part>``.
+
+    Args:
+        part: ``"aggregation"`` or ``"scalarization"``.
+        method: Who needs it, for the message.
+
+    Raises:
+        SettingsError: TorchJD is not installed, or its interface is another one.
+    """
+    try:
+        return importlib.import_module(f"torchjd.{part}")
+    except ImportError as error:
+        raise SettingsError(
+            f"method {method} needs TorchJD 0.18, which cannot be imported ({error}): "
+            'pip install "bayesagg_pyro[torchjd]"'
+        ) from error
 
 
 def kinds(part: str) -> dict[str, Any]:

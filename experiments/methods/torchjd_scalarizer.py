@@ -1,14 +1,18 @@
-"""Scalarizations of TorchJD on batches that have no targets of some tasks."""
+"""Scalarizations of TorchJD: on batches without targets of some tasks, and as plain values."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Adam
 
-__all__ = ["recall", "roll_epoch", "scalarize", "update"]
+from bayesagg_pyro.aggregation._torchjd_state import load_state, read_state
+
+__all__ = ["load_scalarizer", "read_scalarizer", "recall", "roll_epoch", "scalarize", "update"]
 
 
 def scalarize(scalarizer: Any, losses: Tensor, present: Tensor) -> Tensor:
@@ -86,3 +90,24 @@ def update(scalarizer: Any, losses: Tensor, present: Tensor | None) -> None:
     scalarizer.update(torch.where(present, losses, same))
     with torch.no_grad():
         scalarizer._w.copy_(torch.where(present, scalarizer._w, kept))
+
+
+def read_scalarizer(scalarizer: Any) -> dict[str, Any]:
+    """Parameters, memory, and the optimiser that FAMO keeps to itself."""
+    optimizer = getattr(scalarizer, "_optimizer", None)
+    return {
+        "module": scalarizer.state_dict(),
+        "memory": read_state(scalarizer),
+        "optimizer": None if optimizer is None else optimizer.state_dict(),
+    }
+
+
+def load_scalarizer(scalarizer: Any, state: Mapping[str, Any]) -> None:
+    """Restore what :func:`read_scalarizer` gave."""
+    scalarizer.load_state_dict(state["module"])
+    load_state(scalarizer, state["memory"])
+    if state["optimizer"] is not None:
+        scalarizer._optimizer = Adam(
+            [scalarizer._w], lr=scalarizer.lr, weight_decay=scalarizer.weight_decay
+        )
+        scalarizer._optimizer.load_state_dict(state["optimizer"])
