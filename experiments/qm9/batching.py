@@ -8,7 +8,7 @@ row numbers and sizes are kept on the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from experiments.errors import SettingsError
 from experiments.qm9.molecules import Molecules
 from models.graphs import PaddedGraphs
 
-__all__ = ["Batches", "PaddedMolecules", "cuts"]
+__all__ = ["PaddedMolecules", "cuts"]
 
 Groups = list[PaddedGraphs]
 
@@ -155,76 +155,3 @@ def cuts(sizes: Sequence[int], groups: int) -> list[tuple[int, int]]:
         ]
     chosen = best[-1][1]
     return list(zip([0, *chosen[:-1]], chosen, strict=True))
-
-
-class Batches:
-    """Iterable over batches ``(groups, targets)``; every pass is one epoch.
-
-    With ``shuffle``, each pass draws one permutation from the generator, so the generator's state
-    alone decides what follows. Within a batch molecules are sorted by size; targets are in the same
-    order.
-    """
-
-    def __init__(
-        self,
-        data: PaddedMolecules,
-        rows: Tensor | None = None,
-        batch_size: int = 120,
-        *,
-        shuffle: bool = False,
-        generator: torch.Generator | None = None,
-        groups: int = 4,
-        drop_last: bool = False,
-        device: torch.device | str | None = None,
-    ) -> None:
-        """Describe the batches; nothing is drawn before iteration.
-
-        Args:
-            data: Where the molecules are.
-            rows: [R] int64 rows of ``data`` to use; None for all.
-            batch_size: Molecules per batch.
-            shuffle: Whether to draw a new order for every pass; needs ``generator``.
-            generator: Source of the order (CPU).
-            groups: At most so many groups per batch.
-            drop_last: Whether to leave out a last batch that is not full.
-            device: Where to move finished batches; None leaves them where ``data`` is.
-
-        Raises:
-            SettingsError: A setting that cannot work.
-        """
-        self._rows = torch.arange(len(data)) if rows is None else rows.to("cpu", torch.int64)
-        if self._rows.ndim != 1 or len(self._rows) == 0:
-            raise SettingsError(
-                f"rows must be a non-empty [R] tensor, got {list(self._rows.shape)}"
-            )
-        if int(self._rows.min()) < 0 or int(self._rows.max()) >= len(data):
-            raise SettingsError(f"rows must lie in 0 ... {len(data) - 1}")
-        if batch_size < 1 or groups < 1:
-            raise SettingsError(f"batch_size {batch_size} and groups {groups} must be at least 1")
-        if shuffle and generator is None:
-            raise SettingsError("shuffle=True needs a generator, so that runs can be repeated")
-        if drop_last and len(self._rows) < batch_size:
-            raise SettingsError(
-                f"drop_last leaves no batch: {len(self._rows)} molecules are fewer than batch_size "
-                f"{batch_size}"
-            )
-        self._data, self._batch_size, self._groups = data, batch_size, groups
-        self._generator = generator if shuffle else None
-        self._drop_last = drop_last
-        self._device = None if device is None else torch.device(device)
-
-    def __len__(self) -> int:
-        full, rest = divmod(len(self._rows), self._batch_size)
-        return full + (rest > 0 and not self._drop_last)
-
-    def __iter__(self) -> Iterator[tuple[Groups, Tensor]]:
-        rows = self._rows
-        if self._generator is not None:
-            rows = rows[torch.randperm(len(rows), generator=self._generator)]
-        for k in range(len(self)):
-            chosen = rows[k * self._batch_size : (k + 1) * self._batch_size]
-            graphs, targets, _ = self._data.batch(chosen, self._groups)
-            if self._device is not None and self._device != self._data.device:
-                graphs = [g.to(self._device) for g in graphs]
-                targets = targets.to(self._device)
-            yield graphs, targets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -12,58 +12,16 @@ from torch import nn
 
 from bayesagg_pyro import heads
 from experiments import published
-from experiments.benchmark import Batch, Benchmark, Data, Task
+from experiments.benchmark import Benchmark, Data, Task
 from experiments.errors import SettingsError
 from experiments.qm9.dataset import Features, Source, load, look
-from experiments.qm9.fixed import FixedBatches, Shape
-from experiments.qm9.prepared import Part, Prepared, prepare
+from experiments.qm9.prepared import HEAD, prepare
 from experiments.qm9.targets import BENCHMARK
 from experiments.scores import MeanAbsoluteError, mixed
 from experiments.settings import Settings, require_numbers
 from models import MessagePassing, MessagePassingPyG, MissingPackageError
 
 __all__ = ["HEAD", "Qm9"]
-
-HEAD = "properties"
-
-
-class _Split:
-    """One part of the prepared data, as the trainer wants it."""
-
-    def __init__(self, prepared: Prepared, part: Part, groups: int) -> None:
-        self._prepared, self._part, self._groups = prepared, part, groups
-        self._fixed: FixedBatches | None = None
-
-    def __len__(self) -> int:
-        return len(self._prepared.rows(self._part))
-
-    def steps(self, batch_size: int) -> int:
-        return -(-len(self) // batch_size)
-
-    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
-        batches = self._prepared.batches(
-            self._part, batch_size, generator=generator, groups=self._groups
-        )
-        for graphs, targets in batches:
-            yield Batch(graphs, {HEAD: targets})
-
-    def fixed_batches(
-        self, batch_size: int, generator: torch.Generator
-    ) -> Sequence[tuple[Shape, torch.Tensor]]:
-        """A pass in batches of fixed shapes, in the same order as :meth:`batches`."""
-        if self._fixed is None or self._fixed.batch_size != batch_size:
-            self._fixed = FixedBatches(
-                self._prepared.molecules,
-                self._prepared.rows(self._part),
-                batch_size,
-                groups=self._groups,
-            )
-        return self._fixed.draw(generator)
-
-    def gather(self, shape: Shape, rows: torch.Tensor) -> Batch:
-        """The batch of these rows, assembled on the device."""
-        graphs, targets = self._prepared.molecules.gather(rows, shape)
-        return Batch(graphs, {HEAD: targets})
 
 
 @dataclass(frozen=True)
@@ -148,13 +106,14 @@ class Qm9(Benchmark):
             test=self.test,
             max_atoms=self.max_atoms,
             peer_normalisation=self.peer_normalisation,
+            groups=self.groups,
             device=device,
         )
         return Data(
-            train=_Split(prepared, "train", self.groups),
-            validation=_Split(prepared, "validation", self.groups),
-            test=_Split(prepared, "test", self.groups),
-            constants={HEAD: prepared.targets("train").mean(0)},
+            prepared.train,
+            prepared.validation,
+            prepared.test,
+            constants={HEAD: prepared.train.targets[HEAD].mean(0)},
             meter=mixed({HEAD: partial(MeanAbsoluteError, prepared.scale.error_scale)}),
             about=whole.about,
         )

@@ -2,22 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.benchmark import Batch
 from experiments.errors import SettingsError
-from experiments.qm9.batching import Batches, PaddedMolecules
+from experiments.qm9.batching import PaddedMolecules
 from experiments.qm9.dataset import QM9
+from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.splits import Standardiser, split
 from experiments.rows import Parts
 
-__all__ = ["Part", "Prepared", "prepare"]
+__all__ = ["HEAD", "MoleculeRows", "Prepared", "prepare"]
 
-Part = Literal["train", "validation", "test"]
+HEAD: Final = "properties"
+
+
+class MoleculeRows:
+    """A part of the set, as the trainer wants it, and in batches of few fixed shapes.
+
+    Within a batch molecules are sorted by size, and targets with them.
+
+    Args:
+        molecules: Of all parts, targets standardised.
+        rows: [R] int64 on the CPU, the part's.
+        groups: A batch is cut into at most so many groups of molecules of similar size.
+    """
+
+    def __init__(self, molecules: PaddedMolecules, rows: Tensor, groups: int = 4) -> None:
+        self.molecules, self.rows, self._groups = molecules, rows, groups
+        self._fixed: FixedBatches | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        """Standardised, [R, 11]."""
+        return {HEAD: self.molecules.targets[self.rows.to(self.molecules.device)]}
+
+    def steps(self, batch_size: int) -> int:
+        """Number of batches, the last one possibly smaller."""
+        return -(-len(self) // batch_size)
+
+    def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """All molecules once; without a generator small ones first, which are padded least."""
+        if generator is None:
+            order = self.molecules.sizes[self.rows].argsort(stable=True)
+        else:
+            order = torch.randperm(len(self), generator=generator)
+        for rows in self.rows[order].split(batch_size):
+            graphs, targets, _ = self.molecules.batch(rows, self._groups)
+            yield Batch(graphs, {HEAD: targets})
+
+    def fixed_batches(
+        self, batch_size: int, generator: torch.Generator
+    ) -> Sequence[tuple[Shape, Tensor]]:
+        """A pass in batches of fixed shapes, in the same order as :meth:`batches`."""
+        if self._fixed is None or self._fixed.batch_size != batch_size:
+            self._fixed = FixedBatches(self.molecules, self.rows, batch_size, groups=self._groups)
+        return self._fixed.draw(generator)
+
+    def gather(self, shape: Shape, rows: Tensor) -> Batch:
+        """The batch of these rows, assembled on the device."""
+        graphs, targets = self.molecules.gather(rows, shape)
+        return Batch(graphs, {HEAD: targets})
 
 
 @dataclass(frozen=True)
@@ -25,54 +79,18 @@ class Prepared:
     """What a run needs.
 
     Attributes:
-        molecules: Padded molecules of all three parts, targets standardised.
+        train: Training molecules.
+        validation: Validation molecules.
+        test: Test molecules.
         split: Rows of the set in each part, counted after ``max_atoms``.
-        parts: Rows of ``molecules`` in each part.
         scale: How targets were standardised.
     """
 
-    molecules: PaddedMolecules
+    train: MoleculeRows
+    validation: MoleculeRows
+    test: MoleculeRows
     split: Parts
-    parts: Parts
     scale: Standardiser
-
-    def rows(self, part: Part) -> Tensor:
-        """Rows of ``molecules`` in ``part``, int64."""
-        rows: Tensor = getattr(self.parts, part)
-        return rows
-
-    def targets(self, part: Part) -> Tensor:
-        """Standardised targets [R, 11] of ``part``."""
-        return self.molecules.targets[self.rows(part).to(self.molecules.device)]
-
-    def batches(
-        self,
-        part: Part,
-        batch_size: int = 120,
-        *,
-        generator: torch.Generator | None = None,
-        groups: int = 4,
-        drop_last: bool = False,
-    ) -> Batches:
-        """Batches of one part, shuffled by ``generator``, or else from small to large molecules.
-
-        Raises:
-            SettingsError: A setting that cannot work.
-        """
-        rows = self.rows(part)
-        if generator is None:
-            # Nothing depends on the order here, and neighbours of equal size need almost no
-            # padding.
-            rows = rows[self.molecules.sizes[rows].argsort(stable=True)]
-        return Batches(
-            self.molecules,
-            rows,
-            batch_size,
-            shuffle=generator is not None,
-            generator=generator,
-            groups=groups,
-            drop_last=drop_last,
-        )
 
 
 def prepare(
@@ -84,6 +102,7 @@ def prepare(
     test: int | None = None,
     max_atoms: int | None = None,
     peer_normalisation: bool = False,
+    groups: int = 4,
     device: torch.device | str = "cpu",
 ) -> Prepared:
     """Split, standardise and lay out the data.
@@ -100,6 +119,7 @@ def prepare(
         peer_normalisation: Take mean and standard deviation over the whole set, test molecules
             included, as published code does; by default they come from the training molecules in
             use.
+        groups: Of a batch, as for :class:`MoleculeRows`.
         device: Where to keep the molecules.
 
     Raises:
@@ -122,6 +142,7 @@ def prepare(
     targets = torch.from_numpy(whole.targets)
     scale = Standardiser.fit(targets if peer_normalisation else targets[chosen.train])
     rows = torch.cat([chosen.train, chosen.validation, chosen.test])
-    lengths = [len(chosen.train), len(chosen.validation), len(chosen.test)]
     padded = PaddedMolecules(whole.select(rows.numpy()), scale.transform(targets[rows]), device)
-    return Prepared(padded, chosen, Parts(*torch.arange(len(rows)).split(lengths)), scale)
+    places = torch.arange(len(rows)).split([*chosen.sizes().values()])
+    train, held, tested = (MoleculeRows(padded, own, groups) for own in places)
+    return Prepared(train, held, tested, chosen, scale)

@@ -109,77 +109,48 @@ def test_cuts_are_the_best(sizes: list[int], groups: int) -> None:
     assert cost(found) == min(map(cost, every))
 
 
-def epoch(batches: qm9.Batches) -> list[list[int]]:
+def epoch(
+    part: qm9.MoleculeRows, size: int, generator: torch.Generator | None = None
+) -> list[list[int]]:
     """Which molecules each batch holds, and in which order."""
-    return [targets[:, 0].long().tolist() for _, targets in batches]
+    return [y["properties"][:, 0].long().tolist() for _, y in part.batches(size, generator)]
 
 
 def test_an_epoch_holds_each_molecule_once(padded: qm9.PaddedMolecules) -> None:
     rows = torch.arange(3, 40)
-    batches = qm9.Batches(padded, rows, 10, shuffle=True, generator=seeded())
-    seen = epoch(batches)
+    part = qm9.MoleculeRows(padded, rows)
+    seen = epoch(part, 10, seeded())
     assert [len(batch) for batch in seen] == [10, 10, 10, 7]
-    assert len(batches) == 4
+    assert part.steps(10) == 4
     assert sorted(itertools.chain(*seen)) == rows.tolist()
-    cut = qm9.Batches(padded, rows, 10, drop_last=True)
-    assert [len(batch) for batch in epoch(cut)] == [10] * len(cut) == [10, 10, 10]
 
 
 def test_batches_are_random_sets_not_size_classes(padded: qm9.PaddedMolecules) -> None:
-    generator = seeded(5)
     order = torch.randperm(42, generator=seeded(5)).tolist()
-    seen = epoch(qm9.Batches(padded, None, 7, shuffle=True, generator=generator))
+    seen = epoch(qm9.MoleculeRows(padded, torch.arange(42)), 7, seeded(5))
     assert [set(batch) for batch in seen] == [set(order[k : k + 7]) for k in range(0, 42, 7)]
 
 
 def test_the_generator_alone_decides(padded: qm9.PaddedMolecules) -> None:
     generator, before = seeded(1), torch.random.get_rng_state()
-    batches = qm9.Batches(padded, None, 10, shuffle=True, generator=generator)
-    first = epoch(batches)
+    part = qm9.MoleculeRows(padded, torch.arange(42))
+    first = epoch(part, 10, generator)
     state = generator.get_state()
-    second = epoch(batches)
+    second = epoch(part, 10, generator)
     assert first != second
     generator.set_state(state)
-    assert epoch(batches) == second
+    assert epoch(part, 10, generator) == second
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_without_shuffling_order_is_kept(padded: qm9.PaddedMolecules) -> None:
-    seen = epoch(qm9.Batches(padded, torch.tensor([5, 1, 9, 7]), 2))
-    assert [set(batch) for batch in seen] == [{5, 1}, {9, 7}]
 
 
 def test_prepared_parts(sample: qm9.Molecules, tmp_path: Path) -> None:
     data = qm9.QM9(sample, "qm9pack", "pyg", "", tmp_path)
-    run = qm9.prepare(data, seed=0)
-    sizes = [g.atoms for groups, _ in run.batches("train", 6) for g in groups]
+    train = qm9.prepare(data, seed=0).train
+    sizes = [g.atoms for groups, _ in train.batches(6) for g in groups]
     assert torch.equal(torch.cat(sizes), torch.cat(sizes).sort().values)  # little padding
-    shuffled = [t for _, t in run.batches("train", 6, generator=seeded())]
-    assert torch.equal(torch.cat(shuffled).sort(0).values, run.targets("train").sort(0).values)
-
-
-def test_moves_batches(padded: qm9.PaddedMolecules) -> None:
-    groups, targets = next(iter(qm9.Batches(padded, None, 5, device="meta")))
-    assert targets.device.type == groups[0].edges.device.type == "meta"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"rows": torch.tensor([42])}, r"0 \.\.\. 41"),
-        ({"rows": torch.tensor([-1])}, r"0 \.\.\. 41"),
-        ({"rows": torch.tensor([], dtype=torch.long)}, "non-empty"),
-        ({"batch_size": 0}, "at least 1"),
-        ({"groups": 0}, "at least 1"),
-        ({"shuffle": True}, "generator"),
-        ({"drop_last": True, "batch_size": 43}, "no batch"),
-    ],
-)
-def test_wrong_settings(
-    padded: qm9.PaddedMolecules, wrong: dict[str, object], message: str
-) -> None:
-    with pytest.raises(SettingsError, match=message):
-        qm9.Batches(padded, **wrong)  # type: ignore[arg-type]
+    shuffled = torch.cat([y["properties"] for _, y in train.batches(6, seeded())])
+    wanted = train.targets["properties"]
+    assert torch.equal(shuffled.sort(0).values, wanted.sort(0).values)
 
 
 def test_targets_of_another_set(sample: qm9.Molecules) -> None:

@@ -77,7 +77,7 @@ def test_scale_comes_from_training_rows(data: qm9.QM9) -> None:
     train = torch.from_numpy(data.molecules.targets)[run.split.train].double()
     assert torch.allclose(run.scale.mean, train.mean(0))
     assert torch.allclose(run.scale.std, train.std(0, correction=1))
-    mine = run.targets("train").double()
+    mine = run.train.targets["properties"].double()
     assert torch.allclose(mine.mean(0), torch.zeros(11).double(), atol=1e-5)
     assert torch.allclose(mine.std(0), torch.ones(11).double(), atol=1e-5)
 
@@ -94,9 +94,9 @@ def test_parts_hold_their_molecules(data: qm9.QM9) -> None:
     targets = torch.from_numpy(data.molecules.targets)
     for part in ("train", "validation", "test"):
         rows = getattr(run.split, part)
-        back = run.scale.inverse(run.targets(part))
+        back = run.scale.inverse(getattr(run, part).targets["properties"])
         assert torch.allclose(back, targets[rows], rtol=1e-4, atol=1e-4)
-        sizes = run.molecules.sizes[run.rows(part)]
+        sizes = run.train.molecules.sizes[getattr(run, part).rows]
         assert sizes.tolist() == data.molecules.n_atoms[rows.numpy()].tolist()
 
 

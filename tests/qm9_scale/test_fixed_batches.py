@@ -9,7 +9,7 @@ from experiments.errors import SettingsError
 from experiments.qm9 import fixed as fixed_module
 from experiments.qm9 import load
 from experiments.qm9.fixed import FixedBatches
-from experiments.qm9.prepared import Prepared, prepare
+from experiments.qm9.prepared import HEAD, Prepared, prepare
 from tests.qm9_scale.conftest import TABLES
 
 
@@ -22,17 +22,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.mark.parametrize(("batch", "groups"), [(5, 1), (5, 3), (34, 4), (50, 2), (1, 1)])
 def test_a_pass_is_the_same_pass(prepared: Prepared, batch: int, groups: int) -> None:
-    rows = prepared.rows("train")
-    data = prepared.molecules
+    rows = prepared.train.rows
+    data = prepared.train.molecules
     fixed = FixedBatches(data, rows, batch, groups=groups)
     drawn = fixed.draw(torch.Generator().manual_seed(4))
-    free = prepared.batches(
-        "train", batch, generator=torch.Generator().manual_seed(4), groups=groups
-    )
+    free = list(prepared.train.batches(batch, torch.Generator().manual_seed(4)))
     assert len(drawn) == len(free)
     for (shape, chosen), (_, targets) in zip(drawn, free, strict=True):
         graphs, found = data.gather(chosen, shape)
-        assert torch.equal(found, targets)
+        assert torch.equal(found, targets[HEAD])
         assert [tuple(graph.nodes.shape[:2]) for graph in graphs] == list(shape)
         assert len(shape) <= groups
         atoms = torch.cat([graph.atoms for graph in graphs])
@@ -42,8 +40,8 @@ def test_a_pass_is_the_same_pass(prepared: Prepared, batch: int, groups: int) ->
 
 
 def test_what_a_shape_holds_is_what_the_network_needs(prepared: Prepared) -> None:
-    data = prepared.molecules
-    (shape, chosen), *_ = FixedBatches(data, prepared.rows("train"), 6, groups=2).draw(
+    data = prepared.train.molecules
+    (shape, chosen), *_ = FixedBatches(data, prepared.train.rows, 6, groups=2).draw(
         torch.Generator().manual_seed(1)
     )
     fixed, _ = data.gather(chosen, shape)
@@ -59,7 +57,7 @@ def test_a_batch_that_does_not_fit_takes_the_whole_shape(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fixed_module, "_TRIALS", 1)  # a usual shape that many batches exceed
-    data, rows = prepared.molecules, prepared.rows("train")
+    data, rows = prepared.train.molecules, prepared.train.rows
     fixed = FixedBatches(data, rows, 2, groups=2)
     whole = ((2, int(data.sizes[rows].max())),)
     seen = set()
@@ -73,10 +71,10 @@ def test_a_batch_that_does_not_fit_takes_the_whole_shape(
 
 
 def test_shapes_do_not_depend_on_the_order(prepared: Prepared) -> None:
-    rows = prepared.rows("train")
+    rows = prepared.train.rows
     shapes = []
     for seed in (1, 2):
-        fixed = FixedBatches(prepared.molecules, rows, 5, groups=2)
+        fixed = FixedBatches(prepared.train.molecules, rows, 5, groups=2)
         fixed.draw(torch.Generator().manual_seed(seed))
         shapes.append(fixed.usual)
     assert shapes[0] == shapes[1]
@@ -84,4 +82,4 @@ def test_shapes_do_not_depend_on_the_order(prepared: Prepared) -> None:
 
 def test_bad_settings(prepared: Prepared) -> None:
     with pytest.raises(SettingsError, match="cannot be cut into batches of 0"):
-        FixedBatches(prepared.molecules, prepared.rows("train"), 0)
+        FixedBatches(prepared.train.molecules, prepared.train.rows, 0)

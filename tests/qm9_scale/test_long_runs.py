@@ -93,8 +93,8 @@ def test_largest_molecules_can_be_left_out() -> None:
     whole = load_qm9(path=TABLES, progress=False)
     most = int(whole.molecules.n_atoms.max()) - 1
     prepared = prepare(whole, seed=0, max_atoms=most, validation=2, test=2, molecules=10)
-    assert int(prepared.molecules.sizes.max()) <= most
-    assert len(prepared.rows("train")) == 10
+    assert int(prepared.train.molecules.sizes.max()) <= most
+    assert len(prepared.train) == 10
     with pytest.raises(SettingsError, match="max_atoms = 1 leaves 0"):
         prepare(whole, seed=0, max_atoms=1)
 
