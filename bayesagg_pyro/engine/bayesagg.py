@@ -25,9 +25,10 @@ from bayesagg_pyro.engine.defaults import (
 )
 from bayesagg_pyro.engine.info import Observer, StepInfo
 from bayesagg_pyro.engine.layout import check_axis
+from bayesagg_pyro.engine.peers import exchange
 from bayesagg_pyro.engine.pieces import Pieces
 from bayesagg_pyro.engine.predictions import InLayout, InTargetUnits
-from bayesagg_pyro.engine.processes import Processes, exchange
+from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.engine.reading import (
     Features,
     GivenTargets,

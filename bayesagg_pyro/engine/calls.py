@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp import GradScaler
 
-from bayesagg_pyro.engine import saving
+from bayesagg_pyro.engine.alike import join
 from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.engine.info import Observer
 from bayesagg_pyro.engine.processes import STEPS, Processes
@@ -20,7 +19,6 @@ from bayesagg_pyro.engine.reading import Features, GivenTargets, Pair, check_pai
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.stateful import Stateful
 from bayesagg_pyro.engine.step import finite_losses
-from bayesagg_pyro.engine.streams import streams
 from bayesagg_pyro.engine.transaction import as_a_whole
 from bayesagg_pyro.engine.validation import Validation
 from bayesagg_pyro.errors import StateError
@@ -73,8 +71,7 @@ class Calls(Stateful):
         Returns:
             None when no process has any more.
         """
-        if self._processes.count == 1:
-            self._processes.warn_if_apart()
+        if self._processes.alone():
             batch = self._share(source, attached)
         else:
             made_with = () if scaler is None else (f"scaler of scale {scaler.get_scale():g}",)
@@ -117,7 +114,7 @@ class Calls(Stateful):
             share,
             parameters=parameters,
             nothing=lambda: self._validation.of_nothing(self._slots.values()),
-            join=self._join,
+            join=partial(join, self, self._processes),
             device=next(self.heads.parameters()).device,
             watched=self.keep_gradients or (observer is not None and observer.wants()),
         )
@@ -145,35 +142,6 @@ class Calls(Stateful):
                 finite_losses(self._slots.values(), batch, warmup=self.warmup)
             yield batch
 
-    def _made_of(self) -> dict[str, str]:
-        """What the engines of all processes must have in common, in words."""
-        each = self._slots.values()
-        parts: dict[str, Any] = {
-            "heads": [(one.name, one.head, _tensors(one.head)) for one in each],
-            "inference": [one.scheme for one in each],
-            "estimator": [one.estimator for one in each],
-            "prior": [one.policy for one in each],
-            "aggregation": self.aggregation,
-            "reduction": self.reduction,
-            "working_memory": self.working_memory,
-            "feature_axis": self.feature_axis,
-        }
-        return {what: re.sub(r" at 0x\w+", "", repr(part)) for what, part in parts.items()}
-
-    def _join(self) -> None:
-        """Take the first process's weights; draw what is random alike in all processes."""
-        self._processes.check_alike(self._made_of())
-        device = next(self.heads.parameters()).device
-        number = torch.randint(2**62, (1,)).to(device)
-        self._processes.broadcast([number])
-        own = streams(torch.Generator(device).manual_seed(int(number)), list(self._slots))
-        for name, slot in self._slots.items():
-            if slot.generator is None:
-                slot.generator = slot.tracker.generator = own[name]
-        state = {k: v for k, v in saving.state(self).items() if k != "generator"}
-        self._processes.check_same(state, device)
-        self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
-
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
         batch.take_units()
@@ -199,10 +167,6 @@ class Calls(Stateful):
         self._processes.broadcast([*self.heads.parameters(), *self.heads.buffers()])
         with as_a_whole(self):
             yield
-
-
-def _tensors(head: nn.Module) -> list[tuple[list[int], torch.dtype]]:
-    return [(list(one.shape), one.dtype) for one in (*head.parameters(), *head.buffers())]
 
 
 def show(

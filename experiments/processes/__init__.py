@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bayesagg_pyro.engine.processes import exchange
+from bayesagg_pyro.engine.peers import exchange
 from experiments.processes.norms import share_norms
 from experiments.settings import resolve_device
 from models.graphs import PaddedGraphs

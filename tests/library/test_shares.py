@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads
-from bayesagg_pyro.engine import processes
+from bayesagg_pyro.engine import peers
 from bayesagg_pyro.engine.batch import Batch, Group
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.errors import ShapeError, StateError
@@ -97,7 +97,7 @@ class Threads:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     made = Threads(len(SIZES))
-    monkeypatch.setattr(processes, "dist", made.joint)
+    monkeypatch.setattr(peers, "dist", made.joint)
     return made
 
 
