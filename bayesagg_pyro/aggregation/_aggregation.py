@@ -82,6 +82,12 @@ class Aggregation(ABC):
         """Whether weights or directions rest on the variance of this head's gradients."""
         return True
 
+    def scale_to(self, reduction: str, tasks: int) -> float:
+        """Factor between a direction of so many tasks and one whose weights add up as asked."""
+        if reduction == self.reduction:
+            return 1.0
+        return float(tasks) if reduction == "sum" else 1 / tasks
+
     @abstractmethod
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, weights and diagnostics."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,7 @@ from bayesagg_pyro.errors import StateError
 if TYPE_CHECKING:
     from bayesagg_pyro.engine.calls import Calls
 
-__all__ = ["check_backbones", "checksums", "digest", "join"]
+__all__ = ["check_backbones", "check_states", "checksums", "digest", "join"]
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -37,7 +37,8 @@ def join(engine: Calls, peers: Peers) -> None:
     for name, slot in engine._slots.items():
         if slot.generator is None:
             slot.generator = slot.tracker.generator = own[name]
-    _check_same_state(engine, peers, device)
+    state = {k: v for k, v in saving.state(engine).items() if k != "generator"}
+    check_states(state, peers, device)
     peers.broadcast([*engine.heads.parameters(), *engine.heads.buffers()])
 
 
@@ -69,8 +70,17 @@ def _tensors(head: nn.Module) -> list[tuple[list[int], torch.dtype]]:
     return [(list(one.shape), one.dtype) for one in (*head.parameters(), *head.buffers())]
 
 
-def _check_same_state(engine: Calls, peers: Peers, device: torch.device) -> None:
-    state = {k: v for k, v in saving.state(engine).items() if k != "generator"}
+def check_states(state: Mapping[str, Tensor], peers: Peers, device: torch.device) -> None:
+    """Hold all processes to the same tensors.
+
+    Args:
+        state: {name: tensor}.
+        peers: who compares.
+        device: where the group exchanges.
+
+    Raises:
+        StateError: naming an entry that differs.
+    """
     found = [(k, tuple(v.shape), int(_checksum(v))) for k, v in sorted(state.items())]
     if len({row[0] for row in peers.numbers([digest(found)], device)}) == 1:
         return

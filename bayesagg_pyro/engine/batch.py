@@ -128,19 +128,20 @@ class Batch:
 
     def reported(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Losses as users see them: NaN for tasks without a label, and for a bad batch."""
-        found = {}
-        for name, loss in losses.items():
-            _, targets = self.examples(name)
-            loss = loss.detach()
-            if targets.mask is not None:
-                loss = torch.where(targets.counts() > 0, loss, math.nan)
-            found[name] = loss if self.validity.now else self.validity.keep(loss, math.nan)
+        found = dict(losses)  # in their order
+        for group in self.groups:
+            for name, targets in group.targets.items():
+                loss = losses[name].detach()
+                if targets.mask is not None:
+                    loss = torch.where(targets.counts() > 0, loss, math.nan)
+                found[name] = loss if self.validity.now else self.validity.keep(loss, math.nan)
         return found
 
     def own(self, updates: Sequence[Tensor]) -> list[Tensor]:
         """This process's rows of the updates of all features, for a backbone that is averaged."""
         found = []
         for group, update in zip(self.groups, updates, strict=True):
+            update = update.to(group.features.dtype)
             if group.rows is not None:
                 update = update[group.rows] * self.processes
             if group.kept is not None:

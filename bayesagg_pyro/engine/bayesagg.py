@@ -166,7 +166,6 @@ class BayesAgg(Calls):
         check_axis(feature_axis)
         self.heads = nn.ModuleDict(heads)
         self._heads = dict(heads)
-        self._tasks = sum(head.tasks for head in heads.values())
         policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
         schemes = per_head("inference", inference, heads, Scheme, default_scheme)
         with named_heads(heads):
@@ -536,7 +535,7 @@ class BayesAgg(Calls):
                     self._slots.values(),
                     self.aggregation,
                     batch,
-                    scale=self._scale(),
+                    reduction=self.reduction,
                     memory=None if keep else self.working_memory,
                     keep=keep,
                     hold=collect,
@@ -560,9 +559,3 @@ class BayesAgg(Calls):
         if keep and not self.keep_gradients:
             self.info = info.light()
         return info.losses
-
-    def _scale(self) -> float:
-        """Factor on the direction, so that it has the size of what `reduction` says."""
-        if self.reduction == self.aggregation.reduction:
-            return 1.0
-        return float(self._tasks) if self.reduction == "sum" else 1 / self._tasks

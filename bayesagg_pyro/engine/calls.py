@@ -147,7 +147,7 @@ class Calls(Stateful):
         batch.take_units()
         for slot in self._slots.values():
             slot.tracker.collect(*batch.examples(slot.name), batch.validity)
-            if not self.warmup:
+            if not (self.warmup or slot.learns):
                 slot.follow()
 
     def _renew(self) -> None:

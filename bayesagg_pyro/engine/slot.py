@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -81,7 +82,7 @@ class Slot:
         self.posterior: Posterior | None = None
         self.calibration: Tensor | None = None
         self.weight_then: Tensor | None = None
-        self._loss_size: tuple[Tensor | None] | None = None  # (it,) once somebody asked
+        vars(self).pop("loss_size", None)
         self.age = 0
         self.due = True
         if not self.head.weight.is_meta:
@@ -170,14 +171,10 @@ class Slot:
         each = self.head.losses(features, targets, weight)
         return targets.mean(each, none=0.0).to(reported_dtype(features))
 
-    @property
+    @cached_property
     def loss_size(self) -> Tensor | None:
         """What the loss is to be divided by, [tasks]; None for 1."""
-        if not self._sized:
-            return None
-        if self._loss_size is None:
-            self._loss_size = (loss_size(self.head),)
-        return self._loss_size[0]
+        return loss_size(self.head) if self._sized else None
 
     def in_size(self, losses: Tensor) -> Tensor:
         """Mean losses [tasks] as they are differentiated."""
@@ -260,6 +257,7 @@ class Slot:
             self.restart()  # they may have got a place
             return
         device = self.head.weight.device
+        vars(self).pop("loss_size", None)
         self._tracker.to(device)
         self.posterior = None if self.posterior is None else self.posterior.to(device=device)
         self.calibration = None if self.calibration is None else self.calibration.to(device)

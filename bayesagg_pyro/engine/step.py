@@ -1,7 +1,7 @@
 """The two kinds of step: of the warm-up, and Bayesian. Neither holds a formula.
 
 Each changes what belongs to heads (gradients, posteriors held), and gives the updates of the
-backbone's features, [B, d] for each group, with what it reports.
+backbone's features, [B, d] for each group and in float32 at least, with what it reports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def bayesian_step(
     aggregation: Aggregation,
     batch: Batch,
     *,
-    scale: float,
+    reduction: str,
     memory: int | None,
     keep: bool,
     hold: bool = True,
@@ -44,12 +44,13 @@ def bayesian_step(
         slots: what belongs to each head.
         aggregation: of the joint gradient distribution.
         batch: the examples.
-        scale: factor on the aggregated direction.
+        reduction: what the weights are to add up to, as for `BayesAgg`.
         memory: bytes above which temporaries are cut into chunks; None for never.
         keep: whether the info holds what passed between the stages.
         hold: whether later steps may use the posteriors.
         scaler: of all gradients.
     """
+    scale = aggregation.scale_to(reduction, sum(slot.head.tasks for slot in slots))
     inner = batch.wide()
     heads: dict[str, HeadStep] = {}
     try:
@@ -81,7 +82,7 @@ def bayesian_step(
     if hold:
         for one in heads.values():
             one.hold(batch.validity)
-    return _to_backbone(updates, batch, scaler), info
+    return _delivered(updates, batch.validity, scaler), info
 
 
 def _aggregated(
@@ -138,7 +139,7 @@ def warmup_step(
     info = StepInfo(bayesian=False, losses=batch.reported(losses), stages=stages)
     pairs = zip(leaves, found, strict=True)
     updates = [torch.zeros_like(h) if update is None else update for h, update in pairs]
-    return _to_backbone(updates, batch, scaler), info
+    return _delivered(updates, batch.validity, scaler), info
 
 
 def finite_losses(slots: Collection[Slot], batch: Batch, *, warmup: bool) -> dict[str, Tensor]:
@@ -183,12 +184,9 @@ def _descend(
         return [slot.name for slot in slots if bad & {id(w) for w in slot.head.parameters()}]
 
     require_finite(batch, slots, "the loss's gradient", list(there.values()), suspects)
-    weights, gradients = [], []
-    for leaf in learned:
-        if leaf in there:
-            weights.append(leaf)
-            gradients.append(_delivered(there[leaf], batch.validity, scaler))
+    weights = [leaf for leaf in learned if leaf in there]
     if weights:  # as autograd does, with all hooks on the weights
+        gradients = _delivered(map(there.__getitem__, weights), batch.validity, scaler)
         torch.autograd.backward(weights, gradients)
     return list(map(there.get, inputs))
 
@@ -211,21 +209,16 @@ def _gradients(total: Tensor, wanted: Sequence[Tensor]) -> dict[Tensor, Tensor]:
     return there
 
 
-def _to_backbone(
-    updates: Iterable[Tensor], batch: Batch, scaler: GradScaler | None
+def _delivered(
+    gradients: Iterable[Tensor], validity: Validity, scaler: GradScaler | None
 ) -> list[Tensor]:
-    """Updates as the backbone takes them, scaled before they are rounded to the features' dtype."""
+    """Gradients, 0 of a bad batch; if they overflow by the scale, the scaler will notice."""
     found = []
-    for update, group in zip(updates, batch.groups, strict=True):
-        found.append(_delivered(update, batch.validity, scaler).to(group.features.dtype))
+    for gradient in gradients:
+        if not validity.now:
+            gradient = validity.keep(gradient, 0.0)
+        found.append(gradient if scaler is None else scaler.scale(gradient))
     return found
-
-
-def _delivered(gradient: Tensor, validity: Validity, scaler: GradScaler | None) -> Tensor:
-    """A gradient, 0 of a bad batch; if it overflows by the scale, the scaler will notice."""
-    if not validity.now:
-        gradient = validity.keep(gradient, 0.0)
-    return gradient if scaler is None else scaler.scale(gradient)
 
 
 def _described(

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads
 from bayesagg_pyro.engine import peers
+from bayesagg_pyro.engine.alike import check_states
 from bayesagg_pyro.engine.batch import Batch, Group
+from bayesagg_pyro.engine.peers import Peers
 from bayesagg_pyro.engine.processes import Processes
 from bayesagg_pyro.errors import ShapeError, StateError
 from bayesagg_pyro.targets import Targets
@@ -219,9 +221,9 @@ def test_all_start_from_the_first_ones_weights(threads: Threads) -> None:
 def test_states_that_differ_are_named(threads: Threads) -> None:
     states = [{"a": torch.ones(2), "b": torch.tensor(float(rank == 2))} for rank in range(3)]
     cpu = torch.device("cpu")
-    found = threads.run(lambda i: Processes(True).check_same(states[i], cpu))
+    found = threads.run(lambda i: check_states(states[i], Peers(True), cpu))
     assert all(isinstance(error, StateError) and "in 'b'" in str(error) for error in found)
-    same = threads.run(lambda i: Processes(True).check_same(states[0], cpu))
+    same = threads.run(lambda i: check_states(states[0], Peers(True), cpu))
     assert same == [None] * 3
 
 
