@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregated, effective_tasks
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._thresholds import Check, judge, judge_known
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Gaussian, Head
@@ -113,12 +113,8 @@ class Conflicts:
 
     def checks(self) -> list[Check]:
         """The pair of tasks that surely disagrees most often, if two share an example."""
-        seen = ~self.against.isnan() & ~torch.eye(len(self.against), dtype=torch.bool).to(
-            self.against.device
-        )
-        if not seen.any():
-            return []
-        return [judge("conflict", self.against, ("task", "task"), seen=seen)]
+        pairs = self.against.clone().fill_diagonal_(torch.nan)
+        return judge_known("conflict", pairs, ("task", "task"))
 
 
 def conflicts(grad: GradientDistribution) -> Conflicts:
@@ -168,12 +164,10 @@ class Update:
 
     def checks(self) -> list[Check]:
         """Shares and changes."""
-        seen = ~self.change.isnan()
-        if not seen.any():
-            return []
-        found = [judge("first_order", self.change, ("task",), seen=seen)]
+        found = judge_known("first_order", self.change, ("task",))
         if self.shares is not None:
-            found.append(judge("share", self.shares * int(seen.sum()), ("task",), seen=seen))
+            tasks = int((~self.shares.isnan()).sum())
+            found += judge_known("share", self.shares * tasks, ("task",))
         return found
 
 

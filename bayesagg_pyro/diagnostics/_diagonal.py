@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.aggregation import PrecisionWeighted
 from bayesagg_pyro.diagnostics._gradients import seen_only
-from bayesagg_pyro.diagnostics._thresholds import Check, judge
+from bayesagg_pyro.diagnostics._thresholds import Check, judge_known
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["DroppedByDiagonal", "diagonal_against_full"]
@@ -32,8 +32,7 @@ class DroppedByDiagonal:
 
     def checks(self) -> list[Check]:
         """The median cosine over examples."""
-        median = self.cosine.nanmedian()  # NaN: no example has a target
-        return [] if median.isnan() else [judge("diagonal", median)]
+        return judge_known("diagonal", self.cosine.nanmedian())
 
 
 def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import integers
-from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
+from bayesagg_pyro.diagnostics._thresholds import Check, judge, judge_known, tail
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = [
@@ -133,9 +133,11 @@ class Normality:
             "kurtosis": self.excess_kurtosis.abs(),
             "energy": self.energy,
         }
-        if not any((~value.isnan()).any() for value in found.values()):
-            return []
-        return [judge(key, value.flatten().nanmedian()) for key, value in found.items()]
+        return [
+            check
+            for key, value in found.items()
+            for check in judge_known(key, value.flatten().nanmedian())
+        ]
 
 
 def normality(
@@ -209,10 +211,7 @@ class SignalToNoise:
 
     def checks(self) -> list[Check]:
         """The task with the weakest signal, among those that were observed."""
-        unseen = self.by_task.isnan()
-        if unseen.all():
-            return []
-        return [judge("snr", torch.where(unseen, torch.inf, self.by_task), ("task",))]
+        return judge_known("snr", self.by_task, ("task",))
 
 
 def signal_to_noise(grad: GradientDistribution) -> SignalToNoise:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro.diagnostics._calibration import uniformity
 from bayesagg_pyro.diagnostics._reliability import of_one_task, stated
-from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, judge, tail
+from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, judge_known, tail
 from bayesagg_pyro.errors import ShapeError
 
 __all__ = [
@@ -76,13 +76,11 @@ class Pit:
         Args:
             tests: how many such checks are made together, to share the chance of a false alarm.
         """
-        p, tested = self.p_values[:, 1], ~self.p_values[:, 1].isnan()
-        if not tested.any():
-            return []
-        adjusted = torch.where(tested, p * (int(tested.sum()) * tests), 1.0).clamp(max=1)
-        found = judge("pit", adjusted, ("task",))
-        task = int(adjusted.argmin())
-        return [replace(found, where=f"{found.where} of {len(self.values[task])} examples")]
+        p = self.p_values[:, 1]
+        together = (p * (int((~p.isnan()).sum()) * tests)).clamp(max=1)
+        counts = len(self.values[int(together.nan_to_num(2.0).argmin())])
+        found = judge_known("pit", together, ("task",))
+        return [replace(check, where=f"{check.where} of {counts} examples") for check in found]
 
 
 def pit(predictive: Any, targets: Tensor, *, observed: Tensor | None = None) -> Pit:

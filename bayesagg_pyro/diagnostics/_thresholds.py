@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["THRESHOLDS", "Check", "Threshold", "judge", "owned", "tail"]
+__all__ = ["THRESHOLDS", "Check", "Threshold", "judge", "judge_known", "owned", "tail"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,12 @@ def judge(
     place = [int(i) for i in torch.unravel_index(torch.tensor(index), tensor.shape)]
     where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, place, strict=False))
     return Check(key, value, alarm, where)
+
+
+def judge_known(key: str, values: Tensor, axes: Sequence[str] = ()) -> list[Check]:
+    """The check of values that are NaN where nothing was observed; none where all are."""
+    known = ~values.isnan()
+    return [judge(key, values, axes, seen=known)] if known.any() else []
 
 
 def owned(check: Check, owner: str, tasks: int = 0) -> Check:

@@ -27,7 +27,7 @@ ORDER = [
 ]
 LEVEL = {stage: level for level, row in enumerate(ORDER) for stage in row}
 #: Optional packages, each imported by one module and there when it is needed.
-OPTIONAL = {"arviz", "gpytorch", "laplace", "matplotlib", "scipy", "torchjd"}
+OPTIONAL = {"arviz", "gpytorch", "jinja2", "laplace", "matplotlib", "scipy", "torchjd"}
 
 
 class Import(NamedTuple):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PALETTE", "bars", "canvas", "legend", "limit", "lines", "log_scale", "png", "save"]
+__all__ = ["PALETTE", "bars", "drawing", "legend", "limit", "lines", "log_scale", "look", "png"]
 
 #: Okabe and Ito's colours, told apart with any kind of colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -49,25 +49,31 @@ def style() -> Iterator[None]:
         yield
 
 
-def canvas(
-    columns: int, rows: int = 1, *, width: float = 3.0, height: float = 2.5
-) -> tuple[Figure, list[Axes]]:
-    """A figure that belongs to no window, and its axes row by row."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+@contextmanager
+def drawing(
+    path: str | os.PathLike[str] | None,
+    columns: int,
+    rows: int = 1,
+    *,
+    width: float = 3.0,
+    height: float = 2.5,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure that belongs to no window, and its axes row by row; saved at the end.
 
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(grid.flat)
+    Args:
+        path: where to, its ending deciding the format; None for nowhere.
+        columns: of axes.
+        rows: of axes.
+        width: of each, in inches.
+        height: of each, in inches.
+    """
+    with style():
+        from matplotlib.figure import Figure
 
-
-def save(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:
-    """Write the figure if a path is given; its ending decides the format."""
-    if path is not None:
-        with style():
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        yield figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+        if path is not None:
             figure.savefig(path)
-    return figure
 
 
 def png(figure: Figure) -> bytes:

@@ -17,18 +17,15 @@ from bayesagg_pyro.diagnostics._reliability import Reliability
 from bayesagg_pyro.diagnostics._report.figure import (
     PALETTE,
     bars,
-    canvas,
+    drawing,
     legend,
     limit,
     log_scale,
     look,
-    save,
-    style,
 )
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["plot_calibration", "plot_posterior", "plot_predictions"]
@@ -55,8 +52,7 @@ def plot_posterior(
         names += [name] if len(khat) == 1 else [f"{name}.{task}" for task in range(len(khat))]
         values += khat
     panels = 1 + 2 * bool(reference)
-    with style():
-        figure, axes = canvas(panels, width=3.4, height=max(2.5, 0.22 * len(names) + 1))
+    with drawing(path, panels, width=3.4, height=max(2.5, 0.22 * len(names) + 1)) as (figure, axes):
         bars(
             axes[0], names, [max(-0.3, min(k, 1.2)) if k > -math.inf else math.nan for k in values]
         )
@@ -80,7 +76,7 @@ def plot_posterior(
             axes[2].set(title="standard deviation / reference", xlabel="weight")
             log_scale(axes[2])
             legend(axes[2], len(reference), markerscale=2)
-    return save(figure, path)
+    return figure
 
 
 def plot_calibration(found: Calibration, title: str = "", *, path: Path = None) -> Figure:
@@ -91,33 +87,29 @@ def plot_calibration(found: Calibration, title: str = "", *, path: Path = None) 
         title: of the whole figure.
         path: where to save the figure, if anywhere.
     """
-    with style():
-        figure, axes = canvas(3)
-        calibration_row(axes, found)
+    with drawing(path, 3) as (figure, axes):
+        total = found.histogram().sum(1)
+        expected = float(total.sum()) / found.bins
+        spread = 2 * (expected * (1 - 1 / found.bins)) ** 0.5
+        edges = (torch.arange(found.bins) + 0.5) / found.bins
+        axes[0].bar(edges.tolist(), total.tolist(), width=0.9 / found.bins, color=PALETTE[0])
+        axes[0].axhspan(expected - spread, expected + spread, color="grey", alpha=0.3, linewidth=0)
+        axes[0].set(
+            title="ranks of the truth (grey: ±2σ of flat)", xlabel="rank / draws", yticks=[]
+        )
+        level = (torch.arange(found.draws + 1) + 1) / (found.draws + 1)
+        for weight, curve in enumerate(found.ecdf_difference().unbind(1)):
+            axes[1].plot(level.tolist(), curve.tolist(), linewidth=1, **look(weight))
+        band = found.ecdf_band()
+        axes[1].fill_between([0, 1], -band, band, color="grey", alpha=0.3, linewidth=0)
+        axes[1].set(title="ECDF − uniform, per weight (95 % band)", xlabel="rank / draws")
+        actual = [found.coverage()[level] for level in LEVELS]
+        axes[2].plot([0, 1], [0, 1], color="grey", linewidth=0.7)
+        axes[2].plot(LEVELS, actual, "o-", color=PALETTE[0], markersize=4)
+        axes[2].set(title="coverage", xlabel="stated", ylabel="actual", xlim=(0, 1), ylim=(0, 1))
         if title:
             figure.suptitle(title, fontsize=10)
-    return save(figure, path)
-
-
-def calibration_row(axes: list[Axes], found: Calibration) -> None:
-    """Fill three axes."""
-    total = found.histogram().sum(1)
-    expected = float(total.sum()) / found.bins
-    spread = 2 * (expected * (1 - 1 / found.bins)) ** 0.5
-    edges = (torch.arange(found.bins) + 0.5) / found.bins
-    axes[0].bar(edges.tolist(), total.tolist(), width=0.9 / found.bins, color=PALETTE[0])
-    axes[0].axhspan(expected - spread, expected + spread, color="grey", alpha=0.3, linewidth=0)
-    axes[0].set(title="ranks of the truth (grey: ±2σ of flat)", xlabel="rank / draws", yticks=[])
-    level = (torch.arange(found.draws + 1) + 1) / (found.draws + 1)
-    for weight, curve in enumerate(found.ecdf_difference().unbind(1)):
-        axes[1].plot(level.tolist(), curve.tolist(), linewidth=1, **look(weight))
-    band = found.ecdf_band()
-    axes[1].fill_between([0, 1], -band, band, color="grey", alpha=0.3, linewidth=0)
-    axes[1].set(title="ECDF − uniform, per weight (95 % band)", xlabel="rank / draws")
-    actual = [found.coverage()[level] for level in LEVELS]
-    axes[2].plot([0, 1], [0, 1], color="grey", linewidth=0.7)
-    axes[2].plot(LEVELS, actual, "o-", color=PALETTE[0], markersize=4)
-    axes[2].set(title="coverage", xlabel="stated", ylabel="actual", xlim=(0, 1), ylim=(0, 1))
+    return figure
 
 
 def plot_predictions(
@@ -136,8 +128,7 @@ def plot_predictions(
         path: where to save the figure, if anywhere.
     """
     panels = [p for p in (probabilities, transforms, uncertainty) if p]
-    with style():
-        figure, axes = canvas(max(1, len(panels)), width=3.6)
+    with drawing(path, max(1, len(panels)), width=3.6) as (figure, axes):
         free = iter(axes)
         if probabilities:
             ax = next(free)
@@ -200,7 +191,7 @@ def plot_predictions(
                 ylabel="root mean square error",
             )
             legend(ax, 2)
-    return save(figure, path)
+    return figure
 
 
 def _points(found: Reliability) -> tuple[list[float], list[float], list[float]]:

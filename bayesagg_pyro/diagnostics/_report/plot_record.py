@@ -5,17 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from bayesagg_pyro.diagnostics._report.figure import (
-    canvas,
-    legend,
-    limit,
-    lines,
-    log_scale,
-    save,
-    style,
-)
+from bayesagg_pyro.diagnostics._report.figure import drawing, legend, limit, lines, log_scale
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 from bayesagg_pyro.errors import SettingError
 
@@ -23,9 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_record"]
+__all__ = ["THEMES", "plot_record"]
 
 Row = dict[str, Any]
+Theme: TypeAlias = Literal["training", "features", "gradients", "aggregation"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,8 @@ class _Panel:
     threshold: str | None = None
 
 
-_THEMES: dict[str, tuple[_Panel, ...]] = {
+#: Panels of the figures.
+THEMES: dict[Theme, tuple[_Panel, ...]] = {
     "training": (
         _Panel("loss of each task", ("loss",), "log"),
         _Panel("norm of the posterior mean", ("head_norm",), "log"),
@@ -69,7 +63,7 @@ _THEMES: dict[str, tuple[_Panel, ...]] = {
 
 def plot_record(
     rows: Sequence[Row],
-    theme: Literal["training", "features", "gradients", "aggregation"],
+    theme: Theme,
     *,
     path: str | os.PathLike[str] | None = None,
 ) -> Figure:
@@ -83,9 +77,9 @@ def plot_record(
     Raises:
         SettingError: for another theme, or a table without rows or without this theme's columns.
     """
-    if theme not in _THEMES:
-        raise SettingError(f"theme must be one of {sorted(_THEMES)}, not {theme!r}")
-    panels = [(panel, _series(rows, panel)) for panel in _THEMES[theme]]
+    if theme not in THEMES:
+        raise SettingError(f"theme must be one of {sorted(THEMES)}, not {theme!r}")
+    panels = [(panel, _series(rows, panel)) for panel in THEMES[theme]]
     panels = [(panel, series) for panel, series in panels if series]
     if not panels:
         raise SettingError(
@@ -93,11 +87,11 @@ def plot_record(
             "Bayesian steps"
         )
     columns = min(3, len(panels))
-    with style():
-        figure, axes = canvas(columns, -(-len(panels) // columns), width=3.5, height=2.2)
-        steps = [row["step"] for row in rows]
-        warm = [row["step"] for row in rows if not row["bayesian"]]
-        told: list[str] = []
+    steps = [row["step"] for row in rows]
+    warm = [row["step"] for row in rows if not row["bayesian"]]
+    told: list[str] = []
+    height = -(-len(panels) // columns)
+    with drawing(path, columns, height, width=3.5, height=2.2) as (figure, axes):
         for index, (ax, (panel, series)) in enumerate(zip(axes, panels, strict=False)):
             _draw(ax, panel, steps, series)
             if warm:
@@ -107,7 +101,7 @@ def plot_record(
                 told = [*series]
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
-    return save(figure, path)
+    return figure
 
 
 def _series(rows: Sequence[Row], panel: _Panel) -> dict[str, list[float]]:

@@ -16,12 +16,10 @@ from bayesagg_pyro.diagnostics._gradients import Moments, Normality, SignalToNoi
 from bayesagg_pyro.diagnostics._report.figure import (
     PALETTE,
     bars,
-    canvas,
+    drawing,
     legend,
     limit,
     log_scale,
-    save,
-    style,
 )
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
@@ -53,8 +51,7 @@ def plot_gradients(
         path: where to save the figure, if anywhere.
     """
     panels = 1 + (shape is not None) + (sampled is not None)
-    with style():
-        figure, axes = canvas(panels, width=3.5, height=max(2.5, 0.22 * len(names) + 1))
+    with drawing(path, panels, width=3.5, height=max(2.5, 0.22 * len(names) + 1)) as (figure, axes):
         seen = [task for task, ratio in enumerate(noise.by_task.tolist()) if ratio == ratio]
         ratio = noise.by_task.nan_to_num(posinf=math.nan)  # no bar for a gradient without noise
         bars(axes[0], [names[task] for task in seen], ratio[seen].tolist())
@@ -64,7 +61,7 @@ def plot_gradients(
             _shapes(axes[1], names, shape)
         if sampled is not None:
             _scores(axes[-1], sampled)
-    return save(figure, path)
+    return figure
 
 
 def _shapes(axes: Axes, names: Sequence[str], shape: Normality) -> None:
@@ -129,8 +126,8 @@ def plot_aggregation(
     seen = [task for task, change in enumerate(update.change.tolist()) if change == change]
     names = [names[task] for task in seen]  # those with a target
     rows = list(range(len(names)))
-    with style():
-        figure, axes = canvas(2, 2, width=4.2, height=max(2.4, 0.2 * len(names) + 1))
+    height = max(2.4, 0.2 * len(names) + 1)
+    with drawing(path, 2, 2, width=4.2, height=height) as (figure, axes):
         if weights is not None:
             low, middle, high = weights.quantiles[:, seen].tolist()
             axes[0].hlines(rows, low, high, color=PALETTE[0], linewidth=2.5, label="5 to 95 %")
@@ -163,7 +160,7 @@ def plot_aggregation(
         )
         legend(axes[2], 2)
         _matrix(axes[3], names, conflicts.cosine[seen][:, seen], conflicts.against[seen][:, seen])
-    return save(figure, path)
+    return figure
 
 
 def _matrix(axes: Axes, names: Sequence[str], cosine: Tensor, against: Tensor) -> None:
@@ -188,8 +185,7 @@ def plot_features(spectrum: Spectrum, features: Tensor, *, path: Path = None) ->
         features: [B, d].
         path: where to save the figure, if anywhere.
     """
-    with style():
-        figure, axes = canvas(2, width=3.8)
+    with drawing(path, 2, width=3.8) as (figure, axes):
         order = range(1, len(spectrum.eigenvalues) + 1)
         floor = float(spectrum.eigenvalues[0]) * 1e-16
         axes[0].plot(order, spectrum.eigenvalues.clamp(min=floor).tolist(), ".-", linewidth=0.8)
@@ -209,4 +205,4 @@ def plot_features(spectrum: Spectrum, features: Tensor, *, path: Path = None) ->
             xlabel="unit, sorted",
             ylabel="standard deviation",
         )
-    return save(figure, path)
+    return figure

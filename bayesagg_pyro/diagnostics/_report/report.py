@@ -9,27 +9,22 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import gradients
-from bayesagg_pyro.diagnostics._chains import convergence
-from bayesagg_pyro.diagnostics._conditioning import conditioning
-from bayesagg_pyro.diagnostics._distance import AgainstReference, against_reference
-from bayesagg_pyro.diagnostics._importance import Importance, importance
-from bayesagg_pyro.diagnostics._report.page import Section, write_page
-from bayesagg_pyro.diagnostics._report.plot_posterior import plot_posterior
+from bayesagg_pyro.diagnostics._report.page import write_page
 from bayesagg_pyro.diagnostics._report.predicted import predictions_section
 from bayesagg_pyro.diagnostics._report.sections import (
+    Step,
     aggregation_section,
     feature_section,
     gradient_section,
+    posterior_section,
     training_section,
 )
-from bayesagg_pyro.diagnostics._row import task_names
-from bayesagg_pyro.diagnostics._thresholds import Check, owned
+from bayesagg_pyro.diagnostics._thresholds import Check
 from bayesagg_pyro.engine import BayesAgg
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
-from bayesagg_pyro.posteriors import Empirical, Posterior
+from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["report"]
@@ -84,25 +79,36 @@ def report(
     observed = _parsed(heads, features, targets)
     features = features.detach()
     tested = (features, observed) if test is None else (test[0].detach(), _parsed(heads, *test))
-    posteriors = {
-        name: mtl.schemes[name].infer(head, features, observed[name], priors[name])
-        for name, head in heads.items()
-    }
-    grad, few = (
-        _gradients(mtl, heads, posteriors, features[:rows], observed, generator)
-        for rows in (len(features), _EXAMPLES)
-    )
-    names = task_names(heads)
-    against = {}
-    if reference is not None:
-        against = {
-            name: reference.infer(head, features, observed[name], priors[name])
-            for name, head in heads.items()
+
+    def inferred(schemes: Mapping[str, Scheme]) -> dict[str, Posterior]:
+        return {
+            name: scheme.infer(heads[name], features, observed[name], priors[name])
+            for name, scheme in schemes.items()
         }
+
+    posteriors = inferred(mtl.schemes)
+    grad, few = (
+        gradients.cat(
+            {
+                name: gradients.distribution(
+                    head,
+                    posteriors[name],
+                    features[rows],
+                    observed[name].examples(rows),
+                    estimator=mtl.estimators[name],
+                    generator=generator,
+                )
+                for name, head in heads.items()
+            }
+        )
+        for rows in (slice(len(features)), slice(_EXAMPLES))
+    )
+    against = {} if reference is None else inferred(dict.fromkeys(heads, reference))
+    step = Step(heads, features, observed, priors, posteriors, grad, few, draws, generator)
     sections = [
-        _posteriors(heads, posteriors, priors, features, observed, against, draws, generator),
-        gradient_section(names, grad, few, draws, generator),
-        aggregation_section(names, mtl.aggregation, grad, heads, posteriors, features, observed),
+        posterior_section(step, against),
+        gradient_section(step),
+        aggregation_section(step, mtl.aggregation),
         feature_section(features),
         predictions_section(
             heads, predicting, *tested, on_training=test is None, generator=generator
@@ -123,91 +129,3 @@ def _parsed(
     for head in heads.values():
         head.check_features(features)
     return {name: head.parse_targets(targets[name], len(features)) for name, head in heads.items()}
-
-
-def _gradients(
-    mtl: BayesAgg,
-    heads: Mapping[str, Head],
-    posteriors: Mapping[str, Posterior],
-    features: Tensor,
-    observed: Mapping[str, Targets],
-    generator: torch.Generator,
-) -> GradientDistribution:
-    """Gradients of the first examples, as many as there are features."""
-    return gradients.cat(
-        {
-            name: gradients.distribution(
-                head,
-                posteriors[name],
-                features,
-                observed[name].examples(slice(len(features))),
-                estimator=mtl.estimators[name],
-                generator=generator,
-            )
-            for name, head in heads.items()
-        }
-    )
-
-
-def _posteriors(
-    heads: Mapping[str, Head],
-    posteriors: Mapping[str, Posterior],
-    priors: Mapping[str, Posterior],
-    features: Tensor,
-    observed: Mapping[str, Targets],
-    against: Mapping[str, Posterior],
-    draws: int,
-    generator: torch.Generator,
-) -> Section:
-    checks: list[Check] = []
-    weighed: dict[str, Importance] = {}
-    compared: dict[str, AgainstReference] = {}
-    notes = []
-    for name, head in heads.items():
-        posterior = posteriors[name]
-        found = conditioning(posterior).checks()
-        spread = bool((posterior.variance > 0).all())
-        densities = spread and all(_has_density(p) for p in (posterior, priors[name]))
-        if not spread:
-            notes.append(f"{name}: a posterior without spread, so there is no k-hat.")
-        if densities:
-            weighed[name] = importance(
-                head,
-                posterior,
-                priors[name],
-                features,
-                observed[name],
-                draws=draws,
-                generator=generator,
-            )
-            found += weighed[name].checks(len(heads))
-        elif isinstance(posterior, Empirical):
-            found += convergence(posterior).checks()
-            notes.append(f"{name}: samples have no density, so there is no k-hat.")
-        if name in against:
-            truth = against[name]
-            if isinstance(truth, Empirical) and len(truth.samples) >= 8:
-                found += [owned(check, "reference") for check in convergence(truth).checks()]
-            compared[name] = against_reference(posterior, truth, generator=generator)
-            found += compared[name].checks()
-        checks += [owned(check, name, head.tasks) for check in found]
-    if not against:
-        notes.append("No reference was given: report(..., reference=inference.NUTS()) adds one.")
-    text = [
-        "Is the posterior over the heads' weights the one that prior, likelihood and batch imply? "
-        "k-hat weighs draws from the approximation by the true (unnormalised) posterior: below 0.5 "
-        "it is good, above 0.7 it misses part of the mass. Exact posteriors have weights that do "
-        "not vary and a k-hat far below.",
-    ]
-    if against:
-        text.append(
-            "Against the reference: z-scores say how far means are off in standard deviations, "
-            "ratios of standard deviations say whether the posterior is too narrow (below 1: "
-            "overconfident, its task gets too much weight) or too wide."
-        )
-    figures = [plot_posterior(weighed, compared or None)] if weighed else []
-    return Section("Posteriors", text, figures, checks, notes)
-
-
-def _has_density(distribution: Posterior) -> bool:
-    return type(distribution).log_prob is not Posterior.log_prob

@@ -4,53 +4,146 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.diagnostics import _aggregation, _diagonal, _features, _gradients
+from bayesagg_pyro.diagnostics._chains import convergence
+from bayesagg_pyro.diagnostics._conditioning import conditioning
+from bayesagg_pyro.diagnostics._distance import AgainstReference, against_reference
+from bayesagg_pyro.diagnostics._importance import Importance, importance
 from bayesagg_pyro.diagnostics._lines import read
 from bayesagg_pyro.diagnostics._report.page import Section
-from bayesagg_pyro.diagnostics._report.plot_record import plot_record
+from bayesagg_pyro.diagnostics._report.plot_posterior import plot_posterior
+from bayesagg_pyro.diagnostics._report.plot_record import THEMES, plot_record
 from bayesagg_pyro.diagnostics._report.plot_step import (
     plot_aggregation,
     plot_features,
     plot_gradients,
 )
-from bayesagg_pyro.diagnostics._thresholds import Check, judge, owned
+from bayesagg_pyro.diagnostics._row import task_names
+from bayesagg_pyro.diagnostics._thresholds import Check, judge_known, owned
 from bayesagg_pyro.errors import NumericalError, SettingError
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import Targets
 
 __all__ = [
+    "Step",
     "aggregation_section",
     "feature_section",
     "gradient_section",
+    "posterior_section",
     "training_section",
 ]
 
 
-def gradient_section(
-    names: Sequence[str],
-    grad: GradientDistribution,
-    few: GradientDistribution,
-    draws: int,
-    generator: torch.Generator,
-) -> Section:
+@dataclass(frozen=True)
+class Step:
+    """What a step on a batch would do, as far as the direction; maps are by head.
+
+    Attributes:
+        heads: of all tasks.
+        features: [B, d].
+        targets: [B, tasks] each.
+        priors: in force.
+        posteriors: of the batch.
+        grad: gradients of all tasks.
+        few: likewise of the first examples, for what takes samples of each.
+        draws: samples for k-hat and for the shape of gradients.
+        generator: randomness.
+    """
+
+    heads: Mapping[str, Head]
+    features: Tensor
+    targets: Mapping[str, Targets]
+    priors: Mapping[str, Posterior]
+    posteriors: Mapping[str, Posterior]
+    grad: GradientDistribution
+    few: GradientDistribution
+    draws: int
+    generator: torch.Generator
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tasks, in the order of the gradients' rows."""
+        return task_names(self.heads)
+
+    def named(self, checks: list[Check]) -> list[Check]:
+        """Checks that say the tasks' names for their numbers."""
+        names = self.names
+
+        def say(match: re.Match[str]) -> str:
+            return names[int(match.group(1))]
+
+        return [replace(c, where=re.sub(r"task (\d+)", say, c.where)) for c in checks]
+
+
+def posterior_section(step: Step, against: Mapping[str, Posterior]) -> Section:
+    """Numerical health, k-hat or convergence, and the comparison with a reference."""
+    checks: list[Check] = []
+    weighed: dict[str, Importance] = {}
+    compared: dict[str, AgainstReference] = {}
+    notes = []
+    for name, head in step.heads.items():
+        prior, posterior = step.priors[name], step.posteriors[name]
+        found = conditioning(posterior).checks()
+        spread = bool((posterior.variance > 0).all())
+        if not spread:
+            notes.append(f"{name}: a posterior without spread, so there is no k-hat.")
+        if spread and all(_has_density(p) for p in (posterior, prior)):
+            data = prior, step.features, step.targets[name]
+            weighed[name] = importance(
+                head, posterior, *data, draws=step.draws, generator=step.generator
+            )
+            found += weighed[name].checks(len(step.heads))
+        elif isinstance(posterior, Empirical):
+            found += convergence(posterior).checks()
+            notes.append(f"{name}: samples have no density, so there is no k-hat.")
+        if name in against:
+            truth = against[name]
+            if isinstance(truth, Empirical) and len(truth.samples) >= 8:
+                found += [owned(check, "reference") for check in convergence(truth).checks()]
+            compared[name] = against_reference(posterior, truth, generator=step.generator)
+            found += compared[name].checks()
+        checks += [owned(check, name, head.tasks) for check in found]
+    if not against:
+        notes.append("No reference was given: report(..., reference=inference.NUTS()) adds one.")
+    text = [
+        "Is the posterior over the heads' weights the one that prior, likelihood and batch imply? "
+        "k-hat weighs draws from the approximation by the true (unnormalised) posterior: below 0.5 "
+        "it is good, above 0.7 it misses part of the mass. Exact posteriors have weights that do "
+        "not vary and a k-hat far below.",
+    ]
+    if against:
+        text.append(
+            "Against the reference: z-scores say how far means are off in standard deviations, "
+            "ratios of standard deviations say whether the posterior is too narrow (below 1: "
+            "overconfident, its task gets too much weight) or too wide."
+        )
+    figures = [plot_posterior(weighed, compared or None)] if weighed else []
+    return Section("Posteriors", text, figures, checks, notes)
+
+
+def _has_density(distribution: Posterior) -> bool:
+    return type(distribution).log_prob is not Posterior.log_prob
+
+
+def gradient_section(step: Step) -> Section:
     """Signal, shape and moments of gradients, and what the diagonal drops."""
-    noise = _gradients.signal_to_noise(grad)
+    few = step.few
+    noise = _gradients.signal_to_noise(step.grad)
     checks = noise.checks()
     notes = []
     shape = sampled = None
     if few.sampler is not None:
-        shape = _gradients.normality(few, draws=draws, generator=generator)
-        sampled = _gradients.moments(few, draws=draws, generator=generator)
+        shape = _gradients.normality(few, draws=step.draws, generator=step.generator)
+        sampled = _gradients.moments(few, draws=step.draws, generator=step.generator)
         checks += shape.checks() + sampled.checks()
     else:
         notes.append("This estimator cannot be sampled, so shapes and sampled moments are missing.")
@@ -68,48 +161,31 @@ def gradient_section(
         "The diagonal rule ignores correlations between dimensions; the cosine to the direction "
         "with full covariances says what that costs.",
     ]
-    return Section(
-        "Gradients",
-        text,
-        [plot_gradients(names, noise, shape, sampled)],
-        [_named(check, names) for check in checks],
-        notes,
-    )
+    figures = [plot_gradients(step.names, noise, shape, sampled)]
+    return Section("Gradients", text, figures, step.named(checks), notes)
 
 
-def aggregation_section(
-    names: Sequence[str],
-    aggregation: Aggregation,
-    grad: GradientDistribution,
-    heads: Mapping[str, Head],
-    posteriors: Mapping[str, Posterior],
-    features: Tensor,
-    observed: Mapping[str, Targets],
-) -> Section:
+def aggregation_section(step: Step, aggregation: Aggregation) -> Section:
     """Who decides the update, and what it does to whom."""
+    grad, names = step.grad, step.names
     result = aggregation.aggregate(grad)
     done, pairs = _aggregation.update(grad, result), _aggregation.conflicts(grad)
     weights = None if result.weights is None else _aggregation.weights(grad, result)
     checks = [] if weights is None else weights.checks()
-    checks += done.checks() + (pairs.checks() if grad.tasks > 1 else [])
-    checks = [_named(check, names) for check in checks]
-    for name, head in heads.items():
-        pull = _aggregation.uncertainty_pull(head, posteriors[name], features, observed[name])
+    checks = step.named(checks + done.checks() + pairs.checks())
+    for name, head in step.heads.items():
+        data = step.posteriors[name], step.features, step.targets[name]
+        pull = _aggregation.uncertainty_pull(head, *data)
         if pull is not None:
-            seen = ~pull.isnan()
-            if seen.any():
-                check = judge("uncertainty_pull", pull, ("task",), seen=seen)
-                checks.append(owned(check, name, head.tasks))
-    effective = (
-        ""
-        if weights is None
-        else (
+            found = judge_known("uncertainty_pull", pull, ("task",))
+            checks += [owned(check, name, head.tasks) for check in found]
+    effective = ""
+    if weights is not None:
+        effective = (
             f" The effective number of tasks is {float(weights.effective_tasks):.2f} of "
             f"{weights.observed_tasks} with a target: near that number the weighting is in effect "
-            "off, near 1 one "
-            "task decides."
+            "off, near 1 one task decides."
         )
-    )
     text = [
         "Who decides the update of the shared network? Weights α say how much each task's gradient "
         "counts, shares how much of the resulting direction is owed to it (they sum to 1)."
@@ -138,13 +214,7 @@ def training_section(record: str | os.PathLike[str]) -> Section:
     """Curves from a recorder."""
     rows = read(record)
     figures, notes = [], []
-    themes: tuple[Literal["training", "features", "gradients", "aggregation"], ...] = (
-        "training",
-        "features",
-        "gradients",
-        "aggregation",
-    )
-    for theme in themes:
+    for theme in THEMES:
         try:
             figures.append(plot_record(rows, theme))
         except SettingError as error:
@@ -155,9 +225,3 @@ def training_section(record: str | os.PathLike[str]) -> Section:
         "zero, and for first-order changes above zero: there the step raises a task's loss.",
     ]
     return Section("Training", text, figures, (), notes)
-
-
-def _named(check: Check, names: Sequence[str]) -> Check:
-    """Say the tasks' names for their numbers."""
-    where = re.sub(r"task (\d+)", lambda match: names[int(match.group(1))], check.where)
-    return replace(check, where=where)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html as _html
 import unicodedata
 
-__all__ = ["html", "visible"]
+__all__ = ["visible"]
 
 
 def visible(text: object) -> str:
@@ -15,11 +14,6 @@ def visible(text: object) -> str:
     there to be seen.
     """
     return "".join(_shown(letter) for letter in str(text))
-
-
-def html(text: object) -> str:
-    """For a page, also within quotes."""
-    return _html.escape(visible(text))
 
 
 def _shown(letter: str) -> str:
