@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError, UnsupportedError
-from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
+from bayesagg_pyro.gradients._distribution import GradientDistribution, mapped
 from bayesagg_pyro.gradients._lazy import Joined, Lazy
 
 __all__ = ["block_diag", "cat"]
@@ -62,44 +61,26 @@ def _observed(grads: Sequence[GradientDistribution]) -> Tensor | None:
 
 
 def _cat(grads: list[GradientDistribution], groups: Mapping[str, slice]) -> GradientDistribution:
-
-    def covariance() -> Tensor:
-        return torch.cat([g.covariance_matrix for g in grads])
-
-    def sampler(count: int, generator: torch.Generator | None) -> Tensor:
-        return torch.cat([g.sample((count,), generator=generator) for g in grads], 1)
-
-    def error() -> MomentError:
-        return MomentError(*map(torch.cat, zip(*(g.moment_error for g in grads), strict=True)))
-
-    return GradientDistribution(
-        torch.cat([g.mean for g in grads]),
-        torch.cat([g.variance for g in grads]),
-        _observed(grads),
-        groups,
-        covariance if all(g.covariance is not None for g in grads) else None,
-        sampler if all(g.sampler is not None for g in grads) else None,
-        _scales(grads),
-        error if all(g.error is not None for g in grads) else None,
+    return mapped(
+        grads,
+        lambda parts: torch.cat(parts, -3),
+        torch.cat,
+        observed=_observed(grads),
+        groups=groups,
+        batch_loss_scale=_scales(grads),
     )
 
 
 def widened(grad: GradientDistribution, width: int) -> GradientDistribution:
-    """Gradients by more features, whose own are 0; without covariances and errors."""
-    more, sampler = width - grad.mean.shape[2], grad.sampler
+    """Gradients by more features, whose own are 0."""
+    more = width - grad.mean.shape[2]
     if not more:
         return grad
-
-    def pad(tensor: Tensor) -> Tensor:
-        return torch.nn.functional.pad(tensor, (0, more))
-
-    return replace(
-        grad,
-        mean=pad(grad.mean),
-        variance=pad(grad.variance),
-        covariance=None,
-        sampler=sampler and (lambda count, generator: pad(sampler(count, generator))),
-        error=None,
+    pad = torch.nn.functional.pad
+    return mapped(
+        [grad],
+        lambda parts: pad(parts[0], (0, more)),
+        lambda parts: pad(parts[0], (0, more) * (parts[0].ndim - 2)),
     )
 
 
@@ -142,48 +123,34 @@ def block_diag(
         UnsupportedError: if features differ in width.
     """
     check_widths({name: grad.mean.shape[2] for grad in grads for name in grad.groups})
-    sizes = [grad.mean.shape[1] for grad in grads]
-    ends = list(accumulate(sizes))
-    starts = dict(zip(heads, accumulate(heads.values(), initial=0), strict=False))
-    groups = {name: slice(starts[name], starts[name] + size) for name, size in heads.items()}
-    tasks, batch = sum(heads.values()), ends[-1]
+    groups = {
+        name: slice(end - size, end)
+        for (name, size), end in zip(heads.items(), accumulate(heads.values()), strict=True)
+    }
+    batch, tasks = sum(grad.mean.shape[1] for grad in grads), sum(heads.values())
     scale = grads[0].mean.new_zeros(tasks, 1, 1)
-    observed = torch.zeros(tasks, batch, dtype=torch.bool, device=scale.device)
+    every = torch.arange(tasks, device=scale.device)
+    rows = [torch.cat([every[groups[name]] for name in grad.groups]) for grad in grads]
 
-    def fill(joint: Tensor, parts: Sequence[Tensor], front: int = 0) -> Tensor:
-        """Put blocks [*front, tasks, B, ...] where they belong."""
-        before = (slice(None),) * front
-        for grad, part, size, end in zip(grads, parts, sizes, ends, strict=True):
-            for name, own in grad.groups.items():
-                there, here = (*before, groups[name], slice(end - size, end)), (*before, own)
-                joint[there] = part[here]
-        return joint
+    def joined(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+        """Blocks whose axis of tasks is this one, followed by that of examples."""
+        blocks = [
+            part.new_zeros(*part.shape[:axis], tasks, *part.shape[axis + 1 :]).index_copy(
+                axis, row, part
+            )
+            for row, part in zip(rows, parts, strict=True)
+        ]
+        return torch.cat(blocks, axis + 1)
 
-    def joined(parts: Sequence[Tensor], front: int = 0) -> Tensor:
-        shape = parts[0].shape
-        zeros = parts[0].new_zeros(*shape[:front], tasks, batch, *shape[front + 2 :])
-        return fill(zeros, parts, front)
-
-    for grad, size in zip(grads, sizes, strict=True):
+    for row, grad in zip(rows, grads, strict=True):
         own_scale = grad.loss_scale()
-        for name, own in grad.groups.items():
-            factor = 1.0 if own_scale is None else own_scale[own]
-            scale[groups[name]] = factor * (batch / size)  # over the rows of all
-
-    def error() -> MomentError:
-        return MomentError(*map(joined, zip(*(g.moment_error for g in grads), strict=True)))
-
-    return GradientDistribution(
-        joined([g.mean for g in grads]),
-        joined([g.variance for g in grads]),
-        fill(observed, [g.labelled() for g in grads]),
-        groups,
-        (lambda: joined([g.covariance_matrix for g in grads]))
-        if all(g.covariance is not None for g in grads)
-        else None,
-        (lambda n, generator: joined([g.sample((n,), generator=generator) for g in grads], 1))
-        if all(g.sampler is not None for g in grads)
-        else None,
-        scale,
-        error if all(g.error is not None for g in grads) else None,
+        share = batch / grad.mean.shape[1]  # over the rows of all
+        scale[row] = share if own_scale is None else own_scale * share
+    return mapped(
+        grads,
+        lambda parts: joined(parts, parts[0].ndim - 3),
+        joined,
+        observed=joined([grad.labelled() for grad in grads]),
+        groups=groups,
+        batch_loss_scale=scale,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,14 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["GradientDistribution", "MomentError", "finish", "loss_scale", "without_variance"]
+__all__ = [
+    "GradientDistribution",
+    "MomentError",
+    "finish",
+    "loss_scale",
+    "mapped",
+    "without_variance",
+]
 
 
 class MomentError(NamedTuple):
@@ -116,16 +123,12 @@ class GradientDistribution:
 
     def examples(self, rows: slice) -> GradientDistribution:
         """Moments of some of the examples, which weigh what they do in the whole batch."""
-        error, covariance, sampler = self.error, self.covariance, self.sampler
-        return GradientDistribution(
-            self.mean[:, rows],
-            self.variance[:, rows],
-            None if self.observed is None else self.observed[:, rows],
-            self.groups,
-            covariance and (lambda: covariance()[:, rows]),
-            sampler and (lambda count, generator: sampler(count, generator)[:, :, rows]),
+        return mapped(
+            [self],
+            lambda parts: parts[0][..., rows, :],
+            lambda parts: parts[0][:, rows],
+            observed=None if self.observed is None else self.observed[:, rows],
             batch_loss_scale=self.loss_scale(),
-            error=error and (lambda: MomentError(*(e[:, rows] for e in error()))),
         )
 
     @property
@@ -182,6 +185,46 @@ class GradientDistribution:
         if self.batch_loss_scale is not None or self.observed is None:
             return self.batch_loss_scale
         return loss_scale(self.observed, self.like.dtype)
+
+
+def mapped(
+    grads: Sequence[GradientDistribution],
+    first: Callable[[list[Tensor]], Tensor],
+    second: Callable[[list[Tensor]], Tensor],
+    **fields: Any,
+) -> GradientDistribution:
+    """The distribution of gradients that are made of others' gradients.
+
+    Args:
+        grads: those others.
+        first: what becomes of gradients, means and errors of means, [..., tasks, B, d] each.
+        second: what becomes of variances and their errors, [tasks, B, d], and of covariances,
+            [tasks, B, d, d].
+        fields: `observed`, `groups` and `batch_loss_scale`, where they are not those of the first.
+    """
+
+    def have(name: str) -> bool:
+        return all(getattr(grad, name) is not None for grad in grads)
+
+    def covariance() -> Tensor:
+        return second([grad.covariance_matrix for grad in grads])
+
+    def sampler(count: int, generator: torch.Generator | None) -> Tensor:
+        return first([grad.sample((count,), generator=generator) for grad in grads])
+
+    def error() -> MomentError:
+        means, variances = zip(*(grad.moment_error for grad in grads), strict=True)
+        return MomentError(first(list(means)), second(list(variances)))
+
+    kept = {name: getattr(grads[0], name) for name in ("observed", "groups", "batch_loss_scale")}
+    return GradientDistribution(
+        first([grad.mean for grad in grads]),
+        second([grad.variance for grad in grads]),
+        covariance=covariance if have("covariance") else None,
+        sampler=sampler if have("sampler") else None,
+        error=error if have("error") else None,
+        **kept | fields,
+    )
 
 
 def averaged(moment: Tensor, observed: Tensor) -> Tensor:

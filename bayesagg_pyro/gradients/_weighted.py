@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
+from bayesagg_pyro.gradients._distribution import GradientDistribution, mapped
 
 __all__ = ["weighted"]
 
@@ -21,7 +19,6 @@ def weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistribution
     overflow nor vanish, which would read as certainty.
     """
     factor = weight.mT[..., None].to(linalg.head_dtype(weight.device))
-    covariance, sampler, error = grad.covariance, grad.sampler, grad.error
     counted = weight.mT > 0
     scale = grad.loss_scale()
 
@@ -30,15 +27,14 @@ def weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistribution
         seen = counted.reshape(*counted.shape, *[1] * (factor.ndim - 2))
         return torch.where(seen, moment * factor, 0.0)
 
-    square = factor.square()
-    return replace(
-        grad,
+    def squared(parts: list[Tensor]) -> Tensor:
+        square = factor.square()
+        return times(parts[0], square if parts[0].ndim == 3 else square[..., None])
+
+    return mapped(
+        [grad],
+        lambda parts: times(parts[0], factor),
+        squared,
         observed=counted if grad.observed is None else grad.observed & counted,
         batch_loss_scale=grad.mean.new_ones(grad.tasks, 1, 1) if scale is None else scale,
-        mean=times(grad.mean, factor),
-        variance=times(grad.variance, square),
-        covariance=covariance and (lambda: times(covariance(), square[..., None])),
-        sampler=sampler and (lambda count, generator: times(sampler(count, generator), factor)),
-        error=error
-        and (lambda: MomentError(times(error().mean, factor), times(error().variance, square))),
     )
