@@ -174,15 +174,9 @@ class PrecisionWeighted(Aggregation):
             TaskError: if the powers do not match the tasks or the names of their heads.
             NumericalError: if a full covariance cannot be factored.
         """
-        groups = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
-        power = _as_one(_per_task(self.power, groups, grad.tasks), grad)
-        weighs = isinstance(power, Tensor) or power > 0
-        if self.resolution == "example" and grad.observed is not None and weighs:
-            self._single_labels.look([grad.observed])
-        if self.covariance == "full":
-            return weighed_by_matrices(grad, self.resolution == "dimension")
-        (weights,) = self._weights([grad], power, grad.shape[0])
-        return from_weights(weights, grad)
+        heads = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
+        powers = _per_task(self.power, heads, grad.tasks)
+        return self._weighed([grad], [powers], grad.tasks)[0]
 
     def aggregate_each(
         self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
@@ -195,39 +189,47 @@ class PrecisionWeighted(Aggregation):
         """
         if self.covariance == "full":
             return super().aggregate_each(grads, heads)
-        tasks = sum(heads.values())
-        each = iter(_per_task(self.power, heads, tasks))
-        powers = {name: [next(each) for _ in range(size)] for name, size in heads.items()}
-        if self.resolution == "example" and any(map(any, powers.values())):
+        each = iter(_per_task(self.power, heads, sum(heads.values())))
+        own = {name: [next(each) for _ in range(size)] for name, size in heads.items()}
+        powers = [[power for name in grad.groups for power in own[name]] for grad in grads]
+        return self._weighed(grads, powers, sum(heads.values()))
+
+    def _weighed(
+        self, grads: Sequence[GradientDistribution], powers: Sequence[list[float]], tasks: int
+    ) -> list[Aggregated]:
+        """Results for one or several tensors.
+
+        Args:
+            grads: of each tensor.
+            powers: of the tasks of each.
+            tasks: how many there are in all.
+        """
+        holes = len(grads) > 1 or grads[0].observed is not None
+        if self.resolution == "example" and holes and any(map(any, powers)):
             self._single_labels.look([grad.labelled() for grad in grads])
+        if self.covariance == "full":  # of one tensor
+            return [weighed_by_matrices(grads[0], self.resolution == "dimension")]
+        together: dict[int, list[int]] = {}  # which tensors' tasks share one sum of weights
+        for i, grad in enumerate(grads):
+            key = {"example": i, "dimension": grad.shape[2], "task": 0}[self.resolution]
+            together.setdefault(key, []).append(i)
         found: dict[int, Tensor] = {}
-        for together in self._together(grads):
-            some = [grads[i] for i in together]
-            power = _as_one([p for g in some for name in g.groups for p in powers[name]], some[0])
-            found |= zip(together, self._weights(some, power, tasks), strict=True)
+        for some in together.values():
+            joint = [power for i in some for power in powers[i]]
+            found |= zip(some, self._weights([grads[i] for i in some], joint, tasks), strict=True)
         return [from_weights(found[i], grad) for i, grad in enumerate(grads)]
 
-    def _together(self, grads: Sequence[GradientDistribution]) -> list[list[int]]:
-        """Which tensors' tasks share one sum of weights."""
-        if self.resolution == "example":
-            return [[i] for i in range(len(grads))]
-        alike: dict[int, list[int]] = {}
-        for i, grad in enumerate(grads):
-            width = 0 if self.resolution == "task" else grad.shape[2]
-            alike.setdefault(width, []).append(i)
-        return list(alike.values())
-
     def _weights(
-        self, grads: Sequence[GradientDistribution], power: Tensor | float, tasks: int
+        self, grads: Sequence[GradientDistribution], powers: list[float], tasks: int
     ) -> list[Tensor]:
         """Weights of the tasks of one or several tensors, which share one sum.
 
         Args:
             grads: of each tensor.
-            power: of their tasks.
+            powers: of their tasks.
             tasks: how many there are in all, of which these have their share.
         """
-        if not isinstance(power, Tensor) and power == 0:  # no variance is looked at
+        if not any(powers):  # no variance is looked at
             return [grad.like.new_full((grad.tasks, 1, 1), 1 / tasks) for grad in grads]
         variances, widths, masked = [], [], False
         task = self.resolution == "task"
@@ -247,8 +249,10 @@ class PrecisionWeighted(Aggregation):
             if self.resolution != "example":
                 labelled = [each.any(1, keepdim=True) for each in labelled]
             seen = torch.cat(labelled)[..., None]
+        power: Tensor | float = float(powers[0])
         compared = None
-        if isinstance(power, Tensor):
+        if any(one != power for one in powers):
+            power = grads[0].like.new_tensor(powers).reshape(-1, 1, 1)
             compared = power != 0
             seen = compared.expand(-1, variance.shape[1], 1) if seen is None else seen & compared
         if self.floor is not None:
@@ -257,19 +261,11 @@ class PrecisionWeighted(Aggregation):
         if len(variance) < tasks:
             weights = weights * (len(variance) / tasks)
         sizes = list(map(len, variances))
-        if self.keep_length and self._compares(grads):
+        if self.keep_length and sum(map(bool, powers)) > 1:  # one alone has 1 / T anyway
             weights = weights * lengthening(grads, weights.split(sizes), compared, tasks)
         if compared is not None:
             weights = torch.where(compared, weights, 1 / tasks)
         return list(weights.split(sizes))
-
-    def _compares(self, grads: Sequence[GradientDistribution]) -> bool:
-        """Whether there is more than one task to compare: one has 1 / T anyway."""
-        if not isinstance(self.power, Mapping):
-            return True
-        groups = [(name, own) for grad in grads for name, own in grad.groups.items()]
-        compared = sum(int(own.stop - own.start) for name, own in groups if self.power[name])
-        return compared > 1
 
     def __repr__(self) -> str:
         given = {"floor": self.floor, "max_ratio": self.max_ratio}
@@ -313,13 +309,6 @@ def _per_task(power: Power, groups: Mapping[str, int], tasks: int) -> list[float
             )
         return list(power)
     return [power] * tasks
-
-
-def _as_one(powers: list[float], grad: GradientDistribution) -> Tensor | float:
-    """The power that all tasks share, or a tensor [tasks, 1, 1]."""
-    if len(set(powers)) == 1:
-        return float(powers[0])
-    return grad.like.new_tensor(powers).reshape(-1, 1, 1)
 
 
 def _softmax(

@@ -7,23 +7,16 @@ and `checks()`: its worst numbers held against the thresholds that people use (`
 
 from bayesagg_pyro.diagnostics._aggregation import (
     Conflicts,
+    DroppedByDiagonal,
     Update,
     Weights,
     conflicts,
+    diagonal_against_full,
     uncertainty_pull,
     update,
     weights,
 )
 from bayesagg_pyro.diagnostics._calibration import Calibration, simulate_calibration, uniformity
-from bayesagg_pyro.diagnostics._chains import Convergence, convergence
-from bayesagg_pyro.diagnostics._conditioning import Conditioning, conditioning
-from bayesagg_pyro.diagnostics._diagonal import DroppedByDiagonal, diagonal_against_full
-from bayesagg_pyro.diagnostics._distance import (
-    AgainstReference,
-    against_reference,
-    kl,
-    wasserstein2,
-)
 from bayesagg_pyro.diagnostics._features import (
     Spectrum,
     Staleness,
@@ -42,6 +35,16 @@ from bayesagg_pyro.diagnostics._gradients import (
 from bayesagg_pyro.diagnostics._importance import Importance, importance, psis
 from bayesagg_pyro.diagnostics._inference_data import to_inference_data
 from bayesagg_pyro.diagnostics._lines import read
+from bayesagg_pyro.diagnostics._posteriors import (
+    AgainstReference,
+    Conditioning,
+    Convergence,
+    against_reference,
+    conditioning,
+    convergence,
+    kl,
+    wasserstein2,
+)
 from bayesagg_pyro.diagnostics._predictions import (
     Epistemic,
     Pit,

@@ -14,7 +14,7 @@ from bayesagg_pyro import gradients, linalg, predictive
 from bayesagg_pyro.engine.loss_size import loss_size
 from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
-from bayesagg_pyro.gradients._weighted import weighted
+from bayesagg_pyro.gradients._cat import weighted
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.inference import Scheme

@@ -1,17 +1,18 @@
 """Gradient distributions: what uncertain head weights say about dL/dH."""
 
 from bayesagg_pyro.gradients._cat import block_diag, cat
+from bayesagg_pyro.gradients._closed_forms import (
+    gaussian_moments,
+    integrated_noise_moments,
+    poisson_moments,
+)
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._dispatch import distribution
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError, loss_scale
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
-from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._heteroscedastic import heteroscedastic_moments
-from bayesagg_pyro.gradients._integrated_noise import integrated_noise_moments
-from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
+from bayesagg_pyro.gradients._monte_carlo import AtPoint, MonteCarlo
 from bayesagg_pyro.gradients._plug_in import PlugIn
-from bayesagg_pyro.gradients._point import AtPoint
-from bayesagg_pyro.gradients._poisson import poisson_moments
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import register
 from bayesagg_pyro.gradients._samples import sampled_gradients

@@ -8,11 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from bayesagg_pyro.gradients._cat import weighted
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._error import Moments, repeated
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._samples import drawn_gradients
-from bayesagg_pyro.gradients._weighted import weighted
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets

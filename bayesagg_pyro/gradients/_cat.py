@@ -1,4 +1,4 @@
-"""Joining the gradient distributions of heads that read the same features, or different ones."""
+"""Distributions made of others: of several heads, of more features, of weighted examples."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError, UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, mapped
 from bayesagg_pyro.gradients._lazy import Joined, Lazy
 
-__all__ = ["block_diag", "cat"]
+__all__ = ["block_diag", "cat", "check_widths", "weighted", "widened"]
 
 
 def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
@@ -153,4 +154,33 @@ def block_diag(
         observed=joined([grad.labelled() for grad in grads]),
         groups=groups,
         batch_loss_scale=scale,
+    )
+
+
+def weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistribution:
+    """The distribution of each example's gradient times its weight, [B, tasks].
+
+    A weight of 0 is no certainty about a gradient of 0: it says as little as a missing target, and
+    counts as an example of its task all the same. In float64, where squares of weights neither
+    overflow nor vanish, which would read as certainty.
+    """
+    factor = weight.mT[..., None].to(linalg.head_dtype(weight.device))
+    counted = weight.mT > 0
+    scale = grad.loss_scale()
+
+    def times(moment: Tensor, factor: Tensor) -> Tensor:
+        # What does not count may overflow, and 0 · ∞ would be no number.
+        seen = counted.reshape(*counted.shape, *[1] * (factor.ndim - 2))
+        return torch.where(seen, moment * factor, 0.0)
+
+    def squared(parts: list[Tensor]) -> Tensor:
+        square = factor.square()
+        return times(parts[0], square if parts[0].ndim == 3 else square[..., None])
+
+    return mapped(
+        [grad],
+        lambda parts: times(parts[0], factor),
+        squared,
+        observed=counted if grad.observed is None else grad.observed & counted,
+        batch_loss_scale=grad.mean.new_ones(grad.tasks, 1, 1) if scale is None else scale,
     )

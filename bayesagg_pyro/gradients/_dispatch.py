@@ -10,16 +10,15 @@ from torch import Tensor
 
 from bayesagg_pyro._pieces import CACHE
 from bayesagg_pyro.gradients._averaged import averaged
+from bayesagg_pyro.gradients._cat import weighted
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._distribution import GradientDistribution, without_variance
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._lazy import Certain
-from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
-from bayesagg_pyro.gradients._point import AtPoint
+from bayesagg_pyro.gradients._monte_carlo import AtPoint, MonteCarlo
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import registered
-from bayesagg_pyro.gradients._weighted import weighted
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets

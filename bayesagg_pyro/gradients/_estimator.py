@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import UnsupportedError
+from bayesagg_pyro.gradients._closed_forms import gaussian_moments
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._gaussian import gaussian_moments
 from bayesagg_pyro.gradients._gaussian_averages import averages
 from bayesagg_pyro.gradients._registry import might_be_registered, registered
 from bayesagg_pyro.heads import Gaussian as GaussianHead

@@ -1,7 +1,8 @@
 """What aggregation needs of Gaussian heads in large batches, without [tasks, B, d] moments.
 
-In the terms of `_gaussian`, Σ_t α_t E[g_t] = 2 (Σ_t α_t m_t r_t + c Σ_t α_t), and the average of
-the variance over examples needs averages of r², v, r h and c² alone, E[r c] being S E[r h].
+In the terms of `gaussian_moments`, Σ_t α_t E[g_t] = 2 (Σ_t α_t m_t r_t + c Σ_t α_t), and the
+average of the variance over examples needs averages of r², v, r h and c² alone, E[r c] being
+S E[r h].
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import CACHE, fitting, slices
-from bayesagg_pyro.gradients._gaussian import gaussian_moments
+from bayesagg_pyro.gradients._closed_forms import gaussian_moments
 from bayesagg_pyro.gradients._lazy import Lazy
 from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from bayesagg_pyro.diagnostics._calibration import LEVELS, Calibration
-from bayesagg_pyro.diagnostics._distance import AgainstReference
 from bayesagg_pyro.diagnostics._importance import Importance
+from bayesagg_pyro.diagnostics._posteriors import AgainstReference
 from bayesagg_pyro.diagnostics._predictions import Epistemic, Pit
 from bayesagg_pyro.diagnostics._reliability import Reliability
 from bayesagg_pyro.diagnostics._report.figure import (

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregation
-from bayesagg_pyro.diagnostics import _aggregation, _diagonal, _features, _gradients
-from bayesagg_pyro.diagnostics._chains import convergence
-from bayesagg_pyro.diagnostics._conditioning import conditioning
-from bayesagg_pyro.diagnostics._distance import AgainstReference, against_reference
+from bayesagg_pyro.diagnostics import _aggregation, _features, _gradients
 from bayesagg_pyro.diagnostics._importance import Importance, importance
 from bayesagg_pyro.diagnostics._lines import read
+from bayesagg_pyro.diagnostics._posteriors import (
+    AgainstReference,
+    against_reference,
+    conditioning,
+    convergence,
+)
 from bayesagg_pyro.diagnostics._report.page import Section
 from bayesagg_pyro.diagnostics._report.plot_posterior import plot_posterior
 from bayesagg_pyro.diagnostics._report.plot_record import THEMES, plot_record
@@ -149,7 +152,7 @@ def gradient_section(step: Step) -> Section:
         notes.append("This estimator cannot be sampled, so shapes and sampled moments are missing.")
     if few.covariance is not None:
         try:
-            checks += _diagonal.diagonal_against_full(few).checks()
+            checks += _aggregation.diagonal_against_full(few).checks()
         except NumericalError as error:  # a posterior without spread, or from few samples
             notes.append(f"No comparison with the full covariance: {error}")
     text = [

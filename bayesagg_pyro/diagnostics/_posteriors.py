@@ -1,4 +1,4 @@
-"""How far two posteriors are apart."""
+"""Whether to believe a posterior: its distance from another, its chains and its conditioning."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.diagnostics._moments import covariance_of, mean_of, same_weights
 from bayesagg_pyro.diagnostics._thresholds import Check, judge
-from bayesagg_pyro.errors import DtypeError
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.errors import DtypeError, ShapeError
+from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
+from bayesagg_pyro.posteriors._chains import effective_size, r_hat
 
-__all__ = ["AgainstReference", "against_reference", "kl", "wasserstein2"]
+__all__ = [
+    "AgainstReference",
+    "Conditioning",
+    "Convergence",
+    "against_reference",
+    "conditioning",
+    "convergence",
+    "kl",
+    "wasserstein2",
+]
+
+#: Draws behind the covariance of a posterior that has no closed one.
+_DRAWS = 4096
 
 
 def kl(
@@ -36,7 +48,7 @@ def kl(
         ShapeError: for posteriors of different heads.
         DtypeError: if one has no density.
     """
-    same_weights(p, q)
+    _same_weights(p, q)
     if isinstance(p, GaussianFamily) and isinstance(q, GaussianFamily):
         return kl_divergence(p.to(dtype=torch.float64), q.to(dtype=torch.float64))
     weight = p.sample((draws,), generator=generator)
@@ -65,12 +77,12 @@ def wasserstein2(p: Posterior, q: Posterior, *, generator: torch.Generator | Non
     Raises:
         ShapeError: for posteriors of different heads.
     """
-    same_weights(p, q)
-    first, second = covariance_of(p, generator), covariance_of(q, generator)
+    _same_weights(p, q)
+    first, second = _covariance_of(p, generator), _covariance_of(q, generator)
     root = _sqrt(first)
     cross = _sqrt(root @ second @ root)
     trace = (first + second - 2 * cross).diagonal(dim1=-2, dim2=-1).sum(-1)
-    shift = (mean_of(p) - mean_of(q)).square().sum(-1)
+    shift = (_mean_of(p) - _mean_of(q)).square().sum(-1)
     return (shift + trace.clamp(min=0)).sqrt()
 
 
@@ -115,14 +127,14 @@ def against_reference(
         ShapeError: for posteriors of different heads.
         NumericalError: if the reference has no more samples than weights.
     """
-    same_weights(posterior, reference)
-    own, truth = covariance_of(posterior, generator), covariance_of(reference, generator)
+    _same_weights(posterior, reference)
+    own, truth = _covariance_of(posterior, generator), _covariance_of(reference, generator)
     deviations = [s.diagonal(dim1=-2, dim2=-1).sqrt() for s in (own, truth)]
     inverse = linalg.inverse_tril(linalg.cholesky(truth, what="reference covariance").tril)
     values = torch.linalg.eigvalsh(inverse @ own @ inverse.mT).clamp(min=0).sqrt()
     norm = torch.linalg.matrix_norm
     return AgainstReference(
-        (mean_of(posterior) - mean_of(reference)) / deviations[1],
+        (_mean_of(posterior) - _mean_of(reference)) / deviations[1],
         deviations[0] / deviations[1],
         values[..., [0, -1]],
         norm(own - truth) / norm(truth),
@@ -134,3 +146,103 @@ def _sqrt(matrix: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(matrix)
     root: Tensor = (vectors * values.clamp(min=0).sqrt()[..., None, :]) @ vectors.mT
     return root
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """Numerical health of a posterior.
+
+    Attributes:
+        condition: 2-norm condition number of the precision (of the sample covariance for samples),
+            [tasks or 1].
+        jitter: multiple of the diagonal that was added to factor it, [tasks or 1]; 0: none.
+    """
+
+    condition: Tensor
+    jitter: Tensor
+
+    def checks(self) -> list[Check]:
+        """Condition number and jitter."""
+        return [
+            judge("condition", self.condition, ("task",)),
+            judge("jitter", self.jitter, ("task",)),
+        ]
+
+
+def conditioning(posterior: Posterior) -> Conditioning:
+    """Condition number, by an eigenvalue problem, and the jitter that inference took."""
+    if isinstance(posterior, GaussianFamily):
+        matrix = posterior.precision_matrix.double()
+    else:
+        matrix = _covariance_of(posterior)
+    values = torch.linalg.eigvalsh(matrix)
+    low = values[..., 0].clamp(min=torch.finfo(values.dtype).tiny)
+    info = posterior.info
+    jitter = values.new_zeros(len(values)) if info is None else info.jitter
+    return Conditioning(values[..., -1] / low, jitter)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """R-hat and effective sample size of every weight.
+
+    Attributes:
+        rhat: rank-normalised split R-hat, the larger of that of the draws and of the folded draws
+            (which differ in spread), [tasks, P].
+        ess: bulk effective sample size over all chains, [tasks, P].
+    """
+
+    rhat: Tensor
+    ess: Tensor
+
+    def checks(self) -> list[Check]:
+        """The worst weight of each."""
+        axes = ("task", "weight")
+        return [judge("rhat", self.rhat, axes), judge("ess", self.ess, axes)]
+
+
+def convergence(samples: Tensor | Empirical) -> Convergence:
+    """Convergence of chains (Vehtari et al., 2021, https://arxiv.org/abs/1903.08008).
+
+    Args:
+        samples: [chains, draws, tasks, P], or a posterior from NUTS or HMC, which knows its chains.
+
+    Raises:
+        ShapeError: for other dimensions, or fewer than 4 draws per chain.
+    """
+    held = samples.by_chain if isinstance(samples, Empirical) else samples
+    if held.ndim != 4 or held.shape[1] < 4:
+        raise ShapeError(
+            f"samples must be [chains, draws of at least 4, tasks, weights], not {list(held.shape)}"
+        )
+    return Convergence(r_hat(held), effective_size(held))
+
+
+def _mean_of(posterior: Posterior) -> Tensor:
+    return posterior.mean.detach().double()
+
+
+def _covariance_of(posterior: Posterior, generator: torch.Generator | None = None) -> Tensor:
+    """[tasks, P, P]: exact for Gaussians and stored samples, else from 4,096 draws."""
+    if isinstance(posterior, GaussianFamily):
+        return posterior.covariance_matrix.double().expand(posterior.tasks, -1, -1)
+    if isinstance(posterior, Empirical):
+        draws = posterior.samples.double()
+    else:
+        draws = posterior.sample((_DRAWS,), generator=generator).double()
+    centred = draws - draws.mean(0)
+    return torch.einsum("stp,stq->tpq", centred, centred) / (len(draws) - 1)
+
+
+def _same_weights(first: Posterior, second: Posterior) -> None:
+    """Refuse posteriors over the weights of different heads.
+
+    Raises:
+        ShapeError: naming both shapes.
+    """
+    shapes = [[*p.batch_shape, *p.event_shape] for p in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(
+            f"posteriors over weights of shapes {shapes[0]} and {shapes[1]} (tasks, weights of one "
+            "task) cannot be compared; take two of the same head"
+        )
