@@ -27,6 +27,7 @@ __all__ = [
     "inverse_tril",
     "is_lossy",
     "matvec",
+    "reciprocal",
     "solve",
     "split_rows",
     "square_root",
@@ -184,6 +185,12 @@ def solve(tril: Tensor, columns: Tensor) -> Tensor:
     if tril.shape[0] == 1:
         return torch.cholesky_solve(columns.mT, tril[0]).mT
     return torch.cholesky_solve(columns[..., None], tril)[..., 0]
+
+
+def reciprocal(values: Tensor) -> Tensor:
+    """1 / σ of values σ of at least 0, and 0 where they are 0."""
+    tiny = math.sqrt(torch.finfo(values.dtype).tiny)
+    return torch.where(values > 0, values.clamp(min=tiny).reciprocal(), 0.0)
 
 
 def matvec(matrix: Tensor, vectors: Tensor) -> Tensor:

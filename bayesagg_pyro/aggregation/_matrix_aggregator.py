@@ -174,21 +174,22 @@ class MatrixAggregator:
         self._bargained = None if bargained is None else bargained.clone()
 
     def _aggregate(self, matrix: Tensor, gramian: Tensor, norms: Tensor) -> Combined:
-        size = norms.max()
-        with self._isolated(matrix.device):
+        isolated: Any = contextlib.nullcontext()
+        if self._traits.random:  # from torch's global generator, which is put back afterwards
+            isolated = seeded(self.generator, matrix.device, 2**63 - 1)
+        with isolated:
             try:
-                direction, weights = self._apply(matrix, gramian, norms, size)
+                direction, weights = self._apply(matrix, gramian, norms, norms.max())
             except Exception as error:  # solvers raise of all kinds
-                raise NumericalError(
-                    f"{type(self.aggregator).__name__} failed on gradients of norms "
-                    f"{[float(f'{norm:.3g}') for norm in norms.tolist()]}: {error}"
-                ) from error
+                raise self._failed(norms, str(error)) from error
         if not direction.isfinite().all():
-            raise NumericalError(
-                f"{type(self.aggregator).__name__} gave a direction that is not finite from "
-                f"gradients of norms {[float(f'{norm:.3g}') for norm in norms.tolist()]}"
-            )
+            raise self._failed(norms, "its direction is not finite")
         return Combined(direction, weights)
+
+    def _failed(self, norms: Tensor, why: str) -> NumericalError:
+        sizes = [float(f"{norm:.3g}") for norm in norms.tolist()]
+        name = type(self.aggregator).__name__
+        return NumericalError(f"{name} failed on gradients of norms {sizes}: {why}")
 
     def _apply(
         self, matrix: Tensor, gramian: Tensor, norms: Tensor, size: Tensor
@@ -248,12 +249,6 @@ class MatrixAggregator:
                 optim_niter=aggregator.optim_niter,
             )
         return MatrixAggregator(aggregator)
-
-    def _isolated(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
-        """Seed torch's global generator from ours inside the block; restore it afterwards."""
-        if not self._traits.random:
-            return contextlib.nullcontext()
-        return seeded(self.generator, device, 2**63 - 1)
 
     def __repr__(self) -> str:
         return f"MatrixAggregator({self.aggregator!r})"

@@ -20,8 +20,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._logit_laws import Law, inverse, shared_product
+from bayesagg_pyro.gradients._logit_laws import Law, shared_product
 from bayesagg_pyro.heads import Categorical
+from bayesagg_pyro.linalg import reciprocal
 from bayesagg_pyro.posteriors import KroneckerGaussian
 
 __all__ = ["InterpolatedLaw", "interpolated_law"]
@@ -68,12 +69,13 @@ class InterpolatedLaw(Law):
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         own = delta.flatten(2) @ self._mixed(z).flatten(2).mT / z.shape[1]  # [tasks, b, R]
         centre = delta.mean(-1) @ self.weight_mean
-        return centre + self._pulled(own * self._inverse_std()) @ self.inputs.mT
+        pulled = (own * reciprocal(self.node_std)) @ self.node_variance
+        return centre + pulled.mul_(self.coordinates) @ self.inputs.mT
 
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         # Point by point, [tasks, J, b, C] @ [tasks, J, C, R].
         own = delta.permute(0, 3, 1, 2) @ self._mixed(z).permute(0, 3, 2, 1)
-        own = own.transpose(1, 2) * self._inverse_std()[:, :, None]  # [tasks, b, J, R]
+        own = own.transpose(1, 2) * reciprocal(self.node_std)[:, :, None]  # [tasks, b, J, R]
         samples = shared_product(own, self.node_variance).mul_(self.coordinates[:, :, None])
         samples = shared_product(samples, self.inputs.mT)  # E[g | z], [tasks, b, J, d]
         samples += shared_product(delta.mT, self.weight_mean)
@@ -83,7 +85,7 @@ class InterpolatedLaw(Law):
         square = turned.square_().mean(2)  # E[δ_k²], [tasks, b, C]
         square = square @ self.shares
         gain = self.node_variance[:, None] * self.coordinates[:, :, None]  # [tasks, b, R, D]
-        gain = shared_product(gain, self.inputs.mT).mul_(self._inverse_std()[..., None])
+        gain = shared_product(gain, self.inputs.mT).mul_(reciprocal(self.node_std)[..., None])
         left = (square @ self.node_variance) @ self.inputs.square().mT
         left -= (square[:, :, None] @ gain.square_())[:, :, 0]
         return mean, between.add_(left.clamp_(min=0))
@@ -95,13 +97,6 @@ class InterpolatedLaw(Law):
             shared = self.shares.mT[..., None] * turned  # [tasks, R, C, J]
             self.noises[points] = self.basis[:, None] @ shared
         return self.noises[points]
-
-    def _pulled(self, own: Tensor) -> Tensor:
-        pulled: Tensor = (own @ self.node_variance).mul_(self.coordinates)
-        return pulled
-
-    def _inverse_std(self) -> Tensor:
-        return inverse(self.node_std)
 
 
 def interpolated_law(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads import Categorical
+from bayesagg_pyro.linalg import reciprocal
 from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class IndependentLaw(Law):
             products = (delta.transpose(1, 2).flatten(1, 2) @ turned.mT).div_(z.shape[1])
             products = products.unflatten(1, (len(z), -1))  # [tasks, C (c), b, C (k)]
             shares = products.mul_(self.basis[:, :, None]).sum(1)
-        shares = (shares * self._inverse_std()) @ self.weight_variance
+        shares = (shares * reciprocal(self.std)) @ self.weight_variance
         pulled = self._from_basis(shares * self.coordinates)
         mean: Tensor = pulled + delta.mean(-1) @ self.weight_mean
         return mean
@@ -167,14 +167,14 @@ class IndependentLaw(Law):
     def moments(self, delta: Tensor, z: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
         if not self.by_samples:
             return self._moments(delta, z, degrees)
-        own = delta * z * self._inverse_std()[..., None]
+        own = delta * z * reciprocal(self.std)[..., None]
         samples = self._weighed(own)  # E[g | z], [tasks, b, J, d]
         samples += shared_product(delta.mT, self.weight_mean)
         mean = samples.mean(2)
         between = samples.sub_(mean[:, :, None]).square_().sum(2) / degrees
         square = delta.square().mean(-1)
         # Σ_k E[δ_k²] G_kd² as the mean square of its root with random signs.
-        root = (square.sqrt() * self._inverse_std())[..., None] * z.sign()
+        root = (square.sqrt() * reciprocal(self.std))[..., None] * z.sign()
         known = self._weighed(root).square_().mean(2)
         left = (square @ self.weight_variance)[..., : known.shape[-1]].sub_(known).clamp_(min=0)
         return mean, between.add_(left)
@@ -190,7 +190,7 @@ class IndependentLaw(Law):
             variance = variance @ self.inputs.square().mT
         if self.basis is not None:
             own = self.basis.mT @ own
-        each = self._inverse_std()[..., None] * self.weight_variance[:, None]
+        each = reciprocal(self.std)[..., None] * self.weight_variance[:, None]
         gain = self._from_basis(each.mul_(self.coordinates[:, :, None]))  # Cov(W, z), [.., C, d]
         delta = self._turned(delta)
         phi = torch.cat([delta, delta * self._turned(z[None])[:, None]], 2)
@@ -214,15 +214,6 @@ class IndependentLaw(Law):
             return values[..., : self.weight_mean.shape[-1]]
         found: Tensor = (values.flatten(1, -2) @ self.inputs.mT).unflatten(1, values.shape[1:-1])
         return found
-
-    def _inverse_std(self) -> Tensor:
-        return inverse(self.std)
-
-
-def inverse(std: Tensor) -> Tensor:
-    """1 / σ, and 0 where that is 0."""
-    tiny = math.sqrt(torch.finfo(std.dtype).tiny)
-    return torch.where(std > 0, std.clamp(min=tiny).reciprocal(), 0.0)
 
 
 def shared_product(rows: Tensor, matrix: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._lazy import Factored, Factors
-from bayesagg_pyro.gradients._logit_laws import inverse
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax, predictor_terms
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.heads._input import like
@@ -129,7 +128,7 @@ class Quadrature(Estimator):
         if targets.mask is not None:
             numbers = torch.where(targets.mask, numbers, 0.0)
         f, zf, square, var_f, mixed, var_zf = numbers.unbind()
-        root = inverse(std)
+        root = linalg.reciprocal(std)
         return Factored.of(
             lambda: self.estimate(head, posterior, features, targets),
             factors=Factors(
@@ -242,7 +241,7 @@ def _moments(
 ) -> GradientDistribution:
     m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
     dtype = cross.dtype
-    k = cross * inverse(std).mT[..., None].to(dtype)
+    k = cross * linalg.reciprocal(std).mT[..., None].to(dtype)
     m, s = m.to(dtype), s.to(dtype)
     residual = torch.addcmul(s, k, k, value=-1).clamp_(min=0)
 

@@ -47,10 +47,13 @@ def calibration(
         [tasks], what is in force for a task without a target; None where nothing is to choose.
     """
     if isinstance(head, Gaussian):
-        if not _predicts_with_estimate(head) or not isinstance(posterior, GaussianFamily):
-            return None
-        return _noise_scale(head, posterior, examples)
-    return _temperature(head, posterior, examples) if _has_temperature(head) else None
+        estimated = head.noise_source == "estimated"
+        own = estimated and head.is_still(Gaussian, "outputs", "likelihood")
+        if own and isinstance(posterior, GaussianFamily):
+            return _noise_scale(head, posterior, examples)
+    elif any(head.is_still(kind, "likelihood") for kind in (Bernoulli, Categorical, Ordinal)):
+        return _temperature(head, posterior, examples)
+    return None
 
 
 def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
@@ -59,14 +62,6 @@ def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
     if isinstance(head, Gaussian):
         return posterior.replace(info=replace(info, noise_scale=found))
     return posterior.replace(info=replace(info, temperature=found))
-
-
-def _predicts_with_estimate(head: Gaussian) -> bool:
-    return head.noise_source == "estimated" and head.is_still(Gaussian, "outputs", "likelihood")
-
-
-def _has_temperature(head: Head) -> bool:
-    return any(head.is_still(kind, "likelihood") for kind in (Bernoulli, Categorical, Ordinal))
 
 
 def _noise_scale(
@@ -92,7 +87,8 @@ def _temperature(
 ) -> Tensor:
     ones = posterior.mean.new_ones(head.tasks)
     info = posterior.info or Info.unknown(ones)
-    score = _by_rule if _of_one(head, posterior) else _by_law
+    one = head.is_still(OnePredictor, "outputs") and isinstance(posterior, GaussianFamily)
+    score = _by_rule if one else _by_law
     scores = [score(head, posterior, features, targets) for features, targets in examples]
 
     def log_density(log_temperature: Tensor) -> Tensor:
@@ -112,11 +108,6 @@ def _temperature(
     seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
     before = ones if info.temperature is None else info.temperature
     return torch.where(seen, found, before)
-
-
-def _of_one(head: Head, posterior: Posterior) -> bool:
-    """Whether there is one Gaussian predictor a task."""
-    return head.is_still(OnePredictor, "outputs") and isinstance(posterior, GaussianFamily)
 
 
 def _by_rule(

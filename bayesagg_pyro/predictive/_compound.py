@@ -12,6 +12,7 @@ from torch.distributions import Normal
 
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._linear import following
+from bayesagg_pyro.linalg import reciprocal
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
 from bayesagg_pyro.quadrature import Transition, normal_rule
@@ -122,11 +123,10 @@ class NormalCompound(Compound):
         super().__init__(mean.shape[:-1])
         self._mean, self._log_mean = mean.unbind(-1)
         variance, self._log_variance = covariance.diagonal(dim1=-2, dim2=-1).unbind(-1)
-        positive = self._log_variance > 0  # the root has no slope at 0
-        self._log_std = torch.where(positive, self._log_variance, 0.0).sqrt()
+        # The root has no slope at 0.
+        self._log_std = torch.where(self._log_variance > 0, self._log_variance, 0.0).sqrt()
         # f = E f + slope z + a part of variance `left` that s says nothing about.
-        inverse = torch.where(positive, self._log_std.clamp(min=1e-150).reciprocal(), 0.0)
-        self._slope = covariance[..., 0, 1] * inverse
+        self._slope = covariance[..., 0, 1] * reciprocal(self._log_std)
         self._left = (variance - self._slope.square()).clamp(min=0)
         self._variance = variance
 
