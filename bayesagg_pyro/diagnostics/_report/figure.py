@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -99,10 +101,25 @@ def lines(axes: Axes, x: Sequence[float], series: dict[str, Sequence[float]]) ->
 
 def bars(axes: Axes, names: Sequence[str], values: Sequence[float], **settings: Any) -> None:
     """Horizontal bars, first name on top."""
-    rows = range(len(names))
-    axes.barh(rows, values, height=0.6, color=PALETTE[0], **settings)
-    axes.set_yticks(rows, names)
+    axes.barh(range(len(names)), values, height=0.6, color=PALETTE[0], **settings)
+    rows(axes, names)
+
+
+def rows(axes: Axes, names: Sequence[str]) -> None:
+    """Names of rows, first on top."""
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
+
+
+def dots(axes: Axes, x: Sequence[float], y: Sequence[float], label: str, index: int) -> None:
+    """Points on the so many-th line."""
+    axes.plot(x, y, marker="o", markersize=3, label=label, **look(index))
+
+
+def outline(axes: Axes, values: Tensor, bins: int, ends: tuple[float, float], **look: Any) -> None:
+    """The outline of a histogram, of area 1."""
+    given: Any = {"range": ends, "density": True, "histtype": "step", **look}
+    axes.hist(values.tolist(), bins=bins, **given)
 
 
 def limit(axes: Axes, value: float, *, horizontal: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,11 +17,13 @@ from bayesagg_pyro.diagnostics._reliability import Reliability
 from bayesagg_pyro.diagnostics._report.figure import (
     PALETTE,
     bars,
+    dots,
     drawing,
     legend,
     limit,
     log_scale,
     look,
+    outline,
 )
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
@@ -134,69 +136,39 @@ def plot_predictions(
             ax = next(free)
             ax.plot([0, 1], [0, 1], color="grey", linewidth=0.7)
             for index, (name, found) in enumerate(probabilities.items()):
-                ax.plot(
-                    *_points(found)[:2],
-                    marker="o",
-                    markersize=3,
-                    label=f"{name}: ECE {float(found.ece):.3f}",
-                    **look(index),
-                )
-                for x, y, n in zip(*_points(found), strict=True):
-                    ax.annotate(
-                        f"{n:.0f}", (x, y), (2, 3), textcoords="offset points", fontsize=5,
-                        color=look(index)["color"],
-                    )  # fmt: skip
-            ax.set(
-                title="reliability (and examples in each bin)",
-                xlabel="stated probability",
-                ylabel="frequency",
-            )
+                full = found.count > 0
+                parts = found.confidence, found.frequency, found.count
+                x, y, many = (part[full].tolist() for part in parts)
+                dots(ax, x, y, f"{name}: ECE {float(found.ece):.3f}", index)
+                text: Any = {
+                    "textcoords": "offset points",
+                    "fontsize": 5,
+                    "color": look(index)["color"],
+                }
+                for *place, n in zip(x, y, many, strict=True):
+                    ax.annotate(f"{n:.0f}", place, (2, 3), **text)
+            ax.set(title="reliability (and examples in each bin)")
+            ax.set(xlabel="stated probability", ylabel="frequency")
             legend(ax, 2)
         if transforms:
             ax = next(free)
-            labels = [
-                (name, task)
+            found_of = {
+                f"{name}.{task}": values
                 for name, pit in transforms.items()
                 for task, values in pit.values.items()
                 if len(values)
-            ]
-            for index, (name, task) in enumerate(labels):
-                values = transforms[name].values[task].tolist()
-                ax.hist(
-                    values,
-                    bins=15,
-                    range=(0, 1),
-                    density=True,
-                    histtype="step",
-                    label=f"{name}.{task}",
-                    **look(index),
-                )
+            }
+            for index, (label, values) in enumerate(found_of.items()):
+                outline(ax, values, 15, (0, 1), label=label, **look(index))
             ax.axhline(1, color="grey", linewidth=0.7)
             ax.set(title="PIT (flat: calibrated)", xlabel="F(y)", yticks=[])
-            legend(ax, len(labels))
+            legend(ax, len(found_of))
         if uncertainty:
             ax = next(free)
             for index, (name, group) in enumerate(uncertainty.items()):
-                ax.plot(
-                    group.deviation.tolist(),
-                    group.error.tolist(),
-                    marker="o",
-                    markersize=3,
-                    label=f"{name}: ρ = {float(group.correlation):.2f}",
-                    **look(index),
-                )
-            ax.set(
-                title="uncertainty against error (tenths)",
-                xlabel="stated standard deviation",
-                ylabel="root mean square error",
-            )
+                label = f"{name}: ρ = {float(group.correlation):.2f}"
+                dots(ax, group.deviation.tolist(), group.error.tolist(), label, index)
+            ax.set(title="uncertainty against error (tenths)")
+            ax.set(xlabel="stated standard deviation", ylabel="root mean square error")
             legend(ax, 2)
     return figure
-
-
-def _points(found: Reliability) -> tuple[list[float], list[float], list[float]]:
-    """Where, how often and of how many, of the bins with any."""
-    full = found.count > 0
-    parts = found.confidence[full], found.frequency[full], found.count[full]
-    where, often, many = (part.tolist() for part in parts)
-    return where, often, many

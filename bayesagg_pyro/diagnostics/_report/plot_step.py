@@ -20,6 +20,8 @@ from bayesagg_pyro.diagnostics._report.figure import (
     legend,
     limit,
     log_scale,
+    outline,
+    rows,
 )
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 
@@ -68,15 +70,12 @@ def _shapes(axes: Axes, names: Sequence[str], shape: Normality) -> None:
     step = max(1, shape.skewness[0].numel() * len(names) // _POINTS)
     seen = [task for task in range(len(names)) if not shape.skewness[task].isnan().all()]
     for task in seen:
-        axes.plot(
-            shape.skewness[task].flatten()[::step].tolist(),
-            shape.excess_kurtosis[task].flatten()[::step].tolist(),
-            ".",
-            markersize=3,
-            alpha=0.6,
-            color=PALETTE[task % len(PALETTE)],
-            label=names[task],
+        x, y = (
+            part[task].flatten()[::step].tolist()
+            for part in (shape.skewness, shape.excess_kurtosis)
         )
+        colour = PALETTE[task % len(PALETTE)]
+        axes.plot(x, y, ".", markersize=3, alpha=0.6, color=colour, label=names[task])
     axes.axhline(0, color="grey", linewidth=0.5)
     axes.axvline(0, color="grey", linewidth=0.5)
     limit(axes, THRESHOLDS["kurtosis"].limit, horizontal=True)
@@ -90,15 +89,8 @@ def _scores(axes: Axes, sampled: Moments) -> None:
         (sampled.mean_z, "mean", PALETTE[0]),
         (sampled.variance_z, "variance", PALETTE[1]),
     ):
-        axes.hist(
-            values[~values.isnan()].clamp(-6, 6).tolist(),
-            bins=49,
-            range=(-6, 6),
-            density=True,
-            histtype="step",
-            color=colour,
-            label=name,
-        )
+        seen = values[~values.isnan()].clamp(-6, 6)
+        outline(axes, seen, 49, (-6, 6), color=colour, label=name)
     x = torch.linspace(-6, 6, 200)
     density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
     axes.plot(x.tolist(), density.tolist(), color="grey", linewidth=0.8, label="N(0, 1)")
@@ -125,35 +117,33 @@ def plot_aggregation(
     """
     seen = [task for task, change in enumerate(update.change.tolist()) if change == change]
     names = [names[task] for task in seen]  # those with a target
-    rows = list(range(len(names)))
+    places = list(range(len(names)))
     height = max(2.4, 0.2 * len(names) + 1)
     with drawing(path, 2, 2, width=4.2, height=height) as (figure, axes):
         if weights is not None:
             low, middle, high = weights.quantiles[:, seen].tolist()
-            axes[0].hlines(rows, low, high, color=PALETTE[0], linewidth=2.5, label="5 to 95 %")
-            axes[0].plot(middle, rows, "o", color=PALETTE[0], markersize=5, label="median")
+            axes[0].hlines(places, low, high, color=PALETTE[0], linewidth=2.5, label="5 to 95 %")
+            axes[0].plot(middle, places, "o", color=PALETTE[0], markersize=5, label="median")
             axes[0].plot(
-                weights.mean[seen].tolist(), rows, "|", color="black", markersize=9, label="mean"
+                weights.mean[seen].tolist(), places, "|", color="black", markersize=9, label="mean"
             )
             equal = 1 / max(1, weights.observed_tasks)
             axes[0].axvline(equal, color="grey", linewidth=0.7, label="equal")
             legend(axes[0], 4)
-        axes[0].set_yticks(rows, names)
-        axes[0].invert_yaxis()
+        rows(axes[0], names)
         axes[0].set(title="weights α over examples and dimensions", xlabel="α")
         if update.shares is not None:
             bars(axes[1], names, update.shares[seen].tolist())
             axes[1].axvline(0, color="black", linewidth=0.6)
         axes[1].set(title="share of the update", xlabel="⟨α μ, g⟩ / ⟨g, g⟩")
         axes[2].plot(
-            update.change[seen].tolist(), rows, "o", color=PALETTE[0], label="this direction"
+            update.change[seen].tolist(), places, "o", color=PALETTE[0], label="this direction"
         )
         axes[2].plot(
-            update.change_of_mean[seen].tolist(), rows, "x", color=PALETTE[1], label="plain mean"
+            update.change_of_mean[seen].tolist(), places, "x", color=PALETTE[1], label="plain mean"
         )
         axes[2].axvline(0, color="grey", linewidth=0.7)
-        axes[2].set_yticks(rows, names)
-        axes[2].invert_yaxis()
+        rows(axes[2], names)
         axes[2].set(
             title="first-order change of each loss",
             xlabel="−1: as fast as can be;  above 0: it rises",
