@@ -128,18 +128,14 @@ class Conditional(Estimator):
         """
         generator = self.generator or generator
         rows = self._rows(head, posterior, features, targets)
+        given = head, rows.posterior, features, targets
 
         def attempt(samples: int | None) -> GradientDistribution:
             draws = samples or _PLAIN
             return finish(
-                head,
-                rows.posterior,
-                features,
-                targets,
+                *given,
                 *rows.moments(samples, generator),
-                lambda: sampled_moments(
-                    head, rows.posterior, features, targets, draws, generator, outer_products
-                )[1],
+                lambda: sampled_moments(*given, draws, generator, outer_products)[1],
                 lambda: repeated(lambda g: rows.moments(samples, g), features.device),
             )
 

@@ -5,8 +5,6 @@ Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -76,25 +74,17 @@ class MonteCarlo(Estimator):
             return AtPoint().estimate(head, posterior, features, targets)
         generator = self.generator or generator
         posterior = posterior.to(dtype=linalg.head_dtype(features.device))
+        given = head, posterior, features, targets
 
-        def moments(
-            samples: int,
-            generator: torch.Generator | None,
-            products: Callable[[Tensor], Tensor] = squares,
-        ) -> Moments:
-            return Moments(
-                *sampled_moments(head, posterior, features, targets, samples, generator, products)
-            )
+        def moments(samples: int, generator: torch.Generator | None) -> Moments:
+            return Moments(*sampled_moments(*given, samples, generator, squares))
 
         def attempt(samples: int) -> GradientDistribution:
             some = max(2, samples // REPEATS)
             return finish(
-                head,
-                posterior,
-                features,
-                targets,
+                *given,
                 *moments(samples, generator),
-                lambda: moments(samples, generator, outer_products).variance,
+                lambda: sampled_moments(*given, samples, generator, outer_products)[1],
                 lambda: repeated(lambda g: moments(some, g), features.device, some / samples),
             )
 

@@ -98,7 +98,7 @@ class Quadrature(Estimator):
             predictor = _two_classes(head, posterior, head.design_matrix(features), targets)
         else:
             raise _more_predictors(head)
-        moments = partial(_moments, head, posterior, predictor, features, targets)
+        moments = partial(_moments, (head, posterior, features, targets), predictor)
         nodes = self.nodes or predictor.transition.nodes
         return until(self.tolerance, moments, nodes, _LIMIT, f"head {head.site!r}, Quadrature")
 
@@ -232,12 +232,7 @@ def _two_classes(
 
 
 def _moments(
-    head: Head,
-    posterior: GaussianFamily,
-    predictor: _Predictor,
-    features: Tensor,
-    targets: Targets,
-    nodes: int,
+    given: tuple[Head, GaussianFamily, Tensor, Targets], predictor: _Predictor, nodes: int
 ) -> GradientDistribution:
     m, s, cross, mean, std, derivative, transition, covariance_of_w = predictor
     dtype = cross.dtype
@@ -265,10 +260,7 @@ def _moments(
         return full + (mk + mk.mT) * cov[..., None] + kk * var_zf[..., None]
 
     return finish(
-        head,
-        posterior,
-        features,
-        targets,
+        *given,
         *found,
         covariance,
         lambda: refined(
