@@ -181,15 +181,14 @@ class MatrixAggregator:
             try:
                 direction, weights = self._apply(matrix, gramian, norms, norms.max())
             except Exception as error:  # solvers raise of all kinds
-                raise self._failed(norms, str(error)) from error
+                raise NumericalError(f"{self._said('failed on', norms)}: {error}") from error
         if not direction.isfinite().all():
-            raise self._failed(norms, "its direction is not finite")
+            raise NumericalError(self._said("gave a direction that is not finite from", norms))
         return Combined(direction, weights)
 
-    def _failed(self, norms: Tensor, why: str) -> NumericalError:
+    def _said(self, what: str, norms: Tensor) -> str:
         sizes = [float(f"{norm:.3g}") for norm in norms.tolist()]
-        name = type(self.aggregator).__name__
-        return NumericalError(f"{name} failed on gradients of norms {sizes}: {why}")
+        return f"{type(self.aggregator).__name__} {what} gradients of norms {sizes}"
 
     def _apply(
         self, matrix: Tensor, gramian: Tensor, norms: Tensor, size: Tensor
