@@ -266,10 +266,7 @@ def gram_rows(
         product = product.unflatten(0, (len(onto), -1))
         return product.add_(onto)
 
-    return (
-        block(columns[:half], design[:, :half], upper),
-        block(columns[half:], design, lower),
-    )
+    return (block(columns[:half], design[:, :half], upper), block(columns[half:], design, lower))
 
 
 def inverse_factor_rows(upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -96,10 +96,7 @@ class MatrixAggregator:
         return 1.0 if self._traits.scaled else None
 
     def __call__(
-        self,
-        matrix: Tensor,
-        names: Sequence[str] | None = None,
-        present: Tensor | None = None,
+        self, matrix: Tensor, names: Sequence[str] | None = None, present: Tensor | None = None
     ) -> Combined:
         """Aggregate.
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from bayesagg_pyro.aggregation._aggregation import (
-    Aggregated,
-    Aggregation,
-    from_weights,
-)
+from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, from_weights
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["Mean", "Sum"]

@@ -13,11 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.aggregation._aggregation import (
-    Aggregated,
-    Aggregation,
-    from_weights,
-)
+from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, from_weights
 from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
 from bayesagg_pyro.aggregation._full_covariance import weighed_by_matrices
 from bayesagg_pyro.aggregation._lengths import lengthening

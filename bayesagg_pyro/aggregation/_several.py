@@ -37,9 +37,7 @@ def apart(
 
 
 def as_joint(
-    parts: Sequence[Aggregated],
-    grads: Sequence[GradientDistribution],
-    joint: GradientDistribution,
+    parts: Sequence[Aggregated], grads: Sequence[GradientDistribution], joint: GradientDistribution
 ) -> Aggregated:
     """What `aggregate_each` gave, as the result for the joint distribution of `block_diag`.
 

@@ -17,13 +17,7 @@ from bayesagg_pyro.diagnostics._aggregation import (
     weights,
 )
 from bayesagg_pyro.diagnostics._calibration import Calibration, simulate_calibration, uniformity
-from bayesagg_pyro.diagnostics._features import (
-    Spectrum,
-    Staleness,
-    head_norms,
-    spectrum,
-    staleness,
-)
+from bayesagg_pyro.diagnostics._features import Spectrum, Staleness, head_norms, spectrum, staleness
 from bayesagg_pyro.diagnostics._gradients import (
     Moments,
     Normality,

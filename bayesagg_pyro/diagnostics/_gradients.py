@@ -233,10 +233,7 @@ class _Powers:
 
 
 def _powers(
-    grad: GradientDistribution,
-    draws: int,
-    generator: torch.Generator | None,
-    keep: bool = False,
+    grad: GradientDistribution, draws: int, generator: torch.Generator | None, keep: bool = False
 ) -> _Powers:
     """Central moments in two passes over the same draws, kept as they are."""
     integers(100, draws=draws)

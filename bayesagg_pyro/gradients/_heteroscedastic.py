@@ -104,11 +104,7 @@ class _Sums(NamedTuple):
 
 
 def _integrate(
-    head: Heteroscedastic,
-    posterior: GaussianFamily,
-    design: Tensor,
-    targets: Targets,
-    nodes: int,
+    head: Heteroscedastic, posterior: GaussianFamily, design: Tensor, targets: Targets, nodes: int
 ) -> _Sums:
     d, tasks = head.in_features, head.tasks
     weight_mean = posterior.mean.unflatten(-1, (2, -1))  # [tasks, 2, D]

@@ -45,10 +45,7 @@ class PredictorTerms(NamedTuple):
 
 
 def predictor_terms(
-    head: Head,
-    posterior: GaussianFamily,
-    features: Tensor,
-    dtype: torch.dtype | None = None,
+    head: Head, posterior: GaussianFamily, features: Tensor, dtype: torch.dtype | None = None
 ) -> PredictorTerms:
     """For a head of one predictor per task, linear or with an embedding.
 

@@ -271,11 +271,7 @@ def _moments(
 
 
 def _integrals(
-    mean: Tensor,
-    std: Tensor,
-    derivative: Derivative,
-    transition: Transition,
-    nodes: int,
+    mean: Tensor, std: Tensor, derivative: Derivative, transition: Transition, nodes: int
 ) -> Tensor:
     """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), [6, B, tasks].
 

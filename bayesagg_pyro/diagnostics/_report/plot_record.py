@@ -62,10 +62,7 @@ THEMES: dict[Theme, tuple[_Panel, ...]] = {
 
 
 def plot_record(
-    rows: Sequence[Row],
-    theme: Theme,
-    *,
-    path: str | os.PathLike[str] | None = None,
+    rows: Sequence[Row], theme: Theme, *, path: str | os.PathLike[str] | None = None
 ) -> Figure:
     """Curves over training steps of one theme; the warm-up is shaded.
 

@@ -8,12 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.diagnostics._predictions import (
-    Epistemic,
-    Pit,
-    epistemic_against_error,
-    pit,
-)
+from bayesagg_pyro.diagnostics._predictions import Epistemic, Pit, epistemic_against_error, pit
 from bayesagg_pyro.diagnostics._reliability import Reliability, reliability
 from bayesagg_pyro.diagnostics._report.page import Section
 from bayesagg_pyro.diagnostics._report.plot_posterior import plot_predictions
@@ -74,7 +69,7 @@ def predictions_section(
         "frequencies: below the diagonal is overconfident. PIT values of calibrated predictions of "
         "numbers are flat: a ∪ shape is overconfident, a ∩ shape too cautious. The last panel "
         "groups examples by the spread that uncertain weights give to the prediction (without the "
-        "noise of the targets): errors should grow with it.",
+        "noise of the targets): errors should grow with it."
     ]
     figures = [plot_predictions(*found)] if any(found) else []
     return Section("Predictions", text, figures, checks, notes)

@@ -121,7 +121,7 @@ def posterior_section(step: Step, against: Mapping[str, Posterior]) -> Section:
         "Is the posterior over the heads' weights the one that prior, likelihood and batch imply? "
         "k-hat weighs draws from the approximation by the true (unnormalised) posterior: below 0.5 "
         "it is good, above 0.7 it misses part of the mass. Exact posteriors have weights that do "
-        "not vary and a k-hat far below.",
+        "not vary and a k-hat far below."
     ]
     if against:
         text.append(
@@ -208,7 +208,7 @@ def feature_section(features: Tensor) -> Section:
         "What the heads get to see. Eigenvalues that fall steeply mean that features are nearly "
         "copies of each other; units that do not vary over the batch are dead. Where features "
         "carry no information, posteriors stay as wide as the prior, and the term 2 S h pulls "
-        "features to zero.",
+        "features to zero."
     ]
     return Section("Features", text, [plot_features(found, features)], found.checks())
 
@@ -225,6 +225,6 @@ def training_section(record: str | os.PathLike[str]) -> Section:
     text = [
         "How training went, from the recorder; the warm-up is shaded, thresholds are dashed. Look "
         "for units that die, a rank that shrinks, a stale prior that costs loss, shares below "
-        "zero, and for first-order changes above zero: there the step raises a task's loss.",
+        "zero, and for first-order changes above zero: there the step raises a task's loss."
     ]
     return Section("Training", text, figures, (), notes)
