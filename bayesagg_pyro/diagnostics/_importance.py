@@ -17,7 +17,7 @@ from bayesagg_pyro.inference import log_joint
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Importance", "importance", "psis"]
+__all__ = ["Importance", "has_density", "importance", "psis"]
 
 #: Differences of log-densities, sums of many terms, that are rounding alone.
 _ROUNDING = 1e-6
@@ -95,7 +95,7 @@ def importance(
     integers(100, draws=draws)
     observed = head.parse_targets(targets, len(features))
     for distribution in (posterior, prior):
-        if type(distribution).log_prob is Posterior.log_prob:
+        if not has_density(distribution):
             raise DtypeError(
                 f"head {head.site!r}: a {type(distribution).__name__} has no density; importance "
                 "sampling needs a Gaussian or another posterior with log_prob"
@@ -113,6 +113,11 @@ def importance(
         )
         log_weights, khat = psis(joint - own.log_prob(weight))
     return Importance(khat, log_weights, weight)
+
+
+def has_density(distribution: Posterior) -> bool:
+    """Whether it has a `log_prob` of its own."""
+    return type(distribution).log_prob is not Posterior.log_prob
 
 
 def psis(log_ratios: Tensor) -> tuple[Tensor, Tensor]:

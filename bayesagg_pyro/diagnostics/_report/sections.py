@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.diagnostics import _aggregation, _features, _gradients
-from bayesagg_pyro.diagnostics._importance import Importance, importance
+from bayesagg_pyro.diagnostics._importance import Importance, has_density, importance
 from bayesagg_pyro.diagnostics._lines import read
 from bayesagg_pyro.diagnostics._posteriors import (
     AgainstReference,
@@ -99,7 +99,7 @@ def posterior_section(step: Step, against: Mapping[str, Posterior]) -> Section:
         spread = bool((posterior.variance > 0).all())
         if not spread:
             notes.append(f"{name}: a posterior without spread, so there is no k-hat.")
-        if spread and all(_has_density(p) for p in (posterior, prior)):
+        if spread and has_density(posterior) and has_density(prior):
             data = prior, step.features, step.targets[name]
             weighed[name] = importance(
                 head, posterior, *data, draws=step.draws, generator=step.generator
@@ -131,10 +131,6 @@ def posterior_section(step: Step, against: Mapping[str, Posterior]) -> Section:
         )
     figures = [plot_posterior(weighed, compared or None)] if weighed else []
     return Section("Posteriors", text, figures, checks, notes)
-
-
-def _has_density(distribution: Posterior) -> bool:
-    return type(distribution).log_prob is not Posterior.log_prob
 
 
 def gradient_section(step: Step) -> Section:
