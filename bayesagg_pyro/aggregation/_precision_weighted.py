@@ -6,9 +6,8 @@ Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from types import EllipsisType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -17,15 +16,14 @@ from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, from
 from bayesagg_pyro.aggregation._bounds import cap_ratio, check_bounds, raise_floor
 from bayesagg_pyro.aggregation._full_covariance import weighed_by_matrices
 from bayesagg_pyro.aggregation._lengths import lengthening
+from bayesagg_pyro.aggregation._powers import Power, checked
 from bayesagg_pyro.aggregation._single_labels import SingleLabels
-from bayesagg_pyro.errors import DtypeError, SettingError, TaskError
+from bayesagg_pyro.errors import SettingError, TaskError
 from bayesagg_pyro.gradients import GradientDistribution
 
 __all__ = ["PrecisionWeighted"]
 
 Resolution: TypeAlias = Literal["example", "dimension", "task"]
-#: One for all tasks, one per task, or one per head.
-Power: TypeAlias = float | Sequence[float] | Mapping[str, float]
 
 #: The logit of a task without variance: beyond any other, and finite in every floating type.
 _HUGE = 3e4
@@ -91,14 +89,7 @@ class PrecisionWeighted(Aggregation):
             power = 1.0 if covariance == "full" else 0.5
         if isinstance(resolution, EllipsisType):
             resolution = "example" if covariance == "full" else "task"
-        for owner, value in _named(power):
-            if not isinstance(value, Real):
-                raise DtypeError(
-                    f"power{owner} must be a number in [0, 1], not {value!r}; give one, or one "
-                    "per task in a list, or {head name: number}"
-                )
-            if not 0 <= float(value) <= 1:
-                raise SettingError(f"power{owner} must lie in [0, 1], not {value}")
+        powers = checked(power)
         if covariance not in ("diagonal", "full"):
             raise SettingError(f'covariance must be "diagonal" or "full", not {covariance!r}')
         if resolution not in get_args(Resolution):
@@ -106,7 +97,7 @@ class PrecisionWeighted(Aggregation):
                 f'resolution must be "example", "dimension" or "task", not {resolution!r}'
             )
         if covariance == "full":
-            if any(value != 1 for _, value in _named(power)):
+            if any(value != 1 for value in powers):
                 raise SettingError("covariance='full' is defined for power=1 only")
             if resolution == "task":
                 raise SettingError("covariance='full' has no resolution 'task'")
@@ -271,15 +262,6 @@ class PrecisionWeighted(Aggregation):
             f"PrecisionWeighted(power={self.power}, covariance={self.covariance!r}, "
             f"resolution={self.resolution!r}{bounds})"
         )
-
-
-def _named(power: Any) -> list[tuple[str, Any]]:
-    """Each of the powers, behind what a message says of it."""
-    if isinstance(power, Mapping):
-        return [(f" of {name!r}", value) for name, value in power.items()]
-    if isinstance(power, Sequence) and not isinstance(power, str):
-        return [(f" of task {task}", value) for task, value in enumerate(power)]
-    return [("", power)]
 
 
 def _per_task(power: Power, groups: Mapping[str, int], tasks: int) -> list[float]:
