@@ -145,7 +145,7 @@ def plot_predictions(
                     "fontsize": 5,
                     "color": look(index)["color"],
                 }
-                for *place, n in zip(x, y, many, strict=True):
+                for place, n in zip(zip(x, y, strict=True), many, strict=True):
                     ax.annotate(f"{n:.0f}", place, (2, 3), **text)
             ax.set(title="reliability (and examples in each bin)")
             ax.set(xlabel="stated probability", ylabel="frequency")
