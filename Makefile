@@ -2,6 +2,7 @@
 #   make demo    train five methods on real molecules; tables, figures, report under results/
 #   make test    format, lint, types, the site, then the whole test suite (one process per core)
 #   make docs    the documentation site, every notebook run, under docs/_build/ (docs-serve shows it)
+#   make coverage  the tests again, with the lines that each runs, under results/coverage/
 #   make env     the virtual environment alone, .venv
 #   make bench   timings, as ratios from interleaved runs
 #   make dist    the sdist, and from it the wheel, under dist/
@@ -11,7 +12,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 
-.PHONY: env demo test check docs docs-serve bench dist clean
+# Compiled once: the tests start many interpreters, and each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: env demo test check coverage docs docs-serve bench dist clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -36,6 +40,11 @@ check: $(STAMP)
 
 test: check docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+coverage: $(STAMP)
+	mkdir -p results/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
+	  --cov --cov-context=test --cov-report=term --junitxml=results/coverage/tests.xml
 
 docs: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs docs/_build

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,32 +20,55 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # need not go through them time and again.
 gc.disable()
 
-#: Files that take longest come first (with xdist's --no-loadscope-reorder), so that at the end no
-#: worker is left with one of them while the others have nothing to do.
+#: Files that fork processes from the server in `forked.py`, which is ten seconds in starting: one
+#: worker of xdist has them all, and so the only server.
+FORKING = {
+    "tests/experiments/test_runs_in_processes.py",
+    "tests/experiments/test_cli.py",
+    "tests/library/test_lost_processes.py",
+    "tests/library/test_pieces_in_processes.py",
+    "tests/library/test_process_calls.py",
+    "tests/library/test_processes.py",
+    "tests/library/test_recipes.py",
+    "tests/qm9/test_qm9_cache.py",
+    "tests/runner/test_execute.py",
+}
+#: What takes longest comes first (with xdist's --no-loadscope-reorder), so that at the end no
+#: worker is left with one of these files while the others have nothing to do.
 LONG = [
-    "experiments/test_runs_in_processes.py",
-    "swap/test_swap_matrix.py",
-    "methods/test_every_method.py",
-    "runner/test_execute.py",
-    "library/test_process_calls.py",
-    "library/test_lost_processes.py",
-    "library/test_processes.py",
-    "library/test_recipes.py",
-    "studies/test_studies.py",
-    "library/test_documentation.py",
-    "fuzz/test_fuzz.py",
-    "library/test_all_or_nothing.py",
-    "experiments/test_cli.py",
+    "tests/swap/test_swap_matrix.py",
+    "tests/methods/test_every_method.py",
+    "tests/library/test_documentation.py",
+    "tests/studies/test_studies.py",
+    "tests/fuzz/test_fuzz.py",
+    "tests/library/test_all_or_nothing.py",
+    "tests/qm9_scale/test_capture.py",
+    "tests/library/test_state_of_tensors.py",
+    "tests/classification/test_conditional_errors.py",
+    "tests/qm9/test_qm9_whole_set.py",
 ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    root = Path(__file__).parent
-    first = {root / name: -len(LONG) + place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: first.get(item.path, 0))
+    first = {name: place for place, name in enumerate([*sorted(FORKING), *LONG])}
+    items.sort(key=lambda item: first.get(item.nodeid.partition("::")[0], len(first)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """File by file (`--dist loadfile`), those that fork as one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "processes" if file in FORKING else file
+
+    return Scheduling(config, log)
 
 
 def pytest_runtestloop() -> None:
-    gc.collect()
     gc.freeze()
     gc.enable()

@@ -160,8 +160,9 @@ def find_layout(
 
 def _trace(model: Callable[..., Any], features: Tensor, targets: Tensor) -> Any:
     found: Any
-    with torch.random.fork_rng(devices=[]), _alone(), torch.no_grad():
-        torch.manual_seed(0)
+    devices = [features.device] if features.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), _alone(), torch.no_grad():
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would reset every GPU's, too
         found = poutine.trace(model).get_trace(features, targets)
         for site in found.nodes.values():
             if site["type"] == "sample" and not _is_bookkeeping(site):

@@ -50,20 +50,15 @@ def run(*words: str, code: int = 0) -> str:
 
 
 @functools.cache
-def program() -> Any:
-    return typer.main.get_command(app)
-
-
-def command(words: list[str]) -> Any:
-    """The command that these words lead to."""
-    found: Any = program()
-    for word in words:
-        found = found.get_command(None, word)
-    return found
+def command(*words: str) -> Any:
+    """The command that these words lead to; made once."""
+    if not words:
+        return typer.main.get_command(app)
+    return command(*words[:-1]).get_command(None, words[-1])
 
 
 def options(words: list[str]) -> Iterator[tuple[str, Any]]:
-    for item in command(words).params:
+    for item in command(*words).params:
         for flag in item.opts:
             if flag.startswith("--"):
                 yield flag, item

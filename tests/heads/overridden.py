@@ -108,6 +108,11 @@ class Setting(NamedTuple):
         return (1 if self.change == "loss" else 2) * self.features, self.targets
 
     @property
+    def seen(self) -> str:
+        """A change for which the plain head has to see the same data."""
+        return self.change if self.change in ("loss", "target_weight") else "forward"
+
+    @property
     def predicted(self) -> Tensor:
         """Where the plain head predicts the same; by the likelihood, which nothing else changes."""
         double = self.change in ("forward", "design", "likelihood")

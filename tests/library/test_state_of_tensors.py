@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import re
 from typing import Any
@@ -67,6 +68,12 @@ def step(mtl: ba.BayesAgg, number: int = 0) -> Tensor:
 
 
 def trained(kind: str, number: int = 0) -> ba.BayesAgg:
+    """A copy of what is trained once."""
+    return copy.deepcopy(_trained(kind, number))
+
+
+@functools.cache
+def _trained(kind: str, number: int) -> ba.BayesAgg:
     mtl = engine(kind, number)
     step(mtl, number)
     mtl.update_prior()

@@ -1,12 +1,12 @@
 """A mutation test of the stages: small faults are planted one by one, and the tests should fail.
 
+    make coverage
     python -m tests.mutation --count 300 --seed 0
 
-The tree is copied first, then every test is traced once (minutes; kept for the next call as long as
-the code and the test are the same). Each mutant meets the tests that run its line, in a process of
-its own, seconds each. A call that was interrupted goes on where it stopped; mutants that survived
-are tried again once the tests have changed. Survivors stand in tests/mutation/survivors.md, where
-a reason is written by hand for those that no test could kill.
+The first tells which test runs which line. The tree is copied, and each mutant meets the tests that
+run its line, in a process of its own, seconds each. A call that was interrupted goes on where it
+stopped; mutants that survived are tried again once the tests have changed. Survivors stand in
+tests/mutation/survivors.md, where a reason is written by hand for those that no test could kill.
 
 Not seen: faults in a process that a test starts, and in lines that only an accelerator runs.
 """
@@ -29,7 +29,7 @@ from typing import Any
 from tests.mutation.mutants import Mutant, mutant, places
 from tests.mutation.process import run, warm
 from tests.mutation.report import write
-from tests.mutation.tracing import Coverage, digest, traced
+from tests.mutation.tracing import Coverage, digest, recorded
 from tests.mutation.verdict import chosen, verdict
 
 AREAS = {
@@ -133,22 +133,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--limit", type=float, default=60, help="seconds of tests for a mutant")
     parser.add_argument("--out", type=Path, default=Path("results/mutation"))
+    parser.add_argument("--coverage", type=Path, default=Path("results/coverage"))
     options = parser.parse_args(arguments)
     options.out = options.out.resolve()
     here = Path(__file__).resolve().parents[2]
     os.nice(5)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    coverage = recorded(here, options.coverage.resolve(), sources(here))
+    for test in [one for one in coverage.seconds if Path(one).parts[1] in SKIPPED]:
+        del coverage.seconds[test]
     warm()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         snapshot(here, root)
-        files = [
-            str(path.relative_to(root))
-            for path in sorted((root / "tests").rglob("test_*.py"))
-            if path.parent.name not in SKIPPED
-        ]
-        coverage = traced(root, files, sources(root), options.out / "lines", options.jobs)
-        print(f"{len(coverage.lines)} tests, {sum(coverage.seconds.values()):.0f} s", flush=True)
         tests = digest(sorted((root / "tests").rglob("*.py")))
         log = options.out / "results.json"
         results = json.loads(log.read_text(encoding="utf-8")) if log.exists() else {}

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.mutation.mutants import mutant, places, planted
 from tests.mutation.report import reasons, write
 from tests.mutation.verdict import chosen
@@ -90,12 +92,12 @@ JUDGE = """
 import json, sys
 from pathlib import Path
 from tests.mutation.__main__ import judge, sample, sources
-from tests.mutation.tracing import traced
+from tests.mutation.tracing import recorded
 root = Path(sys.argv[1])
-coverage = traced(root, ["tests/test_total.py"], sources(root), root / "lines", 1)
+coverage = recorded(root, root / "lines", sources(root))
 found = sample(root, 16, 0, "")
 results = judge(root, found, coverage, {}, 5.0, 1)
-print(json.dumps([sorted(coverage.lines), list(results.values())]))
+print(json.dumps([sorted(coverage.seconds), list(results.values())]))
 """
 
 
@@ -105,10 +107,18 @@ def test_a_tree_whose_tests_see_some_faults(tmp_path: Path) -> None:
     for name, text in PACKAGE.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
+    # What `make coverage` does, of the one test file; a failing test is no test of the package.
+    pytest.importorskip("pytest_cov")
+    plugins = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # seconds in every process
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "pytest_cov", "--cov=bayesagg_pyro",
+         "--cov-context=test", "--cov-report=", "--junitxml=lines/tests.xml", "tests"],
+        cwd=root, env={**plugins, "COVERAGE_FILE": "lines/lines"}, check=False,
+    )  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", JUDGE, str(root)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # seconds in every process
+        env=plugins,
         capture_output=True,
         text=True,
         check=True,

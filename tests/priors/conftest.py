@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.torch_fixtures import seed_all
+
 
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
-    torch.manual_seed(0)
+    seed_all(0)
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ SCHEMES: Final[dict[str, Callable[[], inference.Scheme]]] = {
     "TaylorGGN": inference.TaylorGGN,
     "TaylorGGN kron": lambda: inference.TaylorGGN("kron"),
     "TaylorGGN diag": lambda: inference.TaylorGGN("diag"),
-    "Laplace": lambda: inference.Laplace(max_steps=8),
+    "Laplace": lambda: inference.Laplace(max_steps=3),
     "LaplaceTorch": inference.LaplaceTorch,
     "Variational": lambda: inference.Variational(steps=2, particles=2),
     "NUTS": lambda: inference.NUTS(4, warmup=2, chains=1, max_tree_depth=2),
