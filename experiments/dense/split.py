@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from experiments.benchmark import Batch
 from experiments.dense.frames import Frames, pixel_rows, seen_depth, seen_label, seen_normal
 from experiments.errors import DataError
+from experiments.files.ahead import ahead
 
 __all__ = ["DenseSplit", "InMemory", "Part", "Source", "Statistics"]
 
@@ -142,16 +142,11 @@ class DenseSplit:
         if generator is not None:
             order = torch.randperm(len(self), generator=generator)
         chosen = [self._rows[places] for places in order.split(batch_size)]
-        with ThreadPoolExecutor(1) as pool:
-            coming = pool.submit(self._source.read, chosen[0])
-            for following in [*chosen[1:], None]:
-                frames = coming.result()
-                if following is not None:
-                    coming = pool.submit(self._source.read, following)
-                frames = frames.to(self._device)
-                if generator is not None and self._change is not None:
-                    frames = self._change(frames, generator)
-                yield frames
+        for read in ahead(self._source.read, chosen):
+            frames = read.to(self._device)
+            if generator is not None and self._change is not None:
+                frames = self._change(frames, generator)
+            yield frames
 
     def targets(self, frames: Frames) -> dict[str, Any]:
         """``{head: (values, mask)}``, each [pixels, columns of the head]."""

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ from torch import Tensor
 
 from experiments.errors import DataError
 from experiments.files.cache import require_writable
+from experiments.files.progress import progress as bar
 from experiments.images.files import fingerprint, some
 
 __all__ = ["Form", "decode", "decoded"]
@@ -36,8 +36,6 @@ _CHUNK: Final = 64
 _LAYOUT: Final = 1
 #: What images may be, whatever they are called; pillow hands other formats to outside programs.
 _FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ def _decode_all(
     damaged: list[str] = []
     starts = range(0, len(files), _CHUNK)
     with (
-        _bar(f"Decoding {name} (once)", len(files), progress) as tick,
+        bar(f"Decoding {name} (once)", len(files), progress) as tick,
         ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 32)) as pool,
     ):
         try:
@@ -180,23 +178,3 @@ def _decode_all(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return damaged
-
-
-@contextmanager
-def _bar(title: str, total: int, show: bool) -> Iterator[Progress]:
-    """A progress bar over images, as a function to call with each advance."""
-    if not show:
-        yield lambda done: None
-        return
-    from rich import progress as rich_progress
-    from rich.console import Console
-
-    columns: tuple[Any, ...] = (
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
-        rich_progress.MofNCompleteColumn(),
-        rich_progress.TimeRemainingColumn(),
-    )
-    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.advance(task, done)

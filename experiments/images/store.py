@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DataError
+from experiments.files.ahead import ahead
 
 __all__ = ["Images"]
 
@@ -58,41 +57,9 @@ class Images:
             # Nothing to overlap: the gather is done by the processor that would wait for it.
             yield from map(self.batch, chosen)
         else:
-            yield from self._ahead(chosen)
+            for pixels in ahead(self._gathered, chosen, _AHEAD):
+                yield pixels.to(self.device, non_blocking=True)
 
-    def _ahead(self, chosen: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Gather in a thread while the device computes; an error there is raised here."""
-        ready: queue.Queue[Tensor | BaseException | None] = queue.Queue(_AHEAD)
-        stop = threading.Event()
-
-        def put(item: Tensor | BaseException | None) -> bool:
-            while not stop.is_set():
-                try:
-                    ready.put(item, timeout=0.1)
-                    return True
-                except queue.Full:
-                    continue
-            return False
-
-        def gather() -> None:
-            try:
-                for rows in chosen:
-                    batch = self.pixels.index_select(0, rows)
-                    if self.device.type == "cuda":
-                        batch = batch.pin_memory()
-                    if not put(batch):
-                        return
-                put(None)
-            except BaseException as error:
-                put(error)
-
-        thread = threading.Thread(target=gather, name="images", daemon=True)
-        thread.start()
-        try:
-            while (item := ready.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item.to(self.device, non_blocking=True)
-        finally:
-            stop.set()
-            thread.join()
+    def _gathered(self, rows: Tensor) -> Tensor:
+        batch = self.pixels.index_select(0, rows)
+        return batch.pin_memory() if self.device.type == "cuda" else batch

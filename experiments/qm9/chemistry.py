@@ -9,13 +9,13 @@ left out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.errors import DataError
+from experiments.files.progress import Tick, quiet
 from experiments.qm9.molecules import DERIVED_COLUMNS, Molecules
 
 __all__ = ["AROMATIC", "Derived", "apply", "perceive"]
@@ -61,7 +61,7 @@ def apply(molecules: Molecules, derived: Derived) -> Molecules:
     return dataclasses.replace(molecules, x=x, bond_order=derived.bond_order)
 
 
-def perceive(molecules: Molecules, progress: Callable[[int], None] | None = None) -> Derived:
+def perceive(molecules: Molecules, progress: Tick = quiet) -> Derived:
     """Perceive aromaticity and hybridisation of every molecule; about 20 s for the whole set.
 
     Args:
@@ -83,10 +83,9 @@ def perceive(molecules: Molecules, progress: Callable[[int], None] | None = None
     with rdBase.BlockLogs():
         for row in range(len(molecules)):
             perception.add(row)
-            if progress is not None and (row + 1) % _STEP == 0:
+            if (row + 1) % _STEP == 0:
                 progress(_STEP)
-    if progress is not None:
-        progress(len(molecules) % _STEP)
+    progress(len(molecules) % _STEP)
     return Derived(perception.columns, perception.bond_order)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from experiments.errors import DataError, SettingsError
 from experiments.files import cache
+from experiments.files.progress import Tick
+from experiments.files.progress import progress as bar
 from experiments.qm9 import chemistry, pyg_source, qm9pack_source
 from experiments.qm9.molecules import Molecules
 
@@ -22,8 +23,6 @@ Features = Literal["pyg", "chemistry"]
 
 WHOLE_SET: Final = {"molecules": 130_831, "atoms": 2_359_210, "bonds": 2_441_758}
 """Totals of the public processed set."""
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def look(source: Source, *, path: str | Path | None = None) -> str:
     return f"tables in {tables}, from which {file} is built when it is first read"
 
 
-def _build_installed(tick: Progress | None) -> Molecules:
+def _build_installed(tick: Tick) -> Molecules:
     """The whole set from the installed package, checked against the known totals."""
     molecules = qm9pack_source.build(qm9pack_source.installed_folder(), tick)
     totals = {
@@ -174,7 +173,7 @@ def _read(file: Path, remedy: str = cache.REBUILD) -> tuple[Molecules, dict[str,
 
 
 def _kept(
-    file: Path, source: str, bar: bool, build: Callable[[Progress | None], Molecules]
+    file: Path, source: str, show: bool, build: Callable[[Tick], Molecules]
 ) -> tuple[Molecules, dict[str, Any]]:
     """Read ``file``, or build it first."""
     if file.exists():
@@ -182,7 +181,7 @@ def _kept(
     if source == "qm9pack" and file.name == "qm9.npz":
         qm9pack_source.installed_folder()  # a missing package is reported before any folder is made
     cache.require_writable(file.parent)
-    with _progress("Building QM9 (once)", bar) as tick:
+    with bar("Building QM9 (once)", WHOLE_SET["molecules"], show) as tick:
         molecules = build(tick)
     about = {"source": source, "molecules": len(molecules)}
     sha256 = cache.write(file, molecules.arrays(), about)
@@ -190,7 +189,7 @@ def _kept(
 
 
 def _with_chemistry(
-    molecules: Molecules, base: Path, sha256: str, home: Path, bar: bool
+    molecules: Molecules, base: Path, sha256: str, home: Path, show: bool
 ) -> Molecules:
     """``molecules`` with the derived features, which are kept in a file of their own."""
     file = home / f"qm9-chemistry-{sha256[:12]}.npz"
@@ -202,7 +201,8 @@ def _with_chemistry(
             )
         return chemistry.apply(molecules, chemistry.Derived(**arrays))
     cache.require_writable(home)
-    with _progress("Perceiving aromaticity and hybridisation (once)", bar, len(molecules)) as tick:
+    title = "Perceiving aromaticity and hybridisation (once)"
+    with bar(title, len(molecules), show) as tick:
         derived = chemistry.perceive(molecules, tick)
     cache.write(
         file, {"columns": derived.columns, "bond_order": derived.bond_order}, {"base": sha256}
@@ -223,31 +223,3 @@ def _fingerprint(folder: Path) -> str:
 
 def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-@contextmanager
-def _progress(
-    title: str, show: bool, total: int = WHOLE_SET["molecules"]
-) -> Iterator[Progress | None]:
-    """A progress bar over molecules, as a function to call with each advance."""
-    if not show:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.advance(task, done)

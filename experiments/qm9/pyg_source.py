@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.errors import DataError
+from experiments.files.progress import Tick, quiet
 from experiments.qm9.molecules import Molecules, node_features
 from models.files import only_data, reason
 
@@ -20,7 +21,7 @@ __all__ = ["build", "convert"]
 _STEP = 2048
 
 
-def build(root: Path, progress: Callable[[int], None] | None = None) -> Molecules:
+def build(root: Path, progress: Tick = quiet) -> Molecules:
     """All molecules of ``torch_geometric.datasets.QM9(root)``.
 
     Raises:
@@ -58,7 +59,7 @@ def _classes() -> list[type]:
     return [kind] if isinstance(kind, type) else []
 
 
-def convert(graphs: Iterable[Any], progress: Callable[[int], None] | None = None) -> Molecules:
+def convert(graphs: Iterable[Any], progress: Tick = quiet) -> Molecules:
     """Turn graphs into flat arrays.
 
     Args:
@@ -87,12 +88,11 @@ def convert(graphs: Iterable[Any], progress: Callable[[int], None] | None = None
                 "targets "
                 f"{list(graph.y.shape)}; this is not the QM9 of PyTorch Geometric"
             )
-        if progress is not None and len(idx) % _STEP == 0:
+        if len(idx) % _STEP == 0:
             progress(_STEP)
     if not idx:
         raise DataError("the PyTorch Geometric data set is empty")
-    if progress is not None:
-        progress(len(idx) % _STEP)
+    progress(len(idx) % _STEP)
 
     n_atoms = np.array([len(a) for a in z], np.uint8)
     n_bonds = np.array([len(b) for b in bonds], np.uint8)

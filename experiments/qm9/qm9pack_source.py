@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.errors import DataError
+from experiments.files.progress import Tick, quiet
 from experiments.qm9.bonds import BondTable, find_bonds
 from experiments.qm9.molecules import Molecules, node_features
 from experiments.qm9.targets import ELEMENTS, RAW_COLUMNS, property_matrix
@@ -35,8 +36,6 @@ _DROP: Final = str.maketrans("", "", "[]', ")
 _KEEP_COMMAS: Final = str.maketrans("", "", "[] ")
 _ATOMIC_NUMBER: Final = np.zeros(256, np.uint8)
 _ATOMIC_NUMBER[[ord(c) for c in "HCNOF"]] = ELEMENTS
-
-Progress = Callable[[int], None]
 
 
 def installed_folder() -> Path:
@@ -129,7 +128,7 @@ def _read_chunk(rows: list[_Row], path: Path) -> _Chunk:
     return _Chunk(number, n_atoms, z, positions, raw, bonds)
 
 
-def _chunks(folder: Path, progress: Progress | None) -> Iterator[_Chunk]:
+def _chunks(folder: Path, progress: Tick) -> Iterator[_Chunk]:
     for name in TABLES:
         path, pending = folder / name, []
         try:
@@ -137,18 +136,16 @@ def _chunks(folder: Path, progress: Progress | None) -> Iterator[_Chunk]:
                 pending.append(row)
                 if len(pending) == _CHUNK:
                     yield _read_chunk(pending, path)
-                    if progress is not None:
-                        progress(len(pending))
+                    progress(len(pending))
                     pending = []
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"{path} cannot be read: {error}; reinstall qm9pack") from error
         if pending:
             yield _read_chunk(pending, path)
-            if progress is not None:
-                progress(len(pending))
+            progress(len(pending))
 
 
-def build(folder: Path, progress: Progress | None = None) -> Molecules:
+def build(folder: Path, progress: Tick = quiet) -> Molecules:
     """All molecules of the tables in ``folder``.
 
     Args:

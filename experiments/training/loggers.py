@@ -12,15 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from torch import Tensor
-
 from experiments.benchmark import Data
 from experiments.errors import SettingsError
 from experiments.files import write_text
 from experiments.run import Run
 from experiments.training.reporting import Reporter
 
-__all__ = ["LOGGERS", "Several", "make"]
+__all__ = ["LOGGERS", "make"]
 
 
 def make(names: Sequence[str], folder: Path) -> list[Reporter]:
@@ -37,38 +35,6 @@ def make(names: Sequence[str], folder: Path) -> list[Reporter]:
         if name not in LOGGERS:
             raise SettingsError(f"log = {name!r} is unknown: give some of {', '.join(LOGGERS)}")
     return [LOGGERS[name](folder) for name in names]
-
-
-class Several(Reporter):
-    """Tells each of several reporters."""
-
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = tuple(reporters)
-
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
-        """Pass it on."""
-        for reporter in self._reporters:
-            reporter.started(run, data, epochs_done)
-
-    def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
-        """Pass it on."""
-        for reporter in self._reporters:
-            reporter.epoch_started(epoch, steps, phase, learning_rate)
-
-    def step(self, loss: Tensor) -> None:
-        """Pass it on."""
-        for reporter in self._reporters:
-            reporter.step(loss)
-
-    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
-        """Pass it on."""
-        for reporter in self._reporters:
-            reporter.epoch_finished(record, best)
-
-    def close(self) -> None:
-        """Pass it on."""
-        for reporter in self._reporters:
-            reporter.close()
 
 
 class Csv(Reporter):

@@ -31,7 +31,7 @@ from experiments.training.environment import environment
 from experiments.training.evaluation import evaluate
 from experiments.training.optimizers import adam, load_state
 from experiments.training.output import CHECKPOINT, RECORD, RESULTS, claim
-from experiments.training.reporting import Reporter
+from experiments.training.reporting import Reporter, Several
 from experiments.training.stepping import Step, Stepper, backend_for
 from models.files import finite, reason
 
@@ -86,7 +86,7 @@ class Trainer:
         self.run = run
         self.reporter: Reporter = reporter or Reporter()
         if log:
-            self.reporter = loggers.Several([self.reporter, *loggers.make(log, out)])
+            self.reporter = Several([self.reporter, *loggers.make(log, out)])
         self.device = processes.device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS

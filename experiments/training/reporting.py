@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from experiments.benchmark import Data
 from experiments.run import Run
 
-__all__ = ["Reporter"]
+__all__ = ["Reporter", "Several"]
 
 
 class Reporter:
@@ -30,3 +31,16 @@ class Reporter:
 
     def close(self) -> None:
         """The run is over, however it ended."""
+
+
+class Several(Reporter):
+    """Tells each of several reporters."""
+
+    def __init__(self, reporters: Sequence[Reporter]) -> None:
+        for event in ("started", "epoch_started", "step", "epoch_finished", "close"):
+            setattr(self, event, partial(_tell, [getattr(one, event) for one in reporters]))
+
+
+def _tell(each: Sequence[Callable[..., None]], *given: Any) -> None:
+    for hear in each:
+        hear(*given)

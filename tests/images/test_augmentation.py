@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DataError, SettingsError
+from experiments.files.ahead import ahead as ahead_of_use
 from experiments.images import augment
 from experiments.images.split import ImageSplit, subset
 from experiments.images.store import Images
@@ -180,12 +181,12 @@ def test_batches_made_ahead_are_the_same() -> None:
     pixels = torch.randint(0, 256, (40, 3, 4, 4), generator=seeded()).to(torch.uint8)
     images = Images(pixels, CPU)
     chosen = torch.randperm(40, generator=seeded(1)).split(7)
-    direct, ahead = list(images.batches(chosen)), list(images._ahead(chosen))
+    direct, ahead = list(images.batches(chosen)), list(ahead_of_use(images.batch, chosen, 3))
     assert all(torch.equal(a, b) for a, b in zip(direct, ahead, strict=True))
     with pytest.raises(IndexError):
-        list(images._ahead([torch.tensor([1]), torch.tensor([40])]))
+        list(ahead_of_use(images.batch, [torch.tensor([1]), torch.tensor([40])]))
     threads = threading.active_count()
-    batches = images._ahead([torch.tensor([k]) for k in range(30)])
+    batches = ahead_of_use(images.batch, [torch.tensor([k]) for k in range(30)], 3)
     next(batches)
     assert threading.active_count() == threads + 1
     batches.close()  # as when training is interrupted
