@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
-from experiments.benchmark import Benchmark, Data, Task
+from experiments import published
+from experiments.benchmark import Data, Task
 from experiments.chestxray14.release import FINDINGS, Overlap, parts, read
 from experiments.files.cache import default_folder
 from experiments.images.augment import (
@@ -23,14 +24,13 @@ from experiments.images.augment import (
     normalise,
     random_erase,
 )
-from experiments.images.backbones import residual_network
 from experiments.images.decode import Form, decoded
-from experiments.images.split import ImageSplit
-from experiments.images.store import Images
+from experiments.images.residual import OnResNet
+from experiments.images.split import parts_of
 from experiments.images.targets import log_odds
 from experiments.scores import AreaUnderCurve, mixed
 from experiments.scores.calibration import Calibration
-from experiments.settings import Settings, require, require_numbers
+from experiments.settings import Settings
 
 __all__ = ["HEAD", "SINGLE_TASK", "ChestXray14"]
 
@@ -38,15 +38,12 @@ HEAD: Final = "findings"
 JITTER: Final = 0.4
 ERASE: Final = 0.25
 
-SINGLE_TASK: Final = (
-    *(0.7543, 0.8615, 0.7132, 0.8212, 0.8224, 0.6333, 0.7357),
-    *(0.7647, 0.6830, 0.6208, 0.5894, 0.6389, 0.5710, 0.7701),
-)
-"""Published area under the ROC curve of single-task networks, in the order of the findings."""
+SINGLE_TASK: Final = published.load("chestxray14").single_task
+"""Area under the ROC curve of single-task networks, in the order of the findings."""
 
 
 @dataclass(frozen=True)
-class ChestXray14(Benchmark):
+class ChestXray14(OnResNet):
     """ChestX-ray14, fourteen findings in X-ray images; the defaults are the paper's.
 
     The test images are those of the official list, 23 % of all; validation is 10 % of all images,
@@ -62,19 +59,12 @@ class ChestXray14(Benchmark):
         split_seed: Which patients of the official training list are for validation.
         overlap: What to do when a patient is on both lists: ``"error"``, or ``"drop"`` their
             training images.
-        depth: Of the residual network, 18 or 34.
-        weights: What it starts from: ``"imagenet"``, a file with a state dict, or None (random).
-        size: Height and width of the images.
-        width: Features of the network.
     """
 
     name: ClassVar[str] = "chestxray14"
     title: ClassVar[str] = "ChestX-ray14"
     metric: ClassVar[str] = "area under the ROC curve"
-    single_task_source: ClassVar[str] = (
-        "Achituve et al., Bayesian Uncertainty for Gradient Aggregation in Multi-Task Learning, "
-        "ICML 2024: single-task row of the full ChestX-ray14 table, 3 seeds"
-    )
+    single_task_source: ClassVar[str] = published.load("chestxray14").single_task_source
     default_settings: ClassVar[Settings] = Settings(
         epochs=100, batch_size=256, learning_rate=1e-3, schedule="steps", head_bias=True
     )
@@ -83,23 +73,12 @@ class ChestXray14(Benchmark):
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"power": (5e-2, 5e-3, 5e-4), "pretrain": (1, 3)}
 
-    packages: ClassVar[Sequence[str]] = ("pillow", "torchvision")
-    places: ClassVar[frozenset[str]] = frozenset({"data"})
-    later: ClassVar[frozenset[str]] = frozenset({"size", "width"})
-
     data: str = "ChestX-ray14"
     split_seed: int = 0
     overlap: Overlap = "error"
     depth: int = 34
     weights: str | None = "imagenet"
     size: int = 224
-    width: int = 256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.size >= 16, "size", self.size, "give at least 16 pixels")
-        require_numbers(self, "width", least=1)
-        require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -119,13 +98,8 @@ class ChestXray14(Benchmark):
         release = read(Path(self.data), self.overlap)
         rows = parts(release, self.split_seed)
         pixels = decoded("chestxray14", release.files, Form(self.size, grey=True), default_folder())
-        make = partial(
-            ImageSplit, Images(pixels, device), {HEAD: release.findings}, transform=prepare
-        )
         return Data(
-            train=make(rows.train),
-            validation=make(rows.validation),
-            test=make(rows.test),
+            *parts_of(pixels, {HEAD: release.findings}, rows, device, prepare),
             constants={HEAD: log_odds(release.findings[rows.train])},
             meter=mixed(
                 {HEAD: AreaUnderCurve},
@@ -144,10 +118,6 @@ class ChestXray14(Benchmark):
             },
             left_out={"training images of patients of the test": release.dropped},
         )
-
-    def backbone(self) -> nn.Module:
-        """A residual network."""
-        return residual_network(self.depth, self.weights, self.width)
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One Bernoulli head with fourteen tasks."""

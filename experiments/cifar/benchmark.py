@@ -28,8 +28,7 @@ from experiments.errors import DataError
 from experiments.files.cache import default_folder
 from experiments.images.augment import normalise
 from experiments.images.files import some
-from experiments.images.split import ImageSplit, subset
-from experiments.images.store import Images
+from experiments.images.split import parts_of, subset
 from experiments.images.targets import log_odds
 from experiments.rows import Parts
 from experiments.scores import BinaryAccuracy, Largest, mixed
@@ -159,12 +158,8 @@ class Cifar(Benchmark):
         labels = nn.functional.one_hot(found.labels, len(found.classes)).float()
         mean, std = channel_statistics(found.pixels, parts.train)
         transform = partial(_standardise, mean=mean, std=std)
-        images = Images(found.pixels, device)
-        make = partial(ImageSplit, images, {HEAD: labels}, transform=transform)
         return Data(
-            train=make(parts.train),
-            validation=make(parts.validation),
-            test=make(parts.test),
+            *parts_of(found.pixels, {HEAD: labels}, parts, device, transform),
             constants={HEAD: log_odds(labels[parts.train])},
             meter=mixed(
                 {HEAD: BinaryAccuracy},

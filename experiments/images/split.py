@@ -11,8 +11,9 @@ from experiments.benchmark import Batch
 from experiments.errors import SettingsError
 from experiments.images.augment import Transform
 from experiments.images.store import Images
+from experiments.rows import Parts
 
-__all__ = ["ImageSplit", "subset"]
+__all__ = ["ImageSplit", "parts_of", "subset"]
 
 
 class ImageSplit:
@@ -52,6 +53,30 @@ class ImageSplit:
             there = places.to(pixels.device)
             targets = {k: v.index_select(0, there) for k, v in self.targets.items()}
             yield Batch(self._transform(pixels, generator), targets)
+
+
+def parts_of(
+    pixels: Tensor,
+    targets: Mapping[str, Tensor],
+    parts: Parts,
+    device: torch.device,
+    transform: Transform,
+) -> tuple[ImageSplit, ImageSplit, ImageSplit]:
+    """Training, validation and test images.
+
+    Args:
+        pixels: [N, channels, height, width] bytes of the whole set.
+        targets: ``{head: [N, ...]}`` likewise.
+        parts: Which rows are in which.
+        device: Where batches are wanted.
+        transform: From bytes to the backbone's input.
+    """
+    images = Images(pixels, device)
+    train, validation, test = (
+        ImageSplit(images, targets, rows, transform)
+        for rows in (parts.train, parts.validation, parts.test)
+    )
+    return train, validation, test
 
 
 def _cut(order: Tensor, size: int) -> list[Tensor]:

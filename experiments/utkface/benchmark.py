@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
-from experiments.benchmark import Benchmark, Data, Task
+from experiments import published
+from experiments.benchmark import Data, Task
 from experiments.errors import DataError
 from experiments.files.cache import default_folder
 from experiments.images.augment import (
@@ -24,46 +25,37 @@ from experiments.images.augment import (
     normalise,
     random_crop,
 )
-from experiments.images.backbones import residual_network
 from experiments.images.decode import Form, decoded
-from experiments.images.split import ImageSplit
-from experiments.images.store import Images
+from experiments.images.residual import OnResNet
+from experiments.images.split import parts_of
 from experiments.images.targets import log_frequencies, log_odds, stratified
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, mixed
 from experiments.scores.calibration import Calibration
-from experiments.settings import Settings, require, require_numbers
+from experiments.settings import Settings
 from experiments.utkface.names import ETHNICITIES, read
 
 __all__ = ["UtkFace"]
 
 
 @dataclass(frozen=True)
-class UtkFace(Benchmark):
+class UtkFace(OnResNet):
     """UTKFace, age, gender and ethnicity of faces; the defaults are the paper's.
 
     Faces are split 70/10/20 by ``split_seed``, stratified by age. Ages are standardised by mean and
     standard deviation of the training faces, and the error of age is reported on that scale, as
     published (the published table shows it times ten). Images are resized to a little more than
     ``size``, 140×140 for 128; a training image is a random piece of that size, flipped half of the
-    time, any other is the middle.
+    time, any other is the middle. The paper mentions pre-trained weights for ChestX-ray14 only.
 
     Attributes:
         data: The folder with the released images.
         split_seed: Which faces are in which part.
-        depth: Of the residual network, 18 or 34.
-        weights: What it starts from: None (random), ``"imagenet"``, or a file with a state dict.
-            The paper mentions pre-trained weights for ChestX-ray14 only.
-        size: Height and width of what the network sees; 32 is sixteen times as fast.
-        width: Features of the network.
     """
 
     name: ClassVar[str] = "utkface"
     title: ClassVar[str] = "UTKFace"
     metric: ClassVar[str] = "mean squared error of the standardised age, and accuracy"
-    single_task_source: ClassVar[str] = (
-        "Achituve et al., Bayesian Uncertainty for Gradient Aggregation in Multi-Task Learning, "
-        "ICML 2024: single-task row of the UTKFace table, 8 seeds"
-    )
+    single_task_source: ClassVar[str] = published.load("utkface").single_task_source
     default_settings: ClassVar[Settings] = Settings(
         epochs=100,
         batch_size=128,
@@ -87,22 +79,8 @@ class UtkFace(Benchmark):
         )
     }
 
-    packages: ClassVar[Sequence[str]] = ("pillow", "torchvision")
-    places: ClassVar[frozenset[str]] = frozenset({"data"})
-    later: ClassVar[frozenset[str]] = frozenset({"size", "width"})
-
     data: str = "UTKFace"
     split_seed: int = 0
-    depth: int = 18
-    weights: str | None = None
-    size: int = 128
-    width: int = 256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.size >= 16, "size", self.size, "give at least 16 pixels")
-        require_numbers(self, "width", least=1)
-        require(self.depth in (18, 34), "depth", self.depth, "give 18 or 34")
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -137,12 +115,8 @@ class UtkFace(Benchmark):
             "ethnicity": faces.ethnicities[:, None],
         }
         pixels = decoded("utkface", faces.files, Form(_resized(self.size)), default_folder())
-        make = partial(ImageSplit, Images(pixels, device), targets)
-        transform = partial(prepare, size=self.size)
         return Data(
-            train=make(parts.train, transform=transform),
-            validation=make(parts.validation, transform=transform),
-            test=make(parts.test, transform=transform),
+            *parts_of(pixels, targets, parts, device, partial(prepare, size=self.size)),
             constants={
                 "age": torch.zeros(1),
                 "gender": log_odds(targets["gender"][parts.train]),
@@ -165,10 +139,6 @@ class UtkFace(Benchmark):
                 "files that are no images": faces.others,
             },
         )
-
-    def backbone(self) -> nn.Module:
-        """A residual network."""
-        return residual_network(self.depth, self.weights, self.width)
 
     def heads(self, bias: bool) -> dict[str, Head]:
         """One head per task; the regression head has a bias if the others do."""

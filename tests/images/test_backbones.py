@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from experiments.errors import DataError, SettingsError
-from experiments.images.backbones import residual_network
+from experiments.utkface.benchmark import UtkFace
 from models import CifarNetwork, ResNetFeatures, WeightsError
 from models.errors import MissingPackageError, NetworkError
 
@@ -122,7 +122,7 @@ def test_weights_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(WeightsError, match=r"no route.*give the file"):
         ResNetFeatures(18, weights="imagenet")
     with pytest.raises(DataError, match="no weights file"):
-        residual_network(18, "absent.pth")
+        UtkFace(weights="absent.pth").backbone()
 
 
 def test_imagenet_weights_come_through_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_residual_network_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NetworkError, match=r"depth = 50.*18, 34"):
         ResNetFeatures(50)
     with pytest.raises(SettingsError, match="depth = 50"):
-        residual_network(50, None)
+        UtkFace(depth=50)
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(MissingPackageError, match="pip install torchvision"):
         ResNetFeatures(18)
