@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
-from bayesagg_pyro import heads
-from benchmarks.network import random_groups
+from benchmarks.step import problem
 from benchmarks.timing import interleave
 from experiments import methods
 from experiments.files import prepare_folder, write_json
 from experiments.methods import METHODS, Level, Method
 from experiments.report.run_time import FILE
-from models import CifarNetwork, MessagePassing
 
 __all__ = ["CASES", "PLACES", "run"]
 
@@ -37,8 +34,8 @@ PLACES: tuple[tuple[str, str], ...] = tuple(
     if not (name.endswith("-ub") and level is Level.PARAMETERS)
     if not (f"{name}-ub" in METHODS and level is Level.REPRESENTATION)
 )
-CASES = {"cifar": 128, "qm9": 120}
-"""Examples of a batch."""
+CASES = {"cifar": 160, "qm9": 64}
+"""Features of the networks of `benchmarks.step`."""
 
 _OPTIONS = {
     "cifar": {"bayesagg": {"pretrain": 1, "power": 5e-4, "prior_variance": 5e-4}},
@@ -97,30 +94,18 @@ def run(
 
 
 def _step(case: str, name: str, level: str, seed: int, device: str) -> Callable[[], None]:
-    torch.manual_seed(seed)
-    batch = CASES[case]
-    inputs: Any
-    head: heads.Head
-    if case == "qm9":
-        backbone: torch.nn.Module = MessagePassing()
-        inputs = [group.to(device) for group in random_groups(batch)]
-        head, targets = heads.Gaussian(64, tasks=11, bias=False), torch.randn(batch, 11)
-    else:
-        backbone = CifarNetwork(160)
-        inputs = torch.randn(batch, 3, 32, 32).to(device)
-        head = heads.Bernoulli(160, 20)
-        targets = F.one_hot(torch.randint(20, (batch,)), 20).float()
+    of = problem(case, device, seed)
     kind = methods.find(name)
     chosen = {"level": level} if len(kind.levels) > 1 else {}
     options = methods.options(name, chosen, _OPTIONS[case])
-    method: Method = methods.make(name, backbone.to(device), {"tasks": head.to(device)}, options)
-    given = {"tasks": targets.to(device)}
+    heads = {name: head.to(device) for name, head in of.heads(CASES[case]).items()}
+    method: Method = methods.make(name, of.backbone(), heads, options)
     optimizer = torch.optim.Adam(method.parameters(), lr=1e-3)
     method.train()
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        method.backward(inputs, given)
+        method.backward(of.inputs, of.targets)
         optimizer.step()
 
     method.start_epoch(0)

@@ -13,7 +13,7 @@ from experiments.errors import SettingsError
 if TYPE_CHECKING:
     from experiments.benchmark import Benchmark
 
-__all__ = ["BUILT_IN", "GROUP", "find", "names", "place"]
+__all__ = ["BUILT_IN", "GROUP", "built_in", "find", "names", "place"]
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "digits": "experiments.digits.benchmark:Digits",
@@ -58,6 +58,11 @@ def place(name: str) -> str:
             "for one of your own"
         )
     return found
+
+
+def built_in(name: str) -> type[Benchmark] | None:
+    """The benchmark of that name that is part of this package, imported; None if there is none."""
+    return find(name) if name in BUILT_IN else None
 
 
 def find(name: str) -> type[Benchmark]:

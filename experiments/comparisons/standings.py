@@ -10,10 +10,31 @@ from typing import Any
 from experiments.comparisons import Comparison
 from experiments.runner import Job, Place, State, configurations
 
-__all__ = ["ahead", "behind", "differences", "standings"]
+__all__ = ["ahead", "behind", "differences", "finished", "standings"]
 
+Record = Mapping[str, Any]
 Standings = Mapping[str, Any]
 Scores = Mapping[str, float]
+
+
+def finished(jobs: Sequence[Job]) -> tuple[dict[str, list[Record]], list[str]]:
+    """Records of the finished runs of each configuration that has some, and a line for the others.
+
+    A run that was set to something else is none of these.
+    """
+    found: dict[str, list[Record]] = {}
+    missing = []
+    for group in configurations(jobs):
+        for job in group:
+            place, title = Place(job.folder), f"{job.title}, seed {job.run.settings.seed}"
+            other = place.differences(job.run)
+            if other:
+                missing.append(f"{title}: other settings ({'; '.join(other)})")
+            elif place.state() is State.DONE:
+                found.setdefault(job.configuration, []).append(place.load())
+            else:
+                missing.append(f"{title}: {place.epochs()}/{job.run.settings.epochs} epochs")
+    return found, missing
 
 
 def standings(comparison: Comparison, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -26,29 +47,21 @@ def standings(comparison: Comparison, jobs: Sequence[Job]) -> dict[str, Any]:
     entries = {entry.label: entry for entry in comparison.entries}
     benchmark = jobs[0].run.benchmark
     rows = []
-    for group in configurations(jobs):
-        places = [(job, Place(job.folder)) for job in group]
-        records = [
-            place.load()
-            for job, place in places
-            if place.state() is State.DONE and not place.differences(job.run)
-        ]
-        found = {str(record["settings"]["seed"]): record for record in records}
-        if found:
-            entry = entries[group[0].configuration]
-            tests = {seed: record["best"]["test"] for seed, record in found.items()}
-            rows.append(
-                {
-                    "label": entry.label,
-                    "title": entry.title,
-                    "chosen": {name: entry.changes[name] for name in comparison.tuned},
-                    "scores": {s: record["best"]["test_score"] for s, record in found.items()},
-                    "tasks": {
-                        task.name: {seed: test.get(task.name) for seed, test in tests.items()}
-                        for task in benchmark.tasks
-                    },
-                }
-            )
+    for label, records in finished(jobs)[0].items():
+        entry, found = entries[label], {str(one["settings"]["seed"]): one for one in records}
+        tests = {seed: record["best"]["test"] for seed, record in found.items()}
+        rows.append(
+            {
+                "label": entry.label,
+                "title": entry.title,
+                "chosen": {name: entry.changes[name] for name in comparison.tuned},
+                "scores": {seed: record["best"]["test_score"] for seed, record in found.items()},
+                "tasks": {
+                    task.name: {seed: test.get(task.name) for seed, test in tests.items()}
+                    for task in benchmark.tasks
+                },
+            }
+        )
     return {
         "name": comparison.name,
         "ours": comparison.ours,

@@ -9,9 +9,16 @@ from typing import Any
 
 from experiments.benchmark import Task
 from experiments.comparisons import Comparison
-from experiments.comparisons.standings import Standings, ahead, behind, differences, standings
+from experiments.comparisons.standings import (
+    Standings,
+    ahead,
+    behind,
+    differences,
+    finished,
+    standings,
+)
 from experiments.report.table import MISSING, Cell, Column, Row, Table
-from experiments.runner import Job, Place, State, configurations
+from experiments.runner import Job
 from experiments.runner.values import shown
 from experiments.settings import require
 from experiments.training.results import training_examples
@@ -34,29 +41,16 @@ def table(comparison: Comparison, jobs: Sequence[Job], show: Sequence[str] = ())
     score = benchmark.score_name
     columns = [f"{task.symbol} ({task.unit})".removesuffix(" ()") for task in benchmark.tasks]
     entries = {entry.label: entry for entry in comparison.entries}
-    finished: dict[str, tuple[str, list[Any]]] = {}
-    missing = []
-    for group in configurations(jobs):
-        found = []
-        for job in group:
-            place, title = Place(job.folder), f"{job.title}, seed {job.run.settings.seed}"
-            other = place.differences(job.run)
-            if other:
-                missing.append(f"{title}: other settings ({'; '.join(other)})")
-            elif place.state() is State.DONE:
-                found.append(place.load())
-            else:
-                missing.append(f"{title}: {place.epochs()}/{job.run.settings.epochs} epochs")
-        if found:
-            finished[group[0].configuration] = group[0].title, found
-    every = [one for _, found in finished.values() for one in found]
+    by_label, missing = finished(jobs)
+    every = [one for found in by_label.values() for one in found]
     figures = _asked(show, every)
     columns += [*figures, f"{score} %", f"{score} %, last epoch", "minutes a run", "seeds"]
     columns += [*(name.replace("_", " ") for name in comparison.tuned)]
     rows = {}
-    for label, (title, found) in finished.items():
+    titles = {job.configuration: job.title for job in jobs}
+    for label, found in by_label.items():
         chosen = [Cell(text=shown(entries[label].changes[k])) for k in comparison.tuned]
-        rows[label] = Row(title, (*_cells(benchmark.tasks, figures, found), *chosen))
+        rows[label] = Row(titles[label], (*_cells(benchmark.tasks, figures, found), *chosen))
     examples = dict.fromkeys(map(training_examples, every))
     told = " or ".join("unknown" if n is None else f"{n:,}" for n in examples)
     told = f"Training examples: {told or 'no run is finished'}."

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import pandas as pd
 
-from experiments import published
+from experiments import published, registry
 from experiments.files import strict
 from experiments.methods import METHODS
 from experiments.report.frame import method_key
-from experiments.runner import BENCHMARKS
 from experiments.runner.plan import SPLIT
 from experiments.training.results import training_examples
 
@@ -83,7 +82,7 @@ class Setup:
     @property
     def title(self) -> str:
         """Of the benchmark, in print."""
-        kind = BENCHMARKS.get(self.benchmark)
+        kind = registry.built_in(self.benchmark)
         usual = kind.title if kind else self.benchmark
         return str(self.records[0].get("benchmark_title", usual))
 
@@ -233,7 +232,7 @@ def _place(record: Record) -> str:
 
 def _changes(record: Record) -> dict[str, Any]:
     """Options of the benchmark and settings of the problem that are not the published ones."""
-    kind = BENCHMARKS.get(record["benchmark"]["name"])
+    kind = registry.built_in(record["benchmark"]["name"])
     usual: dict[str, Any] = dict(record.get("usual", {}))
     if kind is not None:
         usual = {item.name: item.default for item in dataclasses.fields(kind)}

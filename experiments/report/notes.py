@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from experiments import published
+from experiments import published, registry
 from experiments.report.collect import Setup
 from experiments.report.plans import DELTA_M, Plan
-from experiments.runner import BENCHMARKS
 from experiments.training.results import contents
 
 __all__ = ["notes_of"]
@@ -21,7 +20,7 @@ def notes_of(
     for benchmark in dict.fromkeys(measure.benchmark for measure in plan.measures):
         setup, table = found.get(benchmark), published.find(benchmark)
         if setup is None:
-            notes.append(f"{BENCHMARKS[benchmark].title}: not run.")
+            notes.append(f"{registry.find(benchmark).title}: not run.")
             continue
         title = setup.title
         count = " or ".join(f"{n:,}" for n in setup.examples) or "an unknown number of"

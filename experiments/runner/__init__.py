@@ -6,7 +6,6 @@ A run itself is :class:`experiments.run.Run`, trained by :class:`experiments.tra
 from __future__ import annotations
 
 from experiments.runner import tuning
-from experiments.runner.benchmarks import BENCHMARKS
 from experiments.runner.compared import compared
 from experiments.runner.engines import Engine, Handle, Local
 from experiments.runner.estimate import Cost, estimate
@@ -28,7 +27,6 @@ from experiments.runner.store import Place, State, records
 from experiments.runner.worker import Ending, Outcome, work
 
 __all__ = [
-    "BENCHMARKS",
     "SPLIT",
     "Cost",
     "Dask",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import methods, published
-from experiments.runner import BENCHMARKS, Request, plan
+from experiments import methods, published, registry
+from experiments.runner import Request, plan
 from experiments.training import results
 
 
@@ -64,4 +64,4 @@ def store(folder: Path, records: list[dict[str, Any]]) -> Path:
 
 def qm9(factor: float) -> dict[str, float]:
     """Test errors that are the published single-task ones times a factor."""
-    return {task.name: factor * (task.single_task or 0.0) for task in BENCHMARKS["qm9"]().tasks}
+    return {task.name: factor * (task.single_task or 0.0) for task in registry.find("qm9")().tasks}

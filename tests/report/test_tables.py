@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from experiments import registry
 from experiments.cli import app
 from experiments.errors import DataError, SettingsError
 from experiments.report.collect import setups
@@ -24,7 +25,6 @@ from experiments.report.frame import load_frame
 from experiments.report.render import document, latex, markdown, terminal
 from experiments.report.table import Cell, Column, Row, Table
 from experiments.report.write import NAMES, tables, write
-from experiments.runner import BENCHMARKS
 from tests.report.records import qm9, record, store
 
 WEIGHTS = [{"epoch": 1, "by_example": [[1.0] * 11] * 20, "applied": [1.0] * 11}]
@@ -199,7 +199,7 @@ def test_faces_are_printed_times_ten(tmp_path: Path) -> None:
 
 
 def test_delta_m_is_explained_where_it_is_shown(tmp_path: Path) -> None:
-    classes = dict.fromkeys((task.name for task in BENCHMARKS["cifar-mtl"]().tasks), 90.0)
+    classes = dict.fromkeys((task.name for task in registry.find("cifar-mtl")().tasks), 90.0)
     entry = record("ls", 0, classes, benchmark="cifar-mtl", figures={"accuracy": 70.0})
     (table,) = tables(store(tmp_path, [entry]), ["cifar-chest"])
     assert rows(table)["LS"].cells[0].parts() == ("70.00",)
@@ -378,7 +378,7 @@ def test_no_difference_to_other_data(tmp_path: Path) -> None:
 
 def test_other_tasks_have_nothing_of_the_papers_beside_them(tmp_path: Path) -> None:
     ten = {"source": "cifar10"}
-    classes = BENCHMARKS["cifar-mtl"](source="cifar10").tasks  # type: ignore[call-arg]
+    classes = registry.find("cifar-mtl")(source="cifar10").tasks  # type: ignore[call-arg]
     test = dict.fromkeys((task.name for task in classes), 90.0)
     entry = record(
         "ls", 0, test, benchmark="cifar-mtl", figures={"accuracy": 70.0}, changes=ten
