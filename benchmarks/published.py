@@ -17,29 +17,25 @@ __all__ = ["SAMPLES", "published_binary_step", "published_softmax_step"]
 
 #: J.
 SAMPLES = 1024
+#: s.
+_POWER = 5e-4
 
 
-def published_binary_step(
-    features: Tensor, targets: Tensor, samples: int = SAMPLES, power: float = 5e-4
-) -> Callable[[], None]:
+def published_binary_step(features: Tensor, targets: Tensor) -> Callable[[], None]:
     """A callable that makes one head-stage step by the joint, sampled algorithm.
 
     Args:
         features: [B, d], a leaf.
         targets: [B, T].
-        samples: J.
-        power: s.
     """
-    return partial(_step, _start(features, targets.shape[1]), features, targets, samples, power)
+    return partial(_step, _start(features, targets.shape[1]), features, targets)
 
 
-def published_softmax_step(
-    features: Tensor, targets: Tensor, samples: int = SAMPLES, power: float = 5e-4
-) -> Callable[[], None]:
+def published_softmax_step(features: Tensor, targets: Tensor) -> Callable[[], None]:
     """The same for one task of C classes; `targets` are indices [B, 1]."""
     hot = one_hot(targets[:, 0])
     classes = int(targets.max()) + 1
-    return partial(_step, _start(features, classes), features, hot, samples, power, softmax=True)
+    return partial(_step, _start(features, classes), features, hot, softmax=True)
 
 
 def _start(features: Tensor, outputs: int) -> Tensor:
@@ -47,15 +43,7 @@ def _start(features: Tensor, outputs: int) -> Tensor:
     return torch.randn(outputs, size + 1) / size**0.5
 
 
-def _step(
-    weight: Tensor,
-    features: Tensor,
-    targets: Tensor,
-    samples: int,
-    power: float,
-    *,
-    softmax: bool = False,
-) -> None:
+def _step(weight: Tensor, features: Tensor, targets: Tensor, *, softmax: bool = False) -> None:
     """One step at these weights, [K, D], towards targets [B, K]."""
     (batch, d), (outputs, size) = features.shape, weight.shape
     joint = outputs * size
@@ -81,7 +69,7 @@ def _step(
         mean = flat - torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         covariance = torch.cholesky_inverse(factor)
         scale = torch.linalg.cholesky(covariance)
-        drawn = (mean + torch.randn(samples, joint) @ scale.T).reshape(samples, outputs, size)
+        drawn = (mean + torch.randn(SAMPLES, joint) @ scale.T).reshape(SAMPLES, outputs, size)
         logits = torch.einsum("bd,jkd->jbk", design, drawn)
         if softmax:
             residual = logits.softmax(-1) - targets
@@ -90,7 +78,7 @@ def _step(
             g = (logits.sigmoid() - targets)[..., None] * drawn[:, None, :, :d]  # [J, B, T, d]
         first = g.mean(0)
         variance = (g.square().mean(0) - first.square()).clamp(min=1e-8)
-        alpha = variance.pow(-power)
+        alpha = variance.pow(-_POWER)
         alpha = alpha / alpha.sum(1, keepdim=True)
         direction = (alpha * first).sum(1)
     features.grad = direction / batch

@@ -12,7 +12,7 @@ from models.errors import NetworkError
 
 __all__ = ["CifarNetwork"]
 
-_POOL = 3
+_POOL, _BLOCKS = 3, 3
 
 
 class CifarNetwork(nn.Module):
@@ -23,34 +23,24 @@ class CifarNetwork(nn.Module):
 
     Args:
         width: Channels of every convolution.
-        image_channels: Channels of the images.
         image_size: Height and width of the images.
-        blocks: Number of convolutions.
 
     Raises:
         NetworkError: A number is not positive, or the images are too small for so many poolings.
     """
 
-    def __init__(
-        self, width: int = 160, *, image_channels: int = 3, image_size: int = 32, blocks: int = 3
-    ) -> None:
+    def __init__(self, width: int = 160, *, image_size: int = 32) -> None:
         super().__init__()
-        for name, value in (
-            ("width", width),
-            ("image_channels", image_channels),
-            ("image_size", image_size),
-            ("blocks", blocks),
-        ):
-            if value < 1:
-                raise NetworkError(f"{name} = {value} cannot work: give at least 1")
-        if image_size // _POOL**blocks == 0:
+        if width < 1:
+            raise NetworkError(f"width = {width} cannot work: give at least 1")
+        if image_size < _POOL**_BLOCKS:
             raise NetworkError(
-                f"image_size = {image_size} is too small for {blocks} poolings by {_POOL}: give at "
-                f"least {_POOL**blocks}, or fewer blocks"
+                f"image_size = {image_size} is too small for {_BLOCKS} poolings by {_POOL}: give "
+                f"at least {_POOL**_BLOCKS}"
             )
         layers: list[nn.Module] = []
-        for block in range(blocks):
-            channels = image_channels if block == 0 else width
+        for block in range(_BLOCKS):
+            channels = 3 if block == 0 else width
             layers += [
                 nn.Conv2d(channels, width, 3, padding=1, padding_mode="reflect"),
                 # Before the activation, nine times cheaper: ELU is monotone, so they commute.
@@ -58,14 +48,14 @@ class CifarNetwork(nn.Module):
                 nn.ELU(),
             ]
         self.blocks = nn.Sequential(*layers)
-        self.out_features = width * (image_size // _POOL**blocks) ** 2  #: d
+        self.out_features = width * (image_size // _POOL**_BLOCKS) ** 2  #: d
         self.norm = nn.BatchNorm1d(self.out_features)
-        self.image_shape = (image_channels, image_size, image_size)
+        self.image_shape = (3, image_size, image_size)
         # Channels last is the faster layout for these convolutions, on CPUs and on tensor cores.
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [B, out_features] of images [B, channels, height, width].
+        """Features [B, out_features] of images [B, 3, height, width].
 
         Raises:
             NetworkError: The images have another shape.

@@ -41,16 +41,15 @@ class SegNetEncoder(nn.Module):
     Args:
         width: Channels of the first level; the next have 2, 4, 8 and 8 times as many.
         levels: 1 to 5, how often height and width are halved.
-        image_channels: Channels of the images.
 
     Raises:
         NetworkError: A number is out of range.
     """
 
-    def __init__(self, width: int = 64, levels: int = 5, *, image_channels: int = 3) -> None:
+    def __init__(self, width: int = 64, levels: int = 5) -> None:
         super().__init__()
         _check(width, levels)
-        channels = [image_channels, *_channels(width, levels)]
+        channels = [3, *_channels(width, levels)]
         self.levels = nn.ModuleList(
             _block(before, after, count)
             for before, after, count in zip(channels, channels[1:], _CONVOLUTIONS, strict=False)
@@ -59,14 +58,14 @@ class SegNetEncoder(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Encoded:
-        """Of images [B, channels, H, W].
+        """Of images [B, 3, H, W].
 
         Raises:
             NetworkError: They are too small for so many poolings.
         """
         if images.ndim != 4 or min(images.shape[-2:]) < self.least:
             raise NetworkError(
-                f"images must be [B, channels, H, W] of at least {self.least} pixels a side, got "
+                f"images must be [B, 3, H, W] of at least {self.least} pixels a side, got "
                 f"{list(images.shape)}: give larger ones, or fewer levels"
             )
         features = images.contiguous(memory_format=torch.channels_last)

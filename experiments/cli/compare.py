@@ -91,7 +91,7 @@ def _settled(
 
 def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
     """The comparison ``demo``, with everything that can be shown of it."""
-    from experiments.report import drawing as figures
+    from experiments.report import curves as figures
     from experiments.report.figures import draw as report_figures  # pandas, which no run needs
     from experiments.report.write import tables, write
 

@@ -75,7 +75,7 @@ def predictions(
         from experiments.dense.predictions import predicted
         from experiments.errors import SettingsError
         from experiments.files import prepare_folder
-        from experiments.report.drawing import write_figure
+        from experiments.report.style import write_figure
         from experiments.training.restore import restore
 
         if out is not None:

@@ -28,7 +28,7 @@ def figures(
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
     from experiments.errors import DataError
     from experiments.files import prepare_folder
-    from experiments.report import drawing as drawing
+    from experiments.report import curves as drawing
     from experiments.report.render import terminal
     from experiments.report.runs import comparison
     from experiments.training import results

@@ -106,7 +106,7 @@ def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: PlainCons
     if given["record"] is not None:
         console.say(f"record: {folder / RECORD}")
     if given["figures"]:
-        from experiments.report import drawing as figures  # takes seconds to import
+        from experiments.report import curves as figures  # takes seconds to import
 
         for path in figures.draw([found], folder / "figures"):
             console.say(f"figure: {path}")

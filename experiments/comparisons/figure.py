@@ -19,7 +19,7 @@ from experiments.comparisons.standings import Standings, ahead, differences, sta
 from experiments.errors import CheckpointError
 from experiments.files import write_json
 from experiments.report import escaping
-from experiments.report.drawing import OTHERS, OURS, log_axis, looks, write_figure
+from experiments.report.style import OTHERS, OURS, log_axis, looks, write_figure
 from experiments.runner import Job, configurations
 from experiments.training import CHECKPOINT, RECORD, RESULTS, checkpoints, results
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from experiments.dense.frames import Frames
 from experiments.dense.predictions import Predicted, Trust
-from experiments.report.drawing import COLOURS
+from experiments.report.style import COLOURS
 
 __all__ = ["draw"]
 

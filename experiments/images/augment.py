@@ -35,6 +35,7 @@ IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 _GREY: Final = (0.299, 0.587, 0.114)  # weights of red, green and blue in a grey value (ITU-R 601)
 _TRIES: Final = 10
+_AREA, _ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)
 
 
 class Transform(Protocol):
@@ -75,9 +76,9 @@ def random_crop(images: Tensor, size: int, generator: torch.Generator) -> Tensor
     return images[image, channel, rows, columns]
 
 
-def flip(images: Tensor, generator: torch.Generator, probability: float = 0.5) -> Tensor:
-    """Each image mirrored left to right with the given probability."""
-    chosen = torch.rand(len(images), generator=generator) < probability
+def flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Half of the images, at random, mirrored left to right."""
+    chosen = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(chosen.to(images.device)[:, None, None, None], images.flip(-1), images)
 
 
@@ -105,30 +106,22 @@ def colour_jitter(images: Tensor, intensity: float, generator: torch.Generator) 
     return images
 
 
-def random_erase(
-    images: Tensor,
-    probability: float,
-    generator: torch.Generator,
-    *,
-    area: tuple[float, float] = (0.02, 1 / 3),
-    aspect: tuple[float, float] = (0.3, 1 / 0.3),
-) -> Tensor:
+def random_erase(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:
     """A rectangle of some images replaced by standard normal noise, pixel by pixel.
 
-    Zhong et al. (2020), *Random Erasing Data Augmentation*. Where none of ten drawn rectangles fits
-    into the image, the image stays as it is.
+    It is 2 % to a third of the image, and up to 3.3 times as high as wide or as wide as high, drawn
+    uniformly in the logarithm (Zhong et al., 2020, *Random Erasing Data Augmentation*). Where none
+    of ten drawn rectangles fits into the image, the image stays as it is.
 
     Args:
         images: [B, channels, height, width], normalised.
         probability: Of an image to be changed.
         generator: Source of the choice, the rectangles and (through a seed) the noise.
-        area: Range of the share of the image that is erased.
-        aspect: Range of height over width, drawn uniformly in its logarithm.
     """
     count, channels, height, width = images.shape
     chosen = torch.rand(count, generator=generator) < probability
-    share = area[0] + (area[1] - area[0]) * torch.rand(count, _TRIES, generator=generator)
-    low, high = math.log(aspect[0]), math.log(aspect[1])
+    share = _AREA[0] + (_AREA[1] - _AREA[0]) * torch.rand(count, _TRIES, generator=generator)
+    low, high = math.log(_ASPECT[0]), math.log(_ASPECT[1])
     ratio = (low + (high - low) * torch.rand(count, _TRIES, generator=generator)).exp()
     place = torch.rand(2, count, generator=generator)
     seed = int(torch.randint(2**62, (), generator=generator))

@@ -18,10 +18,10 @@ SUFFIXES: Final = (".jpg", ".jpeg", ".png")
 _SHOWN: Final = 3
 
 
-def some(names: Sequence[object], shown: int = _SHOWN) -> str:
+def some(names: Sequence[object]) -> str:
     """The first few names, for a message."""
-    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
-    return ", ".join(map(str, names[:shown])) + more
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(str, names[:_SHOWN])) + more
 
 
 def require_folder(folder: Path, what: str) -> None:

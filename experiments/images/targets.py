@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from experiments.rows import Parts
 
 __all__ = ["log_frequencies", "log_odds", "stratified"]
+
+_SHARES: Final = (7, 1, 2)  # of ten examples: training, validation, test
 
 
 def log_odds(targets: Tensor) -> Tensor:
@@ -26,10 +30,10 @@ def log_frequencies(targets: Tensor, classes: int) -> Tensor:
     return (counts / counts.sum()).log().float()
 
 
-def stratified(values: Tensor, seed: int, shares: tuple[int, int, int] = (7, 1, 2)) -> Parts:
+def stratified(values: Tensor, seed: int) -> Parts:
     """Parts in which every value is represented by its share, rare values with their neighbours.
 
-    Examples are sorted by value, equal ones at random, and cut into blocks of ``sum(shares)``; in
+    Examples are sorted by value, equal ones at random, and cut into blocks of ten; in
     each block, places are drawn for the parts. A value with many examples fills whole blocks; one
     with few shares a block with the values next to it, so nothing has to be left out or lumped
     together.
@@ -37,14 +41,13 @@ def stratified(values: Tensor, seed: int, shares: tuple[int, int, int] = (7, 1, 
     Args:
         values: [N], of any number type.
         seed: Of both draws.
-        shares: How many examples of a block go to training, validation and test.
     """
     generator = torch.Generator().manual_seed(seed)
-    count, block = len(values), sum(shares)
+    count, block = len(values), sum(_SHARES)
     shuffled = torch.randperm(count, generator=generator)
     order = shuffled[values[shuffled].sort(stable=True).indices]
     blocks = -(-count // block)
-    template = torch.repeat_interleave(torch.arange(3), torch.tensor(shares))
+    template = torch.repeat_interleave(torch.arange(3), torch.tensor(_SHARES))
     places = torch.rand(blocks, block, generator=generator).argsort(1)
     part = template[places].flatten()[:count]
     train, validation, test = (order[part == index].sort().values for index in range(3))

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from experiments.files import prepare_folder, write_json
 from experiments.report import escaping
 from experiments.report.collect import Setup, mean_std, setups
-from experiments.report.drawing import OURS, typeset, weights, write_figure
+from experiments.report.curves import weights
 from experiments.report.illustration import flow, update_directions
+from experiments.report.style import OURS, typeset, write_figure
 from experiments.scores.calibration import tells_calibration
 
 __all__ = ["calibration", "draw", "trust"]

@@ -24,7 +24,7 @@ from torch import Tensor
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
-from experiments.report.drawing import OURS, write_figure
+from experiments.report.style import OURS, write_figure
 
 __all__ = ["Problem", "flow", "problem", "update_directions"]
 

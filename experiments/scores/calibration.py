@@ -46,7 +46,6 @@ class Calibration:
         kind: ``"binary"``: outputs are logits [B, tasks] and targets 0 or 1; ``"classes"``: outputs
             are logits [B, classes] and targets classes [B, 1].
         mean: Give the means over tasks instead of each task's own.
-        bins: Of the expected calibration error.
     """
 
     def __init__(
@@ -55,9 +54,8 @@ class Calibration:
         kind: Literal["binary", "classes"],
         *,
         mean: bool = False,
-        bins: int = BINS,
     ) -> None:
-        self._tasks, self._kind, self._mean, self._bins = tuple(tasks), kind, mean, bins
+        self._tasks, self._kind, self._mean = tuple(tasks), kind, mean
         self._gaps: Tensor | None = None
         self._sums: Tensor | None = None
         self._counts: Tensor | None = None
@@ -69,8 +67,8 @@ class Calibration:
         confidence, right, brier, nll = (
             torch.where(seen, values, 0.0) for values in measure(outputs.double(), targets)
         )
-        index = (confidence * self._bins).ceil().long().sub(1).clamp(0, self._bins - 1)
-        gaps = torch.zeros(confidence.shape[1], self._bins, dtype=torch.double).to(outputs.device)
+        index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
+        gaps = torch.zeros(confidence.shape[1], BINS, dtype=torch.double).to(outputs.device)
         gaps.scatter_add_(1, index.mT, (right - confidence).mT)
         sums = torch.stack([brier.sum(0), nll.sum(0)])
         self._gaps = gaps if self._gaps is None else self._gaps + gaps

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from experiments.report.drawing import COLOURS, looks
+from experiments.report.style import COLOURS, looks
 
 __all__ = ["bars", "curves"]
 
@@ -51,16 +51,8 @@ def curves(
     return figure
 
 
-def bars(
-    panels: Mapping[str, Mapping[str, float]], *, log: bool = False, reference: float | None = None
-) -> Figure:
-    """Panels of horizontal bars.
-
-    Args:
-        panels: ``{title: {label: value}}``, the labels of the first panel for all.
-        log: Whether values are on a logarithmic scale.
-        reference: A value to mark.
-    """
+def bars(panels: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Panels of horizontal bars, ``{title: {label: value}}``, the labels of the first for all."""
     count = len(next(iter(panels.values())))
     figure = Figure(figsize=(2.0 + 1.9 * len(panels), 0.7 + 0.24 * count), layout="constrained")
     shared = None
@@ -72,9 +64,5 @@ def bars(
             axes.tick_params(labelleft=False)
         else:
             axes.invert_yaxis()
-        if log:
-            axes.set_xscale("log")
-        if reference is not None:
-            axes.axvline(reference, color="black", linewidth=0.8)
         axes.set_title(title)
     return figure

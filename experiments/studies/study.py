@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from experiments.files import prepare_folder, write_json, write_text
 from experiments.report import table as report
-from experiments.report.drawing import write_figure
 from experiments.report.render import markdown
+from experiments.report.style import write_figure
 from experiments.training.environment import environment
 
 __all__ = [

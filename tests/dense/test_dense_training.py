@@ -19,7 +19,7 @@ from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.dense.scenes import Scenes
 from experiments.errors import DataError, SettingsError
 from experiments.methods.branches import read_by
-from experiments.report.drawing import weights
+from experiments.report.curves import weights
 from experiments.report.runs import single
 from experiments.report.write import tables
 from experiments.run import Run

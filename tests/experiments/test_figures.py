@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 
 from experiments.errors import OutputError
 from experiments.methods import BayesAggOptions, MethodOptions
-from experiments.report import drawing as figures
-from experiments.report.drawing import typeset, weights
+from experiments.report import curves as figures
+from experiments.report.curves import weights
+from experiments.report.style import typeset
 from experiments.report.table import Cell
 from experiments.run import Run
 from experiments.settings import Settings

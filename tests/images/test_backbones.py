@@ -48,9 +48,9 @@ def test_cifar_network_is_the_papers() -> None:
 
 @pytest.mark.parametrize(("size", "features"), [(27, 8), (32, 8), (54, 32), (80, 32), (96, 72)])
 def test_cifar_network_knows_its_features(size: int, features: int) -> None:
-    network = CifarNetwork(8, image_channels=1, image_size=size)
+    network = CifarNetwork(8, image_size=size)
     assert network.out_features == features
-    assert network(torch.randn(2, 1, size, size)).shape == (2, features)
+    assert network(torch.randn(2, 3, size, size)).shape == (2, features)
 
 
 def test_cifar_network_trains_whole() -> None:

@@ -15,9 +15,10 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from experiments.comparisons.figure import league
-from experiments.report.drawing import weights, write_figure
+from experiments.report.curves import weights
 from experiments.report.figures import calibration
 from experiments.report.illustration import flow, update_directions
+from experiments.report.style import write_figure
 from experiments.studies import approximations, heads, missing, priors
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
