@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from experiments.errors import OutputError
 from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.report import curves as figures
+from experiments.report import style
 from experiments.report.curves import weights
 from experiments.report.style import typeset
 from experiments.report.table import Cell
@@ -60,7 +61,7 @@ def test_curves_hold_the_history(records: list[dict[str, Any]]) -> None:
 def test_legends_of_many_runs_fit(records: list[dict[str, Any]]) -> None:
     """Nothing is cut off at the figure's edge."""
     many = [records[-1] | {"title": f"Aligned-MTL-UB {n}"} for n in range(5)]
-    with matplotlib.rc_context(cast(Any, figures.STYLE)):
+    with matplotlib.rc_context(cast(Any, style.STYLE)):
         figure = figures.errors(many)
         FigureCanvasAgg(figure).draw()
     (legend,) = figure.legends
@@ -126,7 +127,7 @@ def test_numbers(value: float, text: str) -> None:
 def test_names_of_figures_may_hold_dots(tmp_path: Path) -> None:
     """An ending is not what follows the last dot, unless it is one of a figure."""
     for name, made in (("s-0.85", "s-0.85.png"), ("a.png", "a.png"), ("b.pdf", "b.png")):
-        assert figures.write_figure(Figure, tmp_path / name) == tmp_path / made
+        assert style.write_figure(Figure, tmp_path / name) == tmp_path / made
         assert (tmp_path / made).with_name(made[:-4] + ".pdf").is_file()
 
 
