@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from bayesagg_pyro import priors
 from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.errors import BayesAggError
 from experiments.errors import SettingsError
 from experiments.methods.base import MethodOptions
 from experiments.settings import require, require_numbers
@@ -83,13 +84,13 @@ class BayesAggOptions(MethodOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.pretrain >= 1, "pretrain", self.pretrain, "the first prior needs 1 epoch")
-        require(_are_powers(self.power), "power", self.power, "give numbers from 0 to 1")
         require_numbers(self, "prior_variance", "half_life", above=0)
         require_numbers(self, "fresh_share", above=0, most=1)
-        require_numbers(self, "floor", above=0, such_as="0.1")
-        require_numbers(self, "max_ratio", least=1, such_as="10")
-        if self.covariance == "full":
-            self._check_full()
+        require(_are_powers(self.power), "power", self.power, "give numbers from 0 to 1")
+        try:
+            self.aggregation()
+        except BayesAggError as error:
+            raise SettingsError(str(error)) from error
         if self.leave_batch_out and self.prior == "fresh":
             require(
                 self.fresh_share == 1,
@@ -152,18 +153,6 @@ class BayesAggOptions(MethodOptions):
             floor=self.floor,
             max_ratio=self.max_ratio,
         )
-
-    def _check_full(self) -> None:
-        require(self.power == 1, "power", self.power, "covariance = 'full' needs power = 1")
-        require(
-            self.resolution != "task",
-            "resolution",
-            self.resolution,
-            "covariance = 'full' needs resolution example or dimension",
-        )
-        for name in ("floor", "max_ratio"):
-            value = getattr(self, name)
-            require(value is None, name, value, "covariance = 'full' has no such bound")
 
 
 def _are_powers(power: object) -> bool:

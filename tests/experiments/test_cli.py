@@ -74,7 +74,7 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
         (["--power", "1.5"], "power = 1.5 cannot work: give"),
         (["--epochs", "5"], "pretrain = 50 leaves no Bayesian epoch in a run of 5"),
         (["--resolution", "atom"], "resolution = 'atom' cannot work"),
-        (["--covariance", "full"], "power = 0.85 cannot work: covariance = 'full' needs power = 1"),
+        (["--covariance", "full"], "covariance='full' is defined for power=1 only"),
         (["--reduction", "big"], "reduction = 'big' cannot work: give mean or sum"),
         (["--scale", "sum"], "there is no option --scale: it is spelt --reduction"),
         (["--lr", "-1"], "learning_rate = -1.0 cannot work: give a positive number"),
