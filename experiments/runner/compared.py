@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import registry
 from experiments.comparisons.entries import Comparison, Entry
 from experiments.methods import BayesAggOptions
 from experiments.run import Run
 from experiments.runner import values
-from experiments.runner.plan import Job, Request, concerns
+from experiments.runner.plan import Job, Request
 from experiments.settings import Settings, require
 
 __all__ = ["compared"]
@@ -49,13 +48,13 @@ def compared(
     data = given.pop("data", None)
     require(data is None or Path(data).exists(), "data", data, "there is no such file or folder")
     entries = comparison.chosen(only)
-    kind = registry.find(comparison.benchmark)
     everybody = Request(comparison.benchmark, [entry.method for entry in entries], changes=given)
-    everybody.require_known(kind)
+    everybody.require_known()
     jobs = []
     for seed in seeds or comparison.seeds:
         for entry in entries:
-            run = _entry(comparison, entry, seed, given)
+            own = {k: v for k, v in given.items() if everybody.owner(k, entry.method)}
+            run = _entry(comparison, entry, seed, own)
             if data is not None:
                 run = dataclasses.replace(run, benchmark=run.benchmark.at(str(data)))
             folder = out / entry.label / f"seed{seed}"
@@ -63,15 +62,13 @@ def compared(
     return jobs
 
 
-def _entry(comparison: Comparison, entry: Entry, seed: int, given: Mapping[str, Any]) -> Run:
+def _entry(comparison: Comparison, entry: Entry, seed: int, own: dict[str, Any]) -> Run:
     def run(changes: Mapping[str, Any]) -> Run:
         preset = entry.preset or comparison.preset
         planned = {**comparison.changes, **entry.changes, **changes}
         request = Request(comparison.benchmark, [entry.method], (seed,), preset, planned)
         return next(request.runs())
 
-    kind = registry.find(comparison.benchmark)
-    own = {k: v for k, v in given.items() if concerns(k, kind, entry.method)}
     planned = run({})
     if isinstance(planned.options, BayesAggOptions) and "epochs" in own and "pretrain" not in own:
         share = planned.options.pretrain / planned.settings.epochs

@@ -22,7 +22,7 @@ from experiments.run import Run
 from experiments.runner import values
 from experiments.settings import Settings
 
-__all__ = ["SPLIT", "Job", "Request", "choose", "concerns", "configurations", "fingerprint", "plan"]
+__all__ = ["SPLIT", "Job", "Request", "choose", "configurations", "fingerprint", "plan"]
 
 SPLIT: Final = "split_seed"
 
@@ -95,11 +95,11 @@ class Request:
             raise SettingsError("seeds = [] names no seed: give at least one, such as --seeds 0")
         kind = registry.find(self.benchmark)
         preset = presets.find(self.benchmark, self.preset)
-        self.require_known(kind)
+        self.require_known()
         for name in self.methods:
             method, _, level = name.partition("@")
             level_given = {f"{method}.level": level} if level else {}
-            axes = {k: v for k, v in self.axes.items() if self._concerns(k, kind, method)}
+            axes = {k: v for k, v in self.axes.items() if self.owner(k, method)}
             for point in itertools.product(*axes.values()):
                 given = {**self.changes, **level_given, **dict(zip(axes, point, strict=True))}
                 for seed in dict.fromkeys(self.seeds):
@@ -142,10 +142,12 @@ class Request:
             return None
         if not dot and option in _names(kind):
             return kind
-        if option in _SETTINGS and not (dot and _takes(method, option)):
+        takes = _takes(method, option)
+        if option in _SETTINGS and not (dot and takes):
             return Settings
-        own = dot or self._concerns(option, kind, method)
-        return methods.find(method).options_type if own else None
+        # Of one method alone anything may be an option that the method itself has to look at.
+        alone = len(self.methods) == 1 and (option == "level" or method.startswith(PREFIX))
+        return methods.find(method).options_type if dot or takes or alone else None
 
     def alone(self) -> list[Request]:
         """A request for each method, with what concerns it.
@@ -153,11 +155,10 @@ class Request:
         Raises:
             SettingsError: An option concerns none.
         """
-        kind = registry.find(self.benchmark)
-        self.require_known(kind)
+        self.require_known()
 
         def own(given: Mapping[str, Any], method: str) -> dict[str, Any]:
-            return {k: v for k, v in given.items() if self._concerns(k, kind, method)}
+            return {k: v for k, v in given.items() if self.owner(k, method)}
 
         return [
             dataclasses.replace(
@@ -169,20 +170,15 @@ class Request:
             for name in self.methods
         ]
 
-    def _concerns(self, name: str, kind: type[Benchmark], method: str) -> bool:
-        # Of one method alone anything may be an option that the method itself has to look at.
-        own = len(self.methods) == 1 and (name == "level" or method.startswith(PREFIX))
-        return own or concerns(name, kind, method)
-
-    def require_known(self, kind: type[Benchmark]) -> None:
+    def require_known(self) -> None:
         """Raise a ``SettingsError`` for an option that concerns no method."""
         names = [name.partition("@")[0] for name in self.methods]
         for name, value in {**self.changes, **self.axes}.items():
             if "." in name:
                 methods.find(name.rpartition(".")[0])
-            elif not any(self._concerns(name, kind, method) for method in names):
+            elif not any(self.owner(name, method) for method in names):
                 types = [methods.find(method).options_type for method in names]
-                known = (_names(kind) | _SETTINGS).union(*map(_names, types))
+                known = _SETTINGS.union(*map(_names, [registry.find(self.benchmark), *types]))
                 renamed = {old: new for one in types for old, new in one.renamed.items()}
                 among = f"one of {', '.join(sorted(known))}"
                 raise SettingsError(
@@ -202,12 +198,6 @@ def _takes(method: str, option: str) -> bool:
     """Whether an option is one of a method's."""
     kind = methods.find(method)
     return len(kind.levels) > 1 if option == "level" else option in _names(kind.options_type)
-
-
-def concerns(name: str, kind: type[Benchmark], method: str) -> bool:
-    """Whether an option decides anything for a method's runs."""
-    owner, dot, option = name.rpartition(".")
-    return owner == method if dot else option in _names(kind) | _SETTINGS or _takes(method, option)
 
 
 def choose(given: str | Iterable[str]) -> list[str]:
