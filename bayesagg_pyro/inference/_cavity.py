@@ -70,7 +70,7 @@ def _dense(terms: Dense, prior: Gaussian, base: GaussianFamily) -> tuple[Gaussia
     floor = 0.5 * base.precision_matrix.to(left)
     found = (failed == 0) & (torch.linalg.cholesky_ex(left - floor).info == 0)
     keep = found[:, None, None]
-    jitter = torch.where(found, 0.0, prior.to_gaussian().tensors()["jitter"])
+    jitter = torch.where(found, 0.0, prior.jitter)
     return (
         Gaussian(
             prior.mean,

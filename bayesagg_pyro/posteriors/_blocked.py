@@ -39,6 +39,7 @@ class BlockedGaussian(Gaussian):
         NumericalError: if the precision cannot be factored as it is, without jitter.
     """
 
+    arguments = ("mean", "upper", "lower", "upper_inverse", "lower_inverse")
     derived = ("upper_inverse", "lower_inverse")
 
     def __init__(
@@ -52,7 +53,7 @@ class BlockedGaussian(Gaussian):
         outputs_per_task: int = 1,
         info: Info | None = None,
     ) -> None:
-        GaussianFamily.__init__(self, *mean.shape, outputs_per_task=outputs_per_task)
+        GaussianFamily.__init__(self, mean, outputs_per_task=outputs_per_task)
         if upper_inverse is None or lower_inverse is None:
             found = linalg.inverse_factor_rows(upper, lower)
             if found is None:
@@ -61,7 +62,6 @@ class BlockedGaussian(Gaussian):
                     "which adds jitter where it helps"
                 )
             upper_inverse, lower_inverse = found
-        self._mean = mean
         self.upper, self.lower = upper, lower
         self.upper_inverse, self.lower_inverse = upper_inverse, lower_inverse
         self.info: Info = self._condition() if info is None else info
@@ -138,7 +138,7 @@ class BlockedGaussian(Gaussian):
             self._mean,
             self.precision_matrix,
             precision_tril=self.precision_tril,
-            jitter=self.info.jitter,
+            jitter=self.jitter,
         )
         return self._as_dense(dense)
 
@@ -149,15 +149,5 @@ class BlockedGaussian(Gaussian):
         return (
             GaussianFamily.sound(self)
             and positive
-            and _belongs(linalg.inverse_tril(inverse), self.precision_matrix, self.info.jitter)
+            and _belongs(linalg.inverse_tril(inverse), self.precision_matrix, self.jitter)
         )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Mean, and both triangles by rows."""
-        return {
-            "mean": self._mean,
-            "upper": self.upper,
-            "lower": self.lower,
-            "upper_inverse": self.upper_inverse,
-            "lower_inverse": self.lower_inverse,
-        }

@@ -27,6 +27,8 @@ class DiagonalGaussian(GaussianFamily):
         NumericalError: on the CPU, if a precision is not positive.
     """
 
+    arguments = ("mean", "precision")
+
     def __init__(
         self,
         mean: Tensor,
@@ -41,13 +43,12 @@ class DiagonalGaussian(GaussianFamily):
                 f"a mean of shape {list(mean.shape)} needs precisions of shape "
                 f"[1 or {tasks}, {size}], not {list(precision.shape)}"
             )
-        super().__init__(tasks, size, outputs_per_task=outputs_per_task)
+        super().__init__(mean, outputs_per_task=outputs_per_task)
         if precision.device.type == "cpu" and not (precision > 0).all():
             raise NumericalError(
                 f"a diagonal precision must be positive, but its smallest entry is "
                 f"{precision.min():.3g}; strengthen the prior"
             )
-        self._mean = mean
         self.precision = precision
         if info is None:
             jitter = precision.new_zeros(precision.shape[0])
@@ -104,7 +105,3 @@ class DiagonalGaussian(GaussianFamily):
     def sound(self) -> bool:
         """Whether all precisions are positive."""
         return super().sound() and bool((self.precision > 0).all())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Mean and precisions."""
-        return {"mean": self._mean, "precision": self.precision}

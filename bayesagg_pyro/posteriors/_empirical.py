@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._state import count
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
@@ -28,6 +27,8 @@ class Empirical(Posterior):
     """
 
     has_rsample = False
+    arguments = ("samples",)
+    numbers = ("chains",)
 
     def __init__(
         self,
@@ -118,19 +119,3 @@ class Empirical(Posterior):
         """The samples of some of the tasks."""
         info = self._info and self._info.part(rows, self.tasks)
         return self._rebuilt({"samples": self.samples[:, rows]}, info)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The samples."""
-        return {"samples": self.samples}
-
-    def _numbers(self) -> dict[str, int]:
-        return {**super()._numbers(), "chains": self.chains}
-
-    @classmethod
-    def _from_tensors(cls, tensors: dict[str, Tensor]) -> Empirical:
-        return cls(tensors["samples"], count(tensors, "chains"))
-
-    def _rebuilt(self, tensors: dict[str, Tensor], info: Info | None) -> Empirical:
-        return type(self)(
-            **tensors, chains=self.chains, outputs_per_task=self.outputs_per_task, info=info
-        )

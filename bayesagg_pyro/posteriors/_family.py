@@ -13,8 +13,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import ShapeError
-from bayesagg_pyro.posteriors._posterior import Posterior, Shape
+from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,24 +52,40 @@ class Factors(NamedTuple):
 
 
 class GaussianFamily(Posterior):
-    """N(m, S) for each task. Subclasses differ in the structure of the precision Λ = S⁻¹."""
+    """N(m, S) for each task. Subclasses differ in the structure of the precision Λ = S⁻¹.
 
-    _mean: Tensor
+    They give `to_gaussian`, and whatever else takes no dense precision.
+
+    Args:
+        mean: [tasks, P].
+        outputs_per_task: linear outputs of one task.
+        info: how it came about, if that is known.
+    """
+
+    def __init__(
+        self, mean: Tensor, *, outputs_per_task: int = 1, info: Info | None = None
+    ) -> None:
+        super().__init__(*mean.shape, outputs_per_task=outputs_per_task, info=info)
+        self._mean = mean
 
     @property
     def mean(self) -> Tensor:
         """Means m, [tasks, P]."""
         return self._mean
 
-    @abstractmethod
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances S_pp, [tasks, P]."""
+        return self.to_gaussian().variance
+
     def precision_times(self, vectors: Tensor) -> Tensor:
         """Λ applied to one vector per task, [tasks, P]."""
+        return linalg.matvec(self.precision_matrix, vectors)
 
-    @abstractmethod
     def solve(self, vectors: Tensor) -> Tensor:
         """Λ⁻¹ applied to one vector per task, [tasks, P]."""
+        return self.to_gaussian().solve(vectors)
 
-    @abstractmethod
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
         """Moments of the predictors hᵀ w for a design matrix [B, P].
 
@@ -81,6 +98,7 @@ class GaussianFamily(Posterior):
         Raises:
             UnsupportedError: for structures over several outputs per task.
         """
+        return self.to_gaussian().project(design, dtype)
 
     def factors(self, design: Tensor) -> Factors | None:
         """Moments of the predictors as factors of size [tasks, P] and [B, P], if there are such."""
@@ -175,6 +193,12 @@ class GaussianFamily(Posterior):
             if "jitter" in mine and other.info is not None:
                 self.info = replace(other.info, jitter=mine["jitter"])
         return self
+
+    def rsample(
+        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Weights, [*sample_shape, tasks, P]."""
+        return self.to_gaussian().rsample(sample_shape, generator=generator)
 
     def _standard_normal(self, sample_shape: Shape, generator: torch.Generator | None) -> Tensor:
         """Standard normal draws, [*sample_shape, tasks, P]."""

@@ -33,6 +33,7 @@ class Gaussian(GaussianFamily):
         NumericalError: if the precision is not positive definite.
     """
 
+    arguments = ("mean", "precision_matrix", "precision_tril", "jitter")
     derived = ("precision_tril", "jitter")
 
     def __init__(
@@ -51,7 +52,7 @@ class Gaussian(GaussianFamily):
                 f"a mean of shape {list(mean.shape)} needs a precision of shape "
                 f"[1 or {tasks}, {size}, {size}], not {list(precision_matrix.shape)}"
             )
-        super().__init__(tasks, size, outputs_per_task=outputs_per_task)
+        super().__init__(mean, outputs_per_task=outputs_per_task)
         if precision_tril is None:
             precision_tril, jitter = linalg.cholesky(precision_matrix)
         elif jitter is None:
@@ -65,7 +66,6 @@ class Gaussian(GaussianFamily):
                 f"and jitter [{len(precision_matrix)}], not {list(precision_tril.shape)} and "
                 f"{list(jitter.shape)}"
             )
-        self._mean = mean
         self._precision_matrix = precision_matrix
         self.precision_tril = precision_tril
         if info is None:
@@ -77,6 +77,11 @@ class Gaussian(GaussianFamily):
     def precision_matrix(self) -> Tensor:
         """Λ, [tasks or 1, P, P]."""
         return self._precision_matrix
+
+    @property
+    def jitter(self) -> Tensor:
+        """What was added to Λ to factor it, [tasks or 1], see `Info`."""
+        return self.info.jitter
 
     @lasting_property
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -166,16 +171,7 @@ class Gaussian(GaussianFamily):
         """Whether the precision is symmetric and the factor is its own."""
         if not super().sound():
             return False
-        return _belongs(self.precision_tril, self.precision_matrix, self.info.jitter)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Mean, precision, its factor and the jitter in it."""
-        return {
-            "mean": self._mean,
-            "precision_matrix": self._precision_matrix,
-            "precision_tril": self.precision_tril,
-            "jitter": self.info.jitter,
-        }
+        return _belongs(self.precision_tril, self.precision_matrix, self.jitter)
 
     def _expand(self, matrix: Tensor) -> Tensor:
         return matrix.expand(self._mean.shape[0], -1, -1)

@@ -51,6 +51,8 @@ class KroneckerGaussian(GaussianFamily):
         ShapeError: if they do not fit.
     """
 
+    arguments = ("mean", "outputs", "inputs", "count", "isotropic")
+
     def __init__(
         self,
         mean: Tensor,
@@ -62,7 +64,7 @@ class KroneckerGaussian(GaussianFamily):
         outputs_per_task: int = 1,
         info: Info | None = None,
     ) -> None:
-        super().__init__(*mean.shape, outputs_per_task=outputs_per_task, info=info)
+        super().__init__(mean, outputs_per_task=outputs_per_task, info=info)
         (tasks, size), c, d = mean.shape, outputs.shape[-1], inputs.shape[-1]
         if not (
             c * d == size
@@ -76,7 +78,6 @@ class KroneckerGaussian(GaussianFamily):
                 f"a mean of shape {list(mean.shape)} needs outputs [tasks, C, C], inputs [1 or "
                 f"tasks, D, D] with C · D = {size}, count and isotropic [tasks], not {shapes}"
             )
-        self._mean = mean
         self.outputs = outputs
         self.inputs = inputs
         self.count = count
@@ -184,16 +185,6 @@ class KroneckerGaussian(GaussianFamily):
         values = [torch.linalg.eigvalsh(matrix) for matrix in (self.outputs, self.inputs)]
         definite = all(bool((v[..., 0] >= -1e-6 * v[..., -1].abs()).all()) for v in values)
         return definite and bool((self.count >= 0).all() & (self.isotropic > 0).all())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Mean, factors, count and isotropic part."""
-        return {
-            "mean": self._mean,
-            "outputs": self.outputs,
-            "inputs": self.inputs,
-            "count": self.count,
-            "isotropic": self.isotropic,
-        }
 
     def _unrotate(self, vectors: Tensor) -> Tensor:
         """[..., tasks, C·D] -> coordinates in the eigenbasis, [..., tasks, C, D]."""

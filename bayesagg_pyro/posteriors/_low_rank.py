@@ -30,6 +30,8 @@ class LowRankGaussian(GaussianFamily):
         NumericalError: on the CPU, if an entry of δ is not positive.
     """
 
+    arguments = ("mean", "factor", "diagonal")
+
     def __init__(
         self,
         mean: Tensor,
@@ -44,13 +46,12 @@ class LowRankGaussian(GaussianFamily):
                 f"a mean of shape {list(mean.shape)} needs a diagonal of that shape and a factor "
                 f"{[*mean.shape, 'rank']}, not {list(diagonal.shape)} and {list(factor.shape)}"
             )
-        super().__init__(*mean.shape, outputs_per_task=outputs_per_task)
+        super().__init__(mean, outputs_per_task=outputs_per_task)
         if diagonal.device.type == "cpu" and not (diagonal > 0).all():
             raise NumericalError(
                 f"a diagonal of variances must be positive, but its smallest entry is "
                 f"{diagonal.min():.3g}"
             )
-        self._mean = mean
         self.factor = factor
         self.diagonal = diagonal
         if info is None:
@@ -139,7 +140,3 @@ class LowRankGaussian(GaussianFamily):
     def sound(self) -> bool:
         """Whether all own variances are positive."""
         return super().sound() and bool((self.diagonal > 0).all())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Mean, factor and diagonal."""
-        return {"mean": self._mean, "factor": self.factor, "diagonal": self.diagonal}

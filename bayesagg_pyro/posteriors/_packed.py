@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.errors import NumericalError, ShapeError
-from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
+from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Info, Shape
+from bayesagg_pyro.posteriors._posterior import Info
 
 __all__ = ["PackedGaussian"]
 
@@ -34,6 +33,8 @@ class PackedGaussian(GaussianFamily):
         ShapeError: if the two do not fit.
     """
 
+    arguments = ("mean", "lower", "scale")
+
     def __init__(
         self,
         mean: Tensor,
@@ -55,8 +56,7 @@ class PackedGaussian(GaussianFamily):
                 f"a packed precision of shape {list(lower.shape)} has a scale of shape "
                 f"[{len(lower)}, {size}], not {list(scale.shape)}"
             )
-        super().__init__(tasks, size, outputs_per_task=outputs_per_task, info=info)
-        self._mean = mean
+        super().__init__(mean, outputs_per_task=outputs_per_task, info=info)
         self.lower = lower
         self.scale = scale
 
@@ -98,32 +98,9 @@ class PackedGaussian(GaussianFamily):
         matrix[:, column, row] = values
         return matrix
 
-    @property
-    def variance(self) -> Tensor:
-        """Marginal variances S_pp, [tasks, P]."""
-        return self.to_gaussian().variance
-
-    def precision_times(self, vectors: Tensor) -> Tensor:
-        """Λ applied to one vector per task, [tasks, P]."""
-        return linalg.matvec(self.precision_matrix, vectors)
-
-    def solve(self, vectors: Tensor) -> Tensor:
-        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
-        return self.to_gaussian().solve(vectors)
-
-    def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
-        """Moments of hᵀ w."""
-        return self.to_gaussian().project(design, dtype)
-
     def to_gaussian(self) -> Gaussian:
         """The same distribution with a dense precision and its factor."""
         return self._as_dense(Gaussian(self._mean, self.precision_matrix))
-
-    def rsample(
-        self, sample_shape: Shape = (), *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Weights, [*sample_shape, tasks, P]."""
-        return self.to_gaussian().rsample(sample_shape, generator=generator)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of weights [..., tasks, P], as [..., tasks]."""
@@ -139,11 +116,6 @@ class PackedGaussian(GaussianFamily):
         except NumericalError:
             return False
         return True
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Mean and packed precision."""
-        own = {"mean": self._mean, "lower": self.lower}
-        return own if self.scale is None else {**own, "scale": self.scale}
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None

@@ -20,6 +20,7 @@ class Point(Posterior):
     """
 
     has_rsample = False
+    arguments = ("value",)
 
     def __init__(
         self, value: Tensor, *, outputs_per_task: int = 1, info: Info | None = None
@@ -42,7 +43,3 @@ class Point(Posterior):
     ) -> Tensor:
         """The same weights every time, [*sample_shape, tasks, P]."""
         return self.value.expand(*sample_shape, *self.value.shape)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The weights."""
-        return {"value": self.value}

@@ -32,8 +32,8 @@ class Posterior(TorchDistribution):
     """A distribution over the weights of a head's tasks: batch shape [tasks], event shape [P].
 
     The tasks are independent given the features, so nothing couples them. Subclasses give `mean`
-    and `variance` ([tasks, P]), `sample` and, where it exists, `log_prob`; `tensors` too, if they
-    are to be moved, cut or saved.
+    and `variance` ([tasks, P]), `sample` and, where it exists, `log_prob`; those that are to be
+    moved, cut or saved name their tensors in `arguments`.
 
     Args:
         tasks: number of tasks.
@@ -48,8 +48,13 @@ class Posterior(TorchDistribution):
     has_rsample = True
     info: Info | None = None
     _kinds: ClassVar[dict[str, type[Posterior]]] = {}
-    #: Arguments of the constructor that it can make of the others, such as factors.
+    #: Tensors that the constructor takes, which are attributes (or None), tasks along the first
+    #: axis where there is one for each.
+    arguments: ClassVar[tuple[str, ...]] = ()
+    #: Those of them that it can make of the others, such as factors.
     derived: ClassVar[tuple[str, ...]] = ()
+    #: Whole numbers that it takes besides, likewise.
+    numbers: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -139,11 +144,10 @@ class Posterior(TorchDistribution):
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that the constructor takes, by argument name."""
-        raise NotImplementedError
-
-    def _numbers(self) -> dict[str, int]:
-        """What else is saved, whole numbers by name."""
-        return {"outputs_per_task": self.outputs_per_task}
+        if not self.arguments:
+            raise NotImplementedError
+        found = {name: getattr(self, name) for name in self.arguments}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @property
     def _info(self) -> Info | None:
@@ -153,7 +157,7 @@ class Posterior(TorchDistribution):
     def _rebuilt(self, tensors: dict[str, Tensor], info: Info | None) -> Self:
         """A distribution of this class made of other tensors, with the same settings."""
         build: Any = type(self)
-        made: Self = build(**tensors)
+        made: Self = build(**tensors, **{name: getattr(self, name) for name in self.numbers})
         return made.replace(outputs_per_task=self.outputs_per_task, info=info)
 
     def _as_dense(self, dense: Gaussian) -> Gaussian:
@@ -191,12 +195,6 @@ class Posterior(TorchDistribution):
             NumericalError: if a precision is not positive definite.
         """
         return rebuilt(Posterior._kinds, state, device)
-
-    @classmethod
-    def _from_tensors(cls, tensors: dict[str, Tensor]) -> Posterior:
-        build: Any = cls
-        made: Posterior = build(**tensors)
-        return made
 
 
 def _kind(cls: type[Posterior]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,8 @@ _COLUMNS = "_by_columns"
 def state_of(kind: str, posterior: Posterior) -> dict[str, Tensor]:
     """The tensors of a posterior, behind the name of its kind."""
     state = dict(_laid_out(name, tensor) for name, tensor in posterior.tensors().items())
-    state |= {name: number(value) for name, value in posterior._numbers().items()}
+    numbers = ("outputs_per_task", *posterior.numbers)
+    state |= {name: number(getattr(posterior, name)) for name in numbers}
     if posterior.info is not None:
         state |= named("info", {name: saved(v) for name, v in posterior.info.known().items()})
     return named(kind, state)
@@ -38,16 +39,21 @@ def rebuilt(
     """The posterior of one of the kinds, checked; see `Posterior.from_state_dict`."""
     kind, cls, own = _class_of(kinds, state)
     told = {name: value.to(device, copy=True) for name, value in part(own, "info").items()}
-    outputs = count(own, "outputs_per_task")
-    given = {k: v for k, v in own.items() if k != "outputs_per_task" and "." not in k}
-    given = dict(_by_columns(name, value) for name, value in given.items())
-    finite(f"a posterior of class {kind}", given, [k for k in given if k != "chains"])
+    numbers = {name: count(own, name) for name in ("outputs_per_task", *cls.numbers)}
+    outputs = numbers.pop("outputs_per_task")
+    given = dict(
+        _by_columns(name, value)
+        for name, value in own.items()
+        if "." not in name and name not in ("outputs_per_task", *numbers)
+    )
+    finite(f"a posterior of class {kind}", given, list(given))
     arguments = {name: value.to(device).clone() for name, value in given.items()}
+    build: Any = cls
     try:
-        made = cls._from_tensors(arguments)
+        made: Posterior = build(**arguments, **numbers)
         if not made.sound():
             arguments = {k: v for k, v in arguments.items() if k not in cls.derived}
-            made, told = cls._from_tensors(arguments), {}
+            made, told = build(**arguments, **numbers), {}
         sound = made.sound()
     except BayesAggError:
         raise
