@@ -7,9 +7,8 @@ Gaussian prior it makes the precision of a posterior.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -53,22 +52,16 @@ _BLOCKED = 96
 _LARGE = 2**17
 
 
+@dataclass(frozen=True)
 class Summable(ABC):
     """Curvature as matrices, which add up over batches: dataclasses of sums over examples."""
 
     def __add__(self, other: Self) -> Self:
-        sums = iter(vars(other).values())
-        return self.each(lambda term: term + next(sums))
+        return replace(self, **{k: term + vars(other)[k] for k, term in vars(self).items()})
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same of other sums."""
-        build: Any = type(self)
-        made: Self = build(*map(change, vars(self).values()))
-        return made
-
-    def scaled(self, factor: Tensor) -> Self:
-        """All sums times a scalar."""
-        return self.each(lambda term: term * factor)
+    def scaled(self, factor: float) -> Self:
+        """All sums times a number."""
+        return replace(self, **{k: term * factor for k, term in vars(self).items()})
 
     @abstractmethod
     def matvec(self, vectors: Tensor) -> Tensor:

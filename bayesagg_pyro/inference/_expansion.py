@@ -46,6 +46,7 @@ __all__ = [
     "curvature_times",
     "dropped_share",
     "expand",
+    "summed_kind",
     "value",
 ]
 
@@ -216,6 +217,13 @@ def _ggn_times(design: Tensor, curvature: OutputCurvature, vectors: Tensor) -> T
 def _linear(head: Head) -> bool:
     """Whether outputs are still f = W φ(h), and the weights those of tasks."""
     return not isinstance(head, SharedWeights) and head.is_still((Head, Categorical), "outputs")
+
+
+def summed_kind(head: Head, structure: Structure) -> type[Dense | Diagonal | Kronecker]:
+    """What the curvature of a head's expansions is kept as over batches."""
+    if _without_outputs(head):
+        return Hessian
+    return {"full": Dense, "diag": Diagonal, "kron": Kronecker}[structure]
 
 
 def _without_outputs(head: Head) -> bool:

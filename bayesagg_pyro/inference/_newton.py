@@ -181,7 +181,7 @@ class SecondOrder(Scheme):
         prior = prior.to(chunk.design.device, chunk.design.dtype)
         point = head.point().detach().to(chunk.design.dtype)
         at = self.expand(head, [chunk], point)
-        curvature = materialised(at.curvature).scaled(point.new_full((), weight))
+        curvature = materialised(at.curvature).scaled(weight)
         # The quadratic's slope in the weights, taken at the prior's mean.
         shift = curvature.matvec(point - prior.mean) - weight * at.gradient
         known = gaussian_prior(head, base, "a cavity")

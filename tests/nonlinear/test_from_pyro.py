@@ -206,6 +206,13 @@ def test_a_saddle_is_reported_not_hidden(rng: torch.Generator) -> None:
     assert (laplace.info.jitter == 0).all()
     # w (4 (w² − 5) · 2 + 1) = 0
     torch.testing.assert_close(laplace.mean[0, 0].abs(), one(math.sqrt(5 - 1 / 8))[0])
+    sums, again = (
+        inference.TaylorGGN().statistics(head, inference.Storage(streaming=True)) for _ in range(2)
+    )
+    sums.add(h, head.parse_targets(y, len(h)))
+    again.load_state_dict(sums.state_dict())
+    for one_of in (sums, again):  # a Hessian still, once loaded
+        torch.testing.assert_close(one_of.posterior(prior).precision_matrix, taylor.precision_matrix)
 
 
 def test_missing_targets_do_not_matter_whatever_stands_for_them(rng: torch.Generator) -> None:
