@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
-from torch import Tensor
-
 from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
-from bayesagg_pyro.priors._policy import kept, loaded
 
 __all__ = ["Constant"]
 
@@ -43,6 +37,7 @@ class Constant(DataPolicy):
         super().__init__(variance, base=base, temperature=temperature, storage=storage)
 
     _renews = False
+    held = ("prior", "_posterior")
 
     def begin(self) -> None:
         super().begin()
@@ -58,16 +53,3 @@ class Constant(DataPolicy):
         self._adopt(prior)
         self._posterior = prior
         self._statistics = self._cleared(self._statistics)
-
-    def to(self, device: torch.device) -> None:
-        super().to(device)
-        if self._posterior is not None:
-            self._posterior = self._posterior.to(device=device)
-
-    def state(self) -> dict[str, Tensor]:
-        return {**super().state(), **kept("posterior", self._posterior)}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        posterior = loaded(self.head, state, "posterior")
-        super().load(state)
-        self._posterior = posterior

@@ -21,7 +21,7 @@ from bayesagg_pyro.validity import CHECKED, Validity
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Policy", "kept", "layout", "loaded"]
+__all__ = ["Policy", "layout"]
 
 
 class Policy(ABC):
@@ -50,6 +50,8 @@ class Policy(ABC):
     generator: torch.Generator | None = None
     #: Whether `update_prior` must be given batches, which `show` takes.
     takes_batches: ClassVar[bool] = False
+    #: Attributes that are moved and saved, posteriors or None; states have no leading underscore.
+    held: ClassVar[tuple[str, ...]] = ("prior",)
 
     def start(self, head: Head, scheme: Scheme) -> Self:
         """A copy that follows the prior of `head`, whose posteriors `scheme` infers.
@@ -149,8 +151,9 @@ class Policy(ABC):
 
     def to(self, device: torch.device) -> None:
         """Move prior and statistics."""
-        prior = self._saved_prior()  # moving makes none
-        self.prior = None if prior is None else prior.to(device=device)
+        for name in self.held:
+            one: Posterior | None = getattr(self, name)
+            setattr(self, name, one and one.to(device=device))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as tensors under plain names; copies."""
@@ -173,7 +176,11 @@ class Policy(ABC):
 
     def state(self) -> dict[str, Tensor]:
         """What `state_dict` saves behind the policy's name: the prior, and what a subclass adds."""
-        return kept("prior", self._saved_prior())
+        state: dict[str, Tensor] = {}
+        for name in self.held:
+            one: Posterior | None = getattr(self, name)
+            state |= {} if one is None else named(name.lstrip("_"), one.state_dict())
+        return state
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state` gave.
@@ -182,30 +189,12 @@ class Policy(ABC):
             ShapeError: if it is of another head.
             BayesAggError: for what is no sound state.
         """
-        self.prior = loaded(self.head, state, "prior")
-
-    def _saved_prior(self) -> Posterior | None:
-        return self.prior
-
-
-def kept(name: str, posterior: Posterior | None) -> dict[str, Tensor]:
-    """A posterior's state behind its name; {} for None."""
-    return {} if posterior is None else named(name, posterior.state_dict())
-
-
-def loaded(head: Head, state: Mapping[str, Tensor], name: str) -> Posterior | None:
-    """The posterior of that name again, on the head's device; None if there is none.
-
-    Raises:
-        ShapeError: if it is over the weights of another head.
-        BayesAggError: if it is no distribution, see `Posterior.from_state_dict`.
-    """
-    own = part(state, name)
-    if not own:
-        return None
-    found = Posterior.from_state_dict(own, head.weight.device)
-    head.check_weights(found, f"saved {name}")
-    return found
+        for name in self.held:
+            one, own = None, part(state, name.lstrip("_"))
+            if own:
+                one = Posterior.from_state_dict(own, self.head.weight.device)
+                self.head.check_weights(one, f"saved {name.lstrip('_')}")
+            setattr(self, name, one)
 
 
 def layout(posterior: GaussianFamily) -> tuple[type, dict[str, torch.Size]]:

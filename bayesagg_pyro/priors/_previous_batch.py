@@ -18,7 +18,7 @@ from bayesagg_pyro.posteriors import (
     Posterior,
 )
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance, check_renewed
-from bayesagg_pyro.priors._policy import kept, layout, loaded
+from bayesagg_pyro.priors._policy import Policy, layout
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
@@ -60,6 +60,8 @@ class PreviousBatch(DataPolicy):
         if not 0 <= forgetting <= 1:
             raise SettingError(f"forgetting must lie in [0, 1], not {forgetting}")
         self.forgetting = forgetting
+
+    held = ("prior", "_last")
 
     def begin(self) -> None:
         head, scheme = self.head, self.scheme
@@ -149,22 +151,20 @@ class PreviousBatch(DataPolicy):
         """Change nothing: batches have renewed the prior already."""
 
     def to(self, device: torch.device) -> None:
+        Policy.to(self, device)
         self._base = self._base.to(device=device)
-        self.prior = self.prior.to(device=device)
-        if self._last is not None:
-            self._last = self._last.to(device=device)
 
     def state(self) -> dict[str, Tensor]:
-        return {**kept("prior", self.prior), **kept("last", self._last)}
+        return Policy.state(self)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        prior, last = loaded(self.head, state, "prior"), loaded(self.head, state, "last")
-        if not isinstance(prior, GaussianFamily) or not isinstance(last, GaussianFamily | None):
+        Policy.load(self, state)
+        held = self.prior, self._last or self.prior
+        if not all(isinstance(one, GaussianFamily) for one in held):
             raise StateError(
                 f"head {self.head.site!r}: the saved state of PreviousBatch holds no Gaussian "
                 "prior; make the engine with the policy as saved"
             )
-        self.prior, self._last = prior, last
 
     def __repr__(self) -> str:
         return f"PreviousBatch(forgetting={self.forgetting})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import integers
@@ -66,9 +67,11 @@ class Running(DataPolicy):
         self.half_life = half_life
         self.refresh = refresh
 
+    held = ("_prior",)  # saving and moving make none
+
     def begin(self) -> None:
         # The prior, as of so many batches ago.
-        self._cached: Posterior | None = None
+        self._prior: Posterior | None = None
         self._age = 0
         self._next: Posterior | None = None  # what a step would find, once somebody has looked
         self._any = False
@@ -104,14 +107,14 @@ class Running(DataPolicy):
         Looking at it changes nothing of the state: steps alone settle which batches it holds.
         """
         if not self._due:
-            return self._cached
+            return self._prior
         if self._next is None:
             self._next = self._made()
         return self._next
 
     @prior.setter
     def prior(self, value: Posterior | None) -> None:
-        self._cached, self._next = value, None
+        self._prior, self._next = value, None
 
     def prior_for(self, features: Tensor, targets: Targets) -> Posterior:
         """The prior for this batch; made anew first where `refresh` batches have passed."""
@@ -121,11 +124,11 @@ class Running(DataPolicy):
     @property
     def predicts(self) -> bool:
         """Whether there is a posterior, or what it takes to make one."""
-        return self._any or self._cached is not None
+        return self._any or self._prior is not None
 
     @property
     def _due(self) -> bool:
-        return self._any and (self._cached is None or self._age >= self.refresh)
+        return self._any and (self._prior is None or self._age >= self.refresh)
 
     def _settle(self) -> None:
         if self._due:
@@ -138,7 +141,7 @@ class Running(DataPolicy):
         if self._scale is not None:
             base = scaled(base, self._scale)
         # Between updates the evidence's choices stand.
-        return statistics.posterior(base, start=self._cached, generator=self.generator)
+        return statistics.posterior(base, start=self._prior, generator=self.generator)
 
     def propose(self, start: Posterior | None = None) -> Posterior:
         if not self._any:
@@ -160,8 +163,9 @@ class Running(DataPolicy):
     def _batch_weight(self) -> float:
         return 0.0 if self._epoch is None else 0.5 ** (self._epoch / self.half_life)
 
-    def _saved_prior(self) -> Posterior | None:
-        return self._cached  # saving makes nothing
+    def to(self, device: torch.device) -> None:
+        super().to(device)
+        self._next = None
 
     def state(self) -> dict[str, Tensor]:
         own = {"age": self._age, "any": self._any, "examples": self._examples}
