@@ -181,15 +181,7 @@ class Evidence:
                 values.append(torch.where(value.isfinite(), value, -torch.inf))
             return torch.stack(values)
 
-        def shared(log_variance: Tensor) -> Tensor:
-            each = log_variance[..., None].expand(*log_variance.shape, prior.tasks)
-            return evidence(each).sum(-1)
-
-        shape = () if self.variance == "shared" else (prior.tasks,)
-        low, high = (prior.mean.new_full(shape, math.log(bound)) for bound in self.bounds)
-        objective = shared if self.variance == "shared" else evidence
-        found = search(objective, low, high, points=_POINTS, steps=_STEPS)
-        found = found.expand(prior.tasks)
+        found = self._best(evidence, prior.mean[:, 0], points=_POINTS, steps=_STEPS)
         chosen = scaled(prior, found.exp())
         posterior = infer(tempered, chosen)
         return _reported(posterior, chosen, found.exp(), evidence(found[None])[0], None)
@@ -206,24 +198,42 @@ class Evidence:
         zero = torch.zeros_like(evidence.total)
         given = -2 * head.noise_scale.to(zero).log().expand_as(zero)
         learned = head.noise_source == "learned"
-        if self.variance is None:
-            gamma = zero
-        elif self.variance == "shared":
-            gamma = evidence.best_shared_variance(None if learned else given, self.bounds)
-        elif learned:
-            gamma = evidence.best_pair(self.bounds)[0]
-        else:
-            gamma = evidence.best_variance(given, self.bounds)
+
+        def precision(log_variance: Tensor) -> Tensor:
+            return evidence.best_precision(log_variance) if learned else given
+
+        def at(log_variance: Tensor) -> Tensor:
+            return evidence.log_evidence(log_variance, precision(log_variance))
+
+        gamma = zero
+        if self.variance is not None:
+            points = 25 if learned or self.variance == "shared" else 40
+            gamma = self._best(at, zero, points=points)
         # A task without any data, or with zeros alone, keeps what it has.
         seen = (evidence.total > 0) & (evidence.size > 0)
         gamma = torch.where(seen, gamma, 0.0)
-        beta = torch.where(seen, evidence.best_precision(gamma), given) if learned else given
+        beta = torch.where(seen, precision(gamma), given)
         chosen = prior if self.variance is None else scaled(prior, gamma.exp())
         noise = (-0.5 * beta).exp()
         view = head.with_noise_scale(noise) if learned else head
         posterior = infer(tempered.for_head(view), chosen)
         value = evidence.log_evidence(gamma, beta)
         return _reported(posterior, chosen, gamma.exp(), value, noise if learned else None)
+
+    def _best(
+        self, evidence: Callable[[Tensor], Tensor], like: Tensor, **search_how: int
+    ) -> Tensor:
+        """The log γ that maximises evidence [..., tasks], of each task or one for all, [tasks]."""
+        tasks, shared = len(like), self.variance == "shared"
+
+        def objective(log_variance: Tensor) -> Tensor:
+            if not shared:
+                return evidence(log_variance)
+            return evidence(log_variance[..., None].expand(*log_variance.shape, tasks)).sum(-1)
+
+        shape = () if shared else (tasks,)
+        low, high = (like.new_full(shape, math.log(bound)) for bound in self.bounds)
+        return search(objective, low, high, **search_how).expand(tasks)
 
     def __repr__(self) -> str:
         return f"Evidence(variance={self.variance!r})"

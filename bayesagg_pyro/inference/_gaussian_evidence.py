@@ -85,30 +85,6 @@ class GaussianEvidence:
         low, high = (bound.expand_as(log_variance) for bound in self._precisions())
         return search(lambda beta: self.log_evidence(log_variance, beta), low, high)
 
-    def best_variance(self, log_precision: Tensor, bounds: tuple[float, float]) -> Tensor:
-        """log γ within bounds at given log β, [tasks]."""
-        low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
-        return search(lambda gamma: self.log_evidence(gamma, log_precision), low, high)
-
-    def best_pair(self, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
-        """log γ and log β of each task together."""
-        low, high = (torch.full_like(self.total, math.log(bound)) for bound in bounds)
-        gamma = search(lambda g: self.log_evidence(g, self.best_precision(g)), low, high, points=25)
-        return gamma, self.best_precision(gamma)
-
-    def best_shared_variance(
-        self, log_precision: Tensor | None, bounds: tuple[float, float]
-    ) -> Tensor:
-        """One log γ for all tasks, [], with β given, or at the best β of each task for it."""
-
-        def summed(gamma: Tensor) -> Tensor:
-            each = gamma[..., None].expand(*gamma.shape, len(self.total))
-            beta = self.best_precision(each) if log_precision is None else log_precision
-            return self.log_evidence(each, beta).sum(-1)
-
-        low, high = (self.total.new_tensor(math.log(bound)) for bound in bounds)
-        return search(summed, low, high, points=25)
-
     def _precisions(self) -> tuple[Tensor, Tensor]:
         """A range of log β that holds every maximum.
 
