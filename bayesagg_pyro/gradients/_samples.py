@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro.gradients._predictor import pull_back
-from bayesagg_pyro.heads import Categorical, Head
+from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
@@ -64,7 +64,7 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
 
 def are_linear(head: Head) -> bool:
     """Whether a task's loss is a function of outputs that are linear in weights and φ(h)."""
-    return head.is_still((Head, Categorical), "outputs", "design", "pointwise")
+    return head.is_still(Head, "outputs", "design", "pointwise")
 
 
 def output_slopes(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:

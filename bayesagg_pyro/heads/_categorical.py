@@ -71,15 +71,9 @@ class Categorical(Head):
             )
         self.register_buffer("class_weight", class_weight)
 
-    def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Logits, [..., B, classes] for one task, [..., B, tasks, classes] for several.
-
-        Args:
-            features: [B, d].
-            weight: [..., tasks, classes · D]; the point estimate if None.
-        """
-        logits = super().forward(features, weight)
-        return logits[..., 0, :] if self.tasks == 1 else logits
+    def shaped(self, outputs: Tensor) -> Tensor:
+        """Logits, [..., B, classes] for one task, [..., B, tasks, classes] for several."""
+        return outputs[..., 0, :] if self.tasks == 1 else outputs
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Outputs with the task axis, [..., B, tasks, classes]."""

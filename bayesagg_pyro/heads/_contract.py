@@ -21,7 +21,7 @@ __all__ = ["Aspect", "Contract"]
 Aspect: TypeAlias = Literal["outputs", "design", "likelihood", "weight", "loss", "pointwise"]
 
 _METHODS: Mapping[Aspect, tuple[str, ...]] = {
-    "outputs": ("forward", "design_matrix"),
+    "outputs": ("forward", "outputs_of", "design_matrix"),
     "design": ("design",),
     "likelihood": ("likelihood", "negative_log_prob", "negative_log_probs"),
     "weight": ("target_weight",),

@@ -8,29 +8,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import positive
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads._input import (
-    Missing,
-    TargetKind,
-    check_device,
-    check_features,
-    check_finite,
-    like,
-    parse_targets,
-    refuse_support,
-)
-from bayesagg_pyro.heads._linear import LinearOutputs
+from bayesagg_pyro.heads._input import CheckedInput, Missing, like
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, derivatives
 from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.heads._pyro_model import sample_targets
-from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.targets import RawTargets, Targets
 
 __all__ = ["Head"]
 
 
-class Head(LinearOutputs, ABC):
+class Head(CheckedInput, ABC):
     """T like tasks on shared features: outputs f = W h (+ b), and a likelihood p(y | f).
 
     To write a head of your own, subclass this and give it a `likelihood`. All general schemes,
@@ -58,7 +47,6 @@ class Head(LinearOutputs, ABC):
 
     #: Buffers that hold one value for each task, or one for all.
     per_task: ClassVar[tuple[str, ...]] = ()
-    target_kind: ClassVar[TargetKind] = "real"
 
     def __init__(
         self,
@@ -145,33 +133,6 @@ class Head(LinearOutputs, ABC):
         weight = self.target_weight(targets)
         return values if weight is None else values * weight.to(values.dtype)
 
-    @property
-    def support_description(self) -> str:
-        """What a message says targets are where some are not; empty where all finite ones are."""
-        return ""
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which target values are in the likelihood's support, as booleans of their shape."""
-        return values.isfinite()
-
-    @property
-    def filler(self) -> float:
-        """What stands for a missing target: in the support, since 0 · ∞ would still be NaN.
-
-        1 for real targets, else 0. A head that does not take it names another.
-        """
-        return 1.0 if self.target_kind == "real" else 0.0
-
-    def check_values(self, targets: Targets) -> None:
-        """Refuse target values outside the support of the likelihood.
-
-        Raises:
-            SettingError: naming the first one and what targets are.
-        """
-        wanted = self.support_description
-        if wanted and not (good := self._supported(targets)).all():
-            refuse_support(f"head {self.site!r}", targets, good, wanted)
-
     def losses(self, features: Tensor, targets: Targets, weight: Tensor | None = None) -> Tensor:
         """`loss` of features: at the point estimate or at given weights, [..., B, tasks].
 
@@ -256,80 +217,9 @@ class Head(LinearOutputs, ABC):
             generator=generator,
         )
 
-    # -- input -----------------------------------------------------------------------------------
-
-    def check_features(self, features: Tensor, *, values: bool = True, empty: bool = False) -> None:
-        """Refuse features that are not a finite, floating [B, d] with B of at least 1.
-
-        Args:
-            features: what the user passed.
-            values: whether to look for NaN and infinity, which on a GPU waits for the device.
-            empty: whether B may be 0.
-
-        Raises:
-            ShapeError, DtypeError, NonFiniteError, DeviceError: naming the head and the remedy.
-            StateError: if the head embeds by inducing points that have no place yet.
-        """
-        owner = f"head {self.site!r}"
-        check_device(owner, "features", features, self.weight.device)
-        check_features(owner, features, self.in_features, values=values, empty=empty)
-        if self.embedding is not None:
-            self.embedding.check_ready(owner)
-
-    def valid(self, targets: Targets) -> Tensor:
-        """Whether all target values are usable, as a boolean scalar on their device."""
-        return self._supported(targets).all()
-
-    def _supported(self, targets: Targets) -> Tensor:
-        """Which targets are in the support or were not observed, [B, tasks]."""
-        good = self.supports(targets.values)
-        return good if targets.mask is None else good | ~targets.mask
-
-    def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Parsed:
-        """Bring targets to one form and refuse what is wrong with them.
-
-        Args:
-            targets: [B, tasks], or [B] for one task; (values, mask) with True for observed, or
-                (values, mask or None, weight) with the weight of each example, [B] or [B, tasks].
-                A list will do for a tuple, and so will the user's own `Targets`.
-            batch: B.
-            validate: whether to look at the values, which on a GPU waits for the device.
-
-        Raises:
-            ShapeError, DtypeError: wrong shape or type of values or mask.
-            NonFiniteError: an observed value is infinite or NaN (NaN is "not observed" for a head
-                made with missing="nan").
-        """
-        if isinstance(targets, Parsed) and targets.values.shape == (batch, self.tasks):
-            return targets
-        owner = f"head {self.site!r}"
-        check_device(owner, "targets", targets, self.weight.device)
-        parsed = parse_targets(
-            owner,
-            targets,
-            batch,
-            self.tasks,
-            kind=self.target_kind,
-            missing=self.missing,
-            filler=self.filler,
-        )
-        if validate:
-            check_finite(owner, parsed)
-            self.check_values(parsed)
-        return parsed
-
     def in_target_units(self, outputs: Tensor) -> Tensor:
         """Outputs as the user's targets are, for heads that have units of their own."""
         return outputs
-
-    def unlabelled(self, batch: int) -> Parsed:
-        """Targets of a batch of B examples of which none has a label for any task."""
-        device = self.weight.device
-        # The widest dtype there is: what keeps examples makes room for that of the first batch.
-        dtype = torch.long if self.target_kind == "class" else linalg.head_dtype(device)
-        values = torch.full((batch, self.tasks), self.filler, dtype=dtype, device=device)
-        nobody = torch.zeros(batch, 1, dtype=torch.bool, device=device)
-        return Parsed(values, nobody.expand_as(values))  # a mask that is common to the tasks
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

@@ -1,29 +1,19 @@
-"""Checks on what users pass to a head, before anything is computed."""
+"""What users pass to a head: brought to one form and checked, before anything is computed."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, SettingError, ShapeError
+from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = [
-    "Missing",
-    "TargetKind",
-    "are_counts",
-    "check_device",
-    "check_features",
-    "check_finite",
-    "check_kind",
-    "like",
-    "parse_targets",
-    "refuse_support",
-]
+__all__ = ["CheckedInput", "Missing", "TargetKind", "are_counts", "check_kind", "like"]
 
 #: Types that few of torch's functions take.
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -33,105 +23,204 @@ Missing: TypeAlias = Literal["error", "nan"] | int
 TargetKind: TypeAlias = Literal["real", "binary", "count", "class"]
 
 
-def check_features(
-    owner: str, features: Tensor, size: int, *, values: bool = True, empty: bool = False
-) -> None:
-    """Refuse features that are not a floating [B, size] with B of at least 1.
+class CheckedInput(LinearOutputs):
+    """Linear outputs of features that are checked, and of targets that are; base of `Head`."""
 
-    Args:
-        owner: who speaks in the error.
-        features: what the user passed.
-        size: d.
-        values: whether to refuse NaN and infinity too, which on a GPU waits for the device.
-        empty: whether B may be 0.
+    target_kind: ClassVar[TargetKind] = "real"
 
-    Raises:
-        ShapeError, DtypeError, NonFiniteError: with the remedy.
-    """
-    if not isinstance(features, Tensor):
-        raise DtypeError(f"{owner}: features must be a tensor, not {type(features).__name__}")
-    if features.ndim != 2 or features.shape[1] != size:
-        raise ShapeError(
-            f"{owner}: features must have shape [examples, {size}], not {list(features.shape)}; "
-            "flatten other dimensions into the examples (an engine does, and takes {head: "
-            "features} where heads read different ones)"
-        )
-    if features.shape[0] == 0 and not empty:
-        raise ShapeError(f"{owner}: the batch is empty; leave it out")
-    if not features.is_floating_point():
-        raise DtypeError(f"{owner}: features must be floating point, not {features.dtype}")
-    if values and not linalg.all_finite(features.detach()):
-        example, column = (~features.isfinite()).nonzero()[0].tolist()
-        raise NonFiniteError(
-            f"{owner}: feature {column} of example {example} is "
-            f"{features[example, column].item()}; the input is bad or the backbone has diverged"
-        )
+    missing: Missing
 
+    @property
+    def _owner(self) -> str:
+        """Who speaks in errors."""
+        return f"head {self.site!r}"
 
-def check_device(owner: str, what: str, tensors: Any, device: torch.device) -> None:
-    """Refuse tensors that do not live where the head does.
+    # -- features --------------------------------------------------------------------------------
 
-    Raises:
-        DeviceError: naming both devices.
-    """
-    for tensor in tensors if isinstance(tensors, tuple | list) else (tensors,):
-        if isinstance(tensor, Tensor) and tensor.device != device:
-            raise DeviceError(
-                f"{owner}: {what} are on {tensor.device}, the head is on {device}; "
-                f"move one with .to({str(device)!r})"
+    def check_features(self, features: Tensor, *, values: bool = True, empty: bool = False) -> None:
+        """Refuse features that are not a finite, floating [B, d] with B of at least 1.
+
+        Args:
+            features: what the user passed.
+            values: whether to look for NaN and infinity, which on a GPU waits for the device.
+            empty: whether B may be 0.
+
+        Raises:
+            ShapeError, DtypeError, NonFiniteError, DeviceError: naming the head and the remedy.
+            StateError: if the head embeds by inducing points that have no place yet.
+        """
+        owner, size = self._owner, self.in_features
+        self._check_device("features", features)
+        if not isinstance(features, Tensor):
+            raise DtypeError(f"{owner}: features must be a tensor, not {type(features).__name__}")
+        if features.ndim != 2 or features.shape[1] != size:
+            raise ShapeError(
+                f"{owner}: features must have shape [examples, {size}], not "
+                f"{list(features.shape)}; flatten other dimensions into the examples (an engine "
+                "does, and takes {head: features} where heads read different ones)"
+            )
+        if features.shape[0] == 0 and not empty:
+            raise ShapeError(f"{owner}: the batch is empty; leave it out")
+        if not features.is_floating_point():
+            raise DtypeError(f"{owner}: features must be floating point, not {features.dtype}")
+        if values and not linalg.all_finite(features.detach()):
+            example, column = (~features.isfinite()).nonzero()[0].tolist()
+            raise NonFiniteError(
+                f"{owner}: feature {column} of example {example} is "
+                f"{features[example, column].item()}; the input is bad or the backbone has diverged"
+            )
+        if self.embedding is not None:
+            self.embedding.check_ready(owner)
+
+    def _check_device(self, what: str, tensors: Any) -> None:
+        """Refuse tensors that do not live where the head does, naming both devices."""
+        device = self.weight.device
+        for tensor in tensors if isinstance(tensors, tuple | list) else (tensors,):
+            if isinstance(tensor, Tensor) and tensor.device != device:
+                raise DeviceError(
+                    f"{self._owner}: {what} are on {tensor.device}, the head is on {device}; "
+                    f"move one with .to({str(device)!r})"
+                )
+
+    # -- targets ---------------------------------------------------------------------------------
+
+    @property
+    def support_description(self) -> str:
+        """What a message says targets are where some are not; empty where all finite ones are."""
+        return ""
+
+    def supports(self, values: Tensor) -> Tensor:
+        """Which target values are in the likelihood's support, as booleans of their shape."""
+        return values.isfinite()
+
+    @property
+    def filler(self) -> float:
+        """What stands for a missing target: in the support, since 0 · ∞ would still be NaN.
+
+        1 for real targets, else 0. A head that does not take it names another.
+        """
+        return 1.0 if self.target_kind == "real" else 0.0
+
+    def check_values(self, targets: Targets) -> None:
+        """Refuse target values outside the support of the likelihood.
+
+        Raises:
+            SettingError: naming the first one and what targets are.
+        """
+        wanted = self.support_description
+        if wanted and not (good := self._supported(targets)).all():
+            example, task = (~good).nonzero()[0].tolist()
+            raise SettingError(
+                f"{self._owner}: target of task {task}, example {example}, is "
+                f"{targets.values[example, task].item()}; {wanted}"
             )
 
+    def valid(self, targets: Targets) -> Tensor:
+        """Whether all target values are usable, as a boolean scalar on their device."""
+        return self._supported(targets).all()
 
-def parse_targets(
-    owner: str,
-    targets: RawTargets,
-    batch: int,
-    tasks: int,
-    *,
-    kind: TargetKind,
-    missing: Missing,
-    filler: float,
-) -> Parsed:
-    """Targets as [B, tasks] values with an optional mask and weight; shapes and types are checked.
+    def _supported(self, targets: Targets) -> Tensor:
+        """Which targets are in the support or were not observed, [B, tasks]."""
+        good = self.supports(targets.values)
+        return good if targets.mask is None else good | ~targets.mask
 
-    Args:
-        owner: who speaks in the error.
-        targets: what the user passed.
-        batch: B.
-        tasks: T.
-        kind: what targets are.
-        missing: what stands for a target that is missing: "nan", a number, or "error" for none.
-        filler: what stands for it from here on.
+    def parse_targets(self, targets: RawTargets, batch: int, *, validate: bool = True) -> Parsed:
+        """Bring targets to one form, [B, tasks], and refuse what is wrong with them.
 
-    Raises:
-        ShapeError, DtypeError: with the remedy.
-    """
-    values, mask, weight = targets, None, None
-    if not isinstance(targets, Tensor):
-        values, mask, weight = _split(owner, targets)
-    values = _columns(owner, values, batch, tasks, "targets")
-    check_kind(owner, values, kind)
-    counts = kind == "count" and not values.is_floating_point()
-    if kind == "class" or counts or values.dtype in _UNSIGNED:
-        values = values.long()  # what indexing takes, and wide enough to be kept beside others
-    if mask is not None:
-        mask = _columns(owner, _for_all(mask, batch, tasks), batch, tasks, "the mask")
-        if mask.dtype != torch.bool:
-            raise DtypeError(
-                f"{owner}: the mask must be bool (True: observed), not {mask.dtype}; the weight of "
-                "examples comes third, as in (values, None, weight)"
+        Args:
+            targets: [B, tasks], or [B] for one task; (values, mask) with True for observed, or
+                (values, mask or None, weight) with the weight of each example, [B] or [B, tasks].
+                A list will do for a tuple, and so will the user's own `Targets`.
+            batch: B.
+            validate: whether to look at the values, which on a GPU waits for the device.
+
+        Raises:
+            ShapeError, DtypeError: wrong shape or type of values or mask.
+            NonFiniteError: an observed value is infinite or NaN (NaN is "not observed" for a head
+                made with missing="nan").
+        """
+        if isinstance(targets, Parsed) and targets.values.shape == (batch, self.tasks):
+            return targets
+        self._check_device("targets", targets)
+        parsed = self._parsed(targets, batch)
+        if validate:
+            self._check_finite(parsed)
+            self.check_values(parsed)
+        return parsed
+
+    def _parsed(self, targets: RawTargets, batch: int) -> Parsed:
+        """Shapes and types are checked, missing targets replaced by the filler."""
+        owner, kind = self._owner, self.target_kind
+        values, mask, weight = targets, None, None
+        if not isinstance(targets, Tensor):
+            values, mask, weight = _split(owner, targets)
+        values = self._columns(values, batch, "targets")
+        check_kind(owner, values, kind)
+        counts = kind == "count" and not values.is_floating_point()
+        if kind == "class" or counts or values.dtype in _UNSIGNED:
+            values = values.long()  # what indexing takes, and wide enough to be kept beside others
+        if mask is not None:
+            mask = self._columns(mask, batch, "the mask", for_all=True)
+            if mask.dtype != torch.bool:
+                raise DtypeError(
+                    f"{owner}: the mask must be bool (True: observed), not {mask.dtype}; the "
+                    "weight of examples comes third, as in (values, None, weight)"
+                )
+        if weight is not None:
+            weight = self._columns(weight, batch, "the weight", for_all=True)
+            if not weight.is_floating_point():
+                raise DtypeError(f"{owner}: the weight must be floating point, not {weight.dtype}")
+        if self.missing != "error":
+            number = values if values.is_floating_point() else values.long()
+            present = ~number.isnan() if self.missing == "nan" else number != self.missing
+            mask = present if mask is None else mask & present
+        if mask is not None:
+            values = torch.where(mask, values, torch.full_like(values, self.filler))
+        return Parsed(values, mask, weight)
+
+    def _columns(self, tensor: object, batch: int, what: str, *, for_all: bool = False) -> Tensor:
+        """One value for each example and task; `for_all`: or for each example, of all tasks."""
+        owner, tasks = self._owner, self.tasks
+        if not isinstance(tensor, Tensor):
+            raise DtypeError(f"{owner}: {what} must be a tensor, not {type(tensor).__name__}")
+        if for_all and tensor.shape == (batch,):
+            return tensor[:, None].expand(batch, tasks)
+        if tensor.ndim == 1 and tasks == 1:
+            tensor = tensor[:, None]
+        if tensor.shape != (batch, tasks):
+            raise ShapeError(
+                f"{owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
+                f"not {list(tensor.shape)}"
             )
-    if weight is not None:
-        weight = _columns(owner, _for_all(weight, batch, tasks), batch, tasks, "the weight")
-        if not weight.is_floating_point():
-            raise DtypeError(f"{owner}: the weight must be floating point, not {weight.dtype}")
-    if missing != "error":
-        number = values if values.is_floating_point() else values.long()
-        present = ~number.isnan() if missing == "nan" else number != missing
-        mask = present if mask is None else mask & present
-    if mask is not None:
-        values = torch.where(mask, values, torch.full_like(values, filler))
-    return Parsed(values, mask, weight)
+        return tensor
+
+    def _check_finite(self, targets: Targets) -> None:
+        """Refuse observed targets and weights that are NaN or infinite, and negative weights."""
+        owner = self._owner
+        if targets.weight is not None:
+            if not targets.weight.isfinite().all():
+                raise NonFiniteError(f"{owner}: an example's weight is NaN or infinite")
+            if (targets.weight < 0).any():
+                raise SettingError(f"{owner}: an example's weight is {targets.weight.min().item()}")
+        if linalg.all_finite(targets.values):
+            return
+        example, task = (~targets.values.isfinite()).nonzero()[0].tolist()
+        bad = targets.values[example, task].item()
+        remedy = (
+            "; if it was not observed, pass (targets, mask) or make the head with missing='nan'"
+            if math.isnan(bad)
+            else ""
+        )
+        raise NonFiniteError(f"{owner}: target of task {task}, example {example}, is {bad}{remedy}")
+
+    def unlabelled(self, batch: int) -> Parsed:
+        """Targets of a batch of B examples of which none has a label for any task."""
+        device = self.weight.device
+        # The widest dtype there is: what keeps examples makes room for that of the first batch.
+        dtype = torch.long if self.target_kind == "class" else linalg.head_dtype(device)
+        values = torch.full((batch, self.tasks), self.filler, dtype=dtype, device=device)
+        nobody = torch.zeros(batch, 1, dtype=torch.bool, device=device)
+        return Parsed(values, nobody.expand_as(values))  # a mask that is common to the tasks
 
 
 def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
@@ -175,50 +264,6 @@ def check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
         )
 
 
-def check_finite(owner: str, targets: Targets) -> None:
-    """Refuse observed targets and weights that are NaN or infinite, and negative weights.
-
-    Raises:
-        NonFiniteError: naming the first one.
-        SettingError: for a negative weight.
-    """
-    if targets.weight is not None:
-        if not targets.weight.isfinite().all():
-            raise NonFiniteError(f"{owner}: an example's weight is NaN or infinite")
-        if (targets.weight < 0).any():
-            raise SettingError(f"{owner}: an example's weight is {targets.weight.min().item()}")
-    if linalg.all_finite(targets.values):
-        return
-    example, task = (~targets.values.isfinite()).nonzero()[0].tolist()
-    bad = targets.values[example, task].item()
-    remedy = (
-        "; if it was not observed, pass (targets, mask) or make the head with missing='nan'"
-        if math.isnan(bad)
-        else ""
-    )
-    raise NonFiniteError(f"{owner}: target of task {task}, example {example}, is {bad}{remedy}")
-
-
-def _for_all(part: object, batch: int, tasks: int) -> object:
-    """One value for each example, [B], as that of all its tasks."""
-    if isinstance(part, Tensor) and part.shape == (batch,):
-        return part[:, None].expand(batch, tasks)
-    return part
-
-
-def _columns(owner: str, tensor: object, batch: int, tasks: int, what: str) -> Tensor:
-    if not isinstance(tensor, Tensor):
-        raise DtypeError(f"{owner}: {what} must be a tensor, not {type(tensor).__name__}")
-    if tensor.ndim == 1 and tasks == 1:
-        tensor = tensor[:, None]
-    if tensor.shape != (batch, tasks):
-        raise ShapeError(
-            f"{owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
-            f"not {list(tensor.shape)}"
-        )
-    return tensor
-
-
 def like(values: Tensor, outputs: Tensor) -> Tensor:
     """Real targets in the outputs' precision; class indices as they are."""
     return values.to(outputs.dtype) if values.is_floating_point() else values
@@ -229,16 +274,3 @@ def are_counts(values: Tensor) -> Tensor:
     if not values.is_floating_point():
         return values >= 0
     return (values >= 0) & (values == values.floor()) & values.isfinite()
-
-
-def refuse_support(owner: str, targets: Targets, good: Tensor, wanted: str) -> NoReturn:
-    """Refuse targets of which some are not `good`, [B, tasks].
-
-    Raises:
-        SettingError: naming the first one, and what is wanted.
-    """
-    example, task = (~good).nonzero()[0].tolist()
-    raise SettingError(
-        f"{owner}: target of task {task}, example {example}, is "
-        f"{targets.values[example, task].item()}; {wanted}"
-    )

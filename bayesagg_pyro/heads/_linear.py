@@ -155,13 +155,19 @@ class LinearOutputs(Contract):
         if weight is None:
             weight = self.point()
         with torch.autocast(features.device.type, enabled=False):  # heads stay exact
-            design = self.design(features).to(weight.dtype)
-            if self.outputs_per_task == 1:
-                return design @ weight.mT
-            rows = weight.unflatten(-1, (self.outputs_per_task, -1)).flatten(-3, -2)
-            outputs: Tensor = design @ rows.mT
-            outputs = outputs.unflatten(-1, (self.tasks, self.outputs_per_task))
-            return outputs
+            return self.outputs_of(self.design(features).to(weight.dtype), weight)
+
+    def outputs_of(self, design: Tensor, weight: Tensor) -> Tensor:
+        """W φ of a design [..., B, D] at weights [..., tasks, P], as `forward` gives it."""
+        if self.outputs_per_task == 1:
+            return design @ weight.mT
+        rows = weight.unflatten(-1, (self.outputs_per_task, -1)).flatten(-3, -2)
+        outputs: Tensor = design @ rows.mT
+        return self.shaped(outputs.unflatten(-1, (self.tasks, self.outputs_per_task)))
+
+    def shaped(self, outputs: Tensor) -> Tensor:
+        """Several outputs of a task, [..., B, tasks, C], as the likelihood takes them."""
+        return outputs
 
     def design_matrix(
         self, features: Tensor, *, attached: bool = False, dtype: torch.dtype | None = None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import TargetKind
@@ -134,9 +133,9 @@ class Network(SharedWeights):
         with torch.autocast(features.device.type, enabled=False):  # heads stay exact
             if weight is None:
                 dtype = next(self.module.parameters()).dtype
-                return self.shaped(in_precision(self.module, features.to(dtype)))
+                return self.unflattened(in_precision(self.module, features.to(dtype)))
             entries = len(features) * self._widest
-            return self.shaped(self._at_draws(self.flat_outputs, features, weight, entries))
+            return self.unflattened(self._at_draws(self.flat_outputs, features, weight, entries))
 
     def flat_outputs(self, features: Tensor, weight: Tensor) -> Tensor:
         """The module's own output at weights [P], [B, tasks · outputs of one task]."""
@@ -145,11 +144,10 @@ class Network(SharedWeights):
         parts = zip(self._names, weight.split(sizes), strict=True)
         return call(self.module, {name: part.view_as(own[name]) for name, part in parts}, features)
 
-    def shaped(self, outputs: Tensor) -> Tensor:
+    def unflattened(self, outputs: Tensor) -> Tensor:
         """The module's own output as the likelihood takes it."""
         each = self.observation.outputs_per_task
-        flat = each == 1 or (self.tasks == 1 and isinstance(self.observation, Categorical))
-        return outputs if flat else outputs.unflatten(-1, (-1, each))
+        return outputs if each == 1 else self.observation.shaped(outputs.unflatten(-1, (-1, each)))
 
     def numbers_per_draw(self, examples: int) -> int:
         """Entries of the largest temporary that the gradients at one draw take."""
@@ -227,7 +225,7 @@ def _likelihood_of(head: Head) -> Head:
 
 def _check_linear(head: Head) -> None:
     """Refuse a likelihood that changes its own outputs: here the module makes them."""
-    if not head.is_still((Head, Categorical), "outputs", "design", "pointwise"):
+    if not head.is_still(Head, "outputs", "design", "pointwise"):
         raise SettingError(
             f"head {head.site!r}: the likelihood of a network gets its outputs from the module, "
             f"not from the forward, design or sums of {type(head).__name__}; put those into the "

@@ -20,7 +20,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Categorical, Head, SharedWeights
+from bayesagg_pyro.heads import Head, SharedWeights
 from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, semidefinite
 from bayesagg_pyro.inference import _jacobian
@@ -216,7 +216,7 @@ def _ggn_times(design: Tensor, curvature: OutputCurvature, vectors: Tensor) -> T
 
 def _linear(head: Head) -> bool:
     """Whether outputs are still f = W φ(h), and the weights those of tasks."""
-    return not isinstance(head, SharedWeights) and head.is_still((Head, Categorical), "outputs")
+    return not isinstance(head, SharedWeights) and head.is_still(Head, "outputs")
 
 
 def summed_kind(head: Head, structure: Structure) -> type[Dense | Diagonal | Kronecker]:
@@ -233,13 +233,7 @@ def _without_outputs(head: Head) -> bool:
 
 def _outputs(head: Head, chunk: Chunk, point: Tensor) -> Tensor:
     """Linear outputs at weights of tasks, as the head's `forward` gives them."""
-    if head.outputs_per_task == 1:
-        outputs = chunk.design @ point.mT
-    else:
-        rows = point.unflatten(-1, (head.outputs_per_task, -1))
-        outputs = torch.einsum("bd,tcd->btc", chunk.design, rows)
-        if isinstance(head, Categorical) and head.tasks == 1:
-            outputs = outputs[:, 0]
+    outputs = head.outputs_of(chunk.design, point)
     return outputs if chunk.factor is None else head.counted(outputs, chunk.targets)
 
 

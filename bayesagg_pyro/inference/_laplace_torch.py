@@ -260,7 +260,7 @@ def _supported(head: Head, prior: Posterior, structure: str) -> DiagonalGaussian
             f"{owner} likelihood for {type(head).__name__} heads, only for Categorical and "
             f"Gaussian ones; {remedy}"
         )
-    if not head.is_still((Head, Categorical), "outputs", "design"):
+    if not head.is_still(Head, "outputs", "design"):
         raise SettingError(
             f"{owner} place for outputs that are not linear in the features, as those of "
             f"{type(head).__name__}; {remedy}"
