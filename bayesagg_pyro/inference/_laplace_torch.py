@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, MissingPackageError, SettingError
@@ -23,6 +24,7 @@ from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
 from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
+from bayesagg_pyro.posteriors._family import laplace_order
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
@@ -142,7 +144,8 @@ class LaplaceTorch(Scheme):
         precision = prior.precision.expand_as(prior.mean)[task]
         if len(features) == 0:
             return precision if self.structure == "diag" else torch.diag(precision)
-        order, regression, noise = _their_order(head), isinstance(head, Gaussian), {}
+        order = laplace_order(head.weight, head.weight_size, head.outputs_per_task, bias=head.bias)
+        regression, noise = isinstance(head, Gaussian), {}
         if isinstance(head, Gaussian):
             noise["sigma_noise"] = float(head.noise_scale.expand(head.tasks)[task])
         with _package() as package:
@@ -155,8 +158,15 @@ class LaplaceTorch(Scheme):
                 prior_mean=prior.mean[task, order],
                 **noise,
             )
-            batch = (features, values[:, None].to(features.dtype) if regression else values)
-            theirs.fit(_Loader(batch))
+            values = values[:, None].to(features.dtype) if regression else values
+            theirs.fit(
+                DataLoader(
+                    TensorDataset(features, values),
+                    batch_size=None,
+                    sampler=[slice(None)],  # all at once
+                    generator=torch.Generator(),  # else it takes a seed from torch's
+                )
+            )
             matrix = theirs.posterior_precision
             if self.structure == "kron":
                 matrix = matrix.to_matrix()
@@ -166,20 +176,6 @@ class LaplaceTorch(Scheme):
 
     def __repr__(self) -> str:
         return f"LaplaceTorch(structure={self.structure!r}, at={self.at!r})"
-
-
-class _Loader:
-    """One batch, as much of a DataLoader as the package looks at."""
-
-    def __init__(self, batch: tuple[Tensor, Tensor]) -> None:
-        self._batch = batch
-        self.dataset = range(len(batch[0]))
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield self._batch
-
-    def __len__(self) -> int:
-        return 1
 
 
 @contextmanager
@@ -216,13 +212,6 @@ def _layer(head: Head, point: Tensor, features: Tensor) -> nn.Module:
         if head.bias:
             linear.bias.copy_(rows[:, -1])
     return nn.Sequential(nn.Identity(), linear)
-
-
-def _their_order(head: Head) -> Tensor:
-    """Where the package's weights stand among ours: it has all biases after all weights."""
-    order = torch.arange(head.weight_size, device=head.weight.device)
-    rows = order.reshape(head.outputs_per_task, -1)
-    return torch.cat([rows[:, :-1].flatten(), rows[:, -1]]) if head.bias else order
 
 
 class _Unweighted(Examples):

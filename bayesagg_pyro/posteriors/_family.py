@@ -51,6 +51,13 @@ class Factors(NamedTuple):
     variance: Tensor
 
 
+def laplace_order(like: Tensor, size: int, outputs: int, *, bias: bool) -> Tensor:
+    """Where laplace-torch's weights stand among ours, [P]: it has all biases after all weights."""
+    order = torch.arange(size, device=like.device)
+    rows = order.reshape(outputs, -1)
+    return torch.cat([rows[:, :-1].flatten(), rows[:, -1]]) if bias else order
+
+
 class GaussianFamily(Posterior):
     """N(m, S) for each task. Subclasses differ in the structure of the precision Λ = S⁻¹.
 
@@ -161,11 +168,9 @@ class GaussianFamily(Posterior):
         Args:
             bias: whether the head has one.
         """
-        outputs, size = self.outputs_per_task, self.mean.shape[-1]
-        order = torch.arange(size, device=self.mean.device).reshape(outputs, -1)
-        if bias:
-            order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
-        return self.to_gaussian().reordered(order.flatten())
+        size = self.mean.shape[-1]
+        order = laplace_order(self.mean, size, self.outputs_per_task, bias=bias)
+        return self.to_gaussian().reordered(order)
 
     def copy_(self, other: GaussianFamily) -> Self:
         """Write another distribution of the same structure into this one's own tensors.
