@@ -143,19 +143,21 @@ class Head(CheckedInput, ABC):
             targets: [B, tasks].
             weight: [..., blocks, P].
         """
-        outputs = self(features, weight)
-        if targets.mask is not None or targets.weight is not None:
-            outputs = self.counted(outputs, targets)
+        outputs = self._counted(features, targets, weight)
         return self.loss(outputs, like(targets.values, outputs))
 
     def negative_log_probs(
         self, features: Tensor, targets: Targets, weight: Tensor | None = None
     ) -> Tensor:
         """`negative_log_prob` of features, [..., B, tasks]; arguments as for `losses`."""
-        outputs = self(features, weight)
-        if targets.mask is not None or targets.weight is not None:
-            outputs = self.counted(outputs, targets)
+        outputs = self._counted(features, targets, weight)
         return self.negative_log_prob(outputs, like(targets.values, outputs))
+
+    def _counted(self, features: Tensor, targets: Targets, weight: Tensor | None) -> Tensor:
+        outputs: Tensor = self(features, weight)
+        if targets.mask is None and targets.weight is None:
+            return outputs
+        return self.counted(outputs, targets)
 
     def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
         """Outputs, and harmless ones for examples that do not count, where they may overflow."""

@@ -196,14 +196,14 @@ class Network(SharedWeights):
         """Taken from `observation`, the likelihood that was given."""
         return self.observation.filler
 
-    def check_values(self, targets: Targets) -> None:
-        """Refuse what the given likelihood refuses."""
-        self.observation.name = self.name  # its errors speak of this head
-        self.observation.check_values(targets)
-
-    def valid(self, targets: Targets) -> Tensor:
+    @property
+    def support_description(self) -> str:
         """Taken from `observation`, the likelihood that was given."""
-        return self.observation.valid(targets)
+        return self.observation.support_description
+
+    def supports(self, values: Tensor) -> Tensor:
+        """Taken from `observation`, the likelihood that was given."""
+        return self.observation.supports(values)
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

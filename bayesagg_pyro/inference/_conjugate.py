@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro.heads import Gaussian as GaussianHead
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._cavity import cavity
 from bayesagg_pyro.inference._curvature import Dense, gaussian_prior
@@ -62,11 +63,7 @@ class Conjugate(Scheme):
         """
         if not isinstance(targets, Parsed):  # parsed targets come with checked features
             head.check_features(features)
-        head = gaussian(head, "Conjugate inference")
-        known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
-        observed = head.parse_targets(targets, len(features))
-        known = known.to(features.device, linalg.head_dtype(features.device))
-        noise = noise_precision(head, known.mean)
+        head, known, observed, noise = _given(head, features, targets, prior)
         precision, shift = data_terms(head, features, observed, noise, known.mean)
         total = known.precision_matrix + precision
         if features.device.type == "cpu":  # where looking at the outcome costs nothing
@@ -92,17 +89,24 @@ class Conjugate(Scheme):
         weight: float = 1.0,
     ) -> GaussianFamily:
         """Λ_p − ω τ⁻² HᵀH, around m_p − ω τ⁻² Λ⁻¹ Hᵀ(y − H m_p); see `Scheme.leave_out`."""
-        head = gaussian(head, "Conjugate inference")
-        known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
-        observed = head.parse_targets(targets, len(features))
-        known = known.to(features.device, linalg.head_dtype(features.device))
-        noise = noise_precision(head, known.mean)
+        head, known, observed, noise = _given(head, features, targets, prior)
         precision, shift = data_terms(head, features, observed, noise, known.mean)
         owner, terms = f"head {head.site!r}", Dense(weight * precision)
         return cavity(terms, weight * shift, known, gaussian_prior(head, base, "a cavity"), owner)
 
     def __repr__(self) -> str:
         return "Conjugate()"
+
+
+def _given(
+    head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+) -> tuple[GaussianHead, GaussianPosterior, Parsed, Tensor]:
+    """Head, prior and targets as they are needed, and τ⁻²."""
+    head = gaussian(head, "Conjugate inference")
+    known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
+    observed = head.parse_targets(targets, len(features))
+    known = known.to(features.device, linalg.head_dtype(features.device))
+    return head, known, observed, noise_precision(head, known.mean)
 
 
 def _by_square_root(

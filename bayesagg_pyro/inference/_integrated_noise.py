@@ -73,11 +73,7 @@ class IntegratedNoise(Scheme):
         """
         if not isinstance(targets, Parsed):
             head.check_features(features)
-        head, known = self.known(head, prior)
-        observed = head.parse_targets(targets, len(features))
-        design = head.design_matrix(features)
-        known = known.to(design.device, design.dtype)
-        values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)
+        head, known, design, values, factor = self._given(head, features, targets, prior)
         weight = torch.ones_like(values) if factor is None else factor
         residual = values - design @ known.mean.mT
         total = known.unit.precision_matrix + linalg.gram(design, factor)
@@ -104,12 +100,8 @@ class IntegratedNoise(Scheme):
 
         See `Scheme.leave_out`; of the rate b, too, at least half of the base's must be left.
         """
-        head, known = self.known(head, prior)
-        observed = head.parse_targets(targets, len(features))
-        design = head.design_matrix(features)
-        known = known.to(design.device, design.dtype)
+        head, known, design, values, factor = self._given(head, features, targets, prior)
         first = self.known(head, base)[1].to(design.device, design.dtype)
-        values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)
         share = weight * (torch.ones_like(values) if factor is None else factor)
         left = known.unit.precision_matrix - linalg.gram(
             design, weight * design.new_ones(len(design), 1) if factor is None else share
@@ -135,6 +127,17 @@ class IntegratedNoise(Scheme):
             precision_tril=torch.where(keep, tril, known.unit.precision_tril),
         )
         return cavity.with_info(left_out=found)
+
+    def _given(
+        self, head: Head, features: Tensor, targets: RawTargets, prior: Posterior
+    ) -> tuple[Gaussian, NormalInverseGamma, Tensor, Tensor, Tensor | None]:
+        """Head, prior, design [B, D], targets and how much each counts, [B, tasks]."""
+        head, known = self.known(head, prior)
+        observed = head.parse_targets(targets, len(features))
+        design = head.design_matrix(features)
+        known = known.to(design.device, design.dtype)
+        values, factor = observed.values.to(design.dtype), observed.factor(design.dtype)
+        return head, known, design, values, factor
 
     def known(self, head: Head, prior: Posterior) -> tuple[Gaussian, NormalInverseGamma]:
         """The head and its prior, as this scheme takes them."""

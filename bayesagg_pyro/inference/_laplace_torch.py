@@ -14,24 +14,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, MissingPackageError, SettingError
 from bayesagg_pyro.heads import Categorical, Gaussian, Head
 from bayesagg_pyro.inference._examples import Examples
-from bayesagg_pyro.inference._iterative import default_dtype
+from bayesagg_pyro.inference._iterative import Iterative, default_dtype
+from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
-from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
+from bayesagg_pyro.inference._scheme import Refresh
 from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors._family import laplace_order
-from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
 __all__ = ["LaplaceTorch"]
 
 
-class LaplaceTorch(Scheme):
+class LaplaceTorch(Iterative):
     """Hands each task to laplace-torch as a linear last layer, and takes its posterior back.
 
     Needs the extra `laplace`. A check on, or a bridge from, that package: `inference.Laplace` finds
@@ -50,6 +50,7 @@ class LaplaceTorch(Scheme):
     """
 
     needs_point: ClassVar[bool] = True
+    warm_starts: ClassVar[bool] = False
     takes = DiagonalGaussian
     tempers = False
 
@@ -64,9 +65,9 @@ class LaplaceTorch(Scheme):
             raise SettingError(f'structure must be "full", "kron" or "diag", not {structure!r}')
         if at not in ("map", "point"):
             raise SettingError(f'at must be "map" or "point", not {at!r}')
+        super().__init__(refresh=refresh)
         self.structure = structure
         self.at = at
-        self.refresh = check_refresh(refresh)
         self.gives = DiagonalGaussian if structure == "diag" else GaussianPosterior
 
     def check(self, head: Head, prior: Posterior) -> None:
@@ -77,55 +78,29 @@ class LaplaceTorch(Scheme):
         """Examples, none of them weighted."""
         return _Unweighted(head, storage, self)
 
-    def infer(
-        self,
-        head: Head,
-        features: Tensor,
-        targets: RawTargets,
-        prior: Posterior,
-        *,
-        start: Posterior | None = None,
-        generator: torch.Generator | None = None,
+    def fit(
+        self, joint: Joint, start: Posterior | None, generator: torch.Generator | None
     ) -> GaussianFamily:
         """A dense Gaussian, or a diagonal one for structure="diag"; in float64.
-
-        Args:
-            head: Categorical or Gaussian.
-            features: [N, d].
-            targets: [N, tasks], or (values, mask); each task is fitted to its observed examples.
-            prior: a diagonal Gaussian, as `priors.isotropic` gives; isotropic for "kron".
-            start: not used.
-            generator: not used.
 
         Raises:
             MissingPackageError: if laplace-torch is not installed.
             SettingError: for what the package has not: other heads, weights of examples or
-                classes, dense priors.
-            ShapeError, DtypeError, NonFiniteError: for bad features or targets.
+                classes, dense priors; for "kron", priors that are not isotropic.
         """
-        if not isinstance(targets, Parsed):
-            head.check_features(features)
-        observed = head.parse_targets(targets, len(features))
-        head.check_weights(prior, "prior")
-        prior = _supported(head, prior, self.structure)
-        whole = _unweighted(head, observed)
-        point = head.point().detach()
+        head, features = joint.head, joint.features
+        prior = _supported(head, joint.prior, self.structure)
+        whole = _unweighted(head, joint.targets)
+        point = joint.point()
         if self.at == "map":
             point = Laplace().infer(head, features, whole, prior).mean
-        dtype = linalg.head_dtype(features.device)
-        features, point = features.detach().to(dtype), point.to(dtype)
-        prior = prior.to(features.device, dtype)
         found = [
             self._task(head, task, features, whole, point[task], prior)
             for task in range(head.tasks)
         ]
         matrices = torch.stack(found)
-        posterior: GaussianFamily = (
-            DiagonalGaussian(point, matrices)
-            if self.structure == "diag"
-            else GaussianPosterior(point, matrices)
-        )
-        return posterior.replace(outputs_per_task=head.outputs_per_task)
+        diagonal = self.structure == "diag"
+        return (DiagonalGaussian if diagonal else GaussianPosterior)(point, matrices)
 
     def _task(
         self,

@@ -132,9 +132,7 @@ class Variational(Iterative):
         settled = _settled(elbo, joint.head.blocks).expand(joint.head.blocks)
         return posterior.with_info(elbo=elbo, converged=settled)
 
-    def _whitening(
-        self, joint: Joint, start: Posterior | None
-    ) -> DenseWhitening | DiagonalWhitening:
+    def _whitening(self, joint: Joint, start: Posterior | None) -> Whitening:
         prior, device, dtype = joint.prior, joint.features.device, joint.features.dtype
         if self.guide in ("low_rank", "diagonal"):
             if self.whiten == "laplace" or not isinstance(prior, DiagonalGaussian):
@@ -148,7 +146,7 @@ class Variational(Iterative):
     def _guide(
         self,
         model: Callable[[], None],
-        whitening: DenseWhitening | DiagonalWhitening,
+        whitening: Whitening,
         site: str,
         joint: Joint,
     ) -> tuple[nn.Module, Callable[[], Posterior]]:

@@ -6,7 +6,6 @@ https://doi.org/10.1214/088342307000000014).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Literal, TypeAlias
 
 import torch
@@ -29,25 +28,7 @@ _TOLERANCE = 1e-3
 _STEPS = 50
 
 
-class Whitening(ABC):
-    """w = m + A z for each task: z is standard normal where w follows the Gaussian `centre`."""
-
-    centre: GaussianFamily
-
-    @abstractmethod
-    def weights(self, z: Tensor) -> Tensor:
-        """m + A z, [..., tasks, P]."""
-
-    @abstractmethod
-    def coordinates(self, weight: Tensor) -> Tensor:
-        """A⁻¹ (w − m), [..., tasks, P]."""
-
-    @abstractmethod
-    def prior(self, prior: GaussianFamily) -> GaussianFamily:
-        """The distribution of z where w follows `prior`."""
-
-
-class DenseWhitening(Whitening):
+class DenseWhitening:
     """A = L⁻ᵀ for the precision L Lᵀ of the centre: P × P per task."""
 
     def __init__(self, centre: GaussianFamily) -> None:
@@ -76,7 +57,7 @@ class DenseWhitening(Whitening):
         return Gaussian(self.weights(mean), root.mT @ root)
 
 
-class DiagonalWhitening(Whitening):
+class DiagonalWhitening:
     """A = diag(λ)^(-1/2) for the precision λ of the centre: no P × P anywhere."""
 
     def __init__(self, centre: DiagonalGaussian) -> None:
@@ -98,6 +79,10 @@ class DiagonalWhitening(Whitening):
             return DiagonalGaussian(mean, prior.precision * self.scale.square())
         dense = prior.to_gaussian().precision_matrix
         return Gaussian(mean, dense * self.scale[..., :, None] * self.scale[..., None, :])
+
+
+#: w = m + A z for each task: z is standard normal where w follows the Gaussian `centre`.
+Whitening: TypeAlias = DenseWhitening | DiagonalWhitening
 
 
 def approximate(joint: Joint, start: Posterior | None) -> Gaussian:
