@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from bayesagg_pyro._settings import integers, positive_each
 from bayesagg_pyro.heads._head import Head
-from bayesagg_pyro.heads._input import Missing, TargetKind
+from bayesagg_pyro.heads._input import Classes, Missing
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, SoftmaxCurvature
 
 __all__ = ["Categorical"]
 
 
-class Categorical(Head):
+class Categorical(Classes, Head):
     """One multi-class task, or several with equal class counts. Targets are class indices.
 
     Weights of a task are laid out class by class, bias last: the point estimate is
@@ -39,7 +39,6 @@ class Categorical(Head):
         ShapeError: if there is not one weight per class.
     """
 
-    target_kind: ClassVar[TargetKind] = "class"
     class_weight: Tensor | None  #: [C]
 
     def __init__(
@@ -101,15 +100,6 @@ class Categorical(Head):
     def target_weight(self, targets: Tensor) -> Tensor | None:
         """The weight of the true class."""
         return None if self.class_weight is None else self.class_weight[targets]
-
-    @property
-    def support_description(self) -> str:
-        """What targets must be, for messages."""
-        return f"classes are 0 to {self.classes - 1} (give a mask or missing= where there is none)"
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which values are labels, 0 … C − 1."""
-        return (values >= 0) & (values < self.classes)
 
     def extra_repr(self) -> str:
         """What `print(head)` shows."""

@@ -13,7 +13,7 @@ from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, Settin
 from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = ["CheckedInput", "Missing", "TargetKind", "are_counts", "check_kind", "like"]
+__all__ = ["CheckedInput", "Classes", "Counts", "Missing", "TargetKind", "check_kind", "like"]
 
 #: Types that few of torch's functions take.
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -223,6 +223,39 @@ class CheckedInput(LinearOutputs):
         return Parsed(values, nobody.expand_as(values))  # a mask that is common to the tasks
 
 
+class Counts(CheckedInput):
+    """Whose targets are 0, 1, 2, ..."""
+
+    target_kind = "count"
+
+    @property
+    def support_description(self) -> str:
+        """What targets must be, for messages."""
+        return "counts are 0, 1, 2, ..."
+
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are counts."""
+        if not values.is_floating_point():
+            return values >= 0
+        return (values >= 0) & (values == values.floor()) & values.isfinite()
+
+
+class Classes(CheckedInput):
+    """Whose targets are labels, 0 … C − 1."""
+
+    target_kind = "class"
+    classes: int
+
+    @property
+    def support_description(self) -> str:
+        """What targets must be, for messages."""
+        return f"classes are 0 to {self.classes - 1} (give a mask or missing= where there is none)"
+
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are labels."""
+        return (values >= 0) & (values < self.classes)
+
+
 def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
     if not isinstance(targets, tuple | list):
         return targets, None, None
@@ -267,10 +300,3 @@ def check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
 def like(values: Tensor, outputs: Tensor) -> Tensor:
     """Real targets in the outputs' precision; class indices as they are."""
     return values.to(outputs.dtype) if values.is_floating_point() else values
-
-
-def are_counts(values: Tensor) -> Tensor:
-    """Which values are 0, 1, 2, ..., as a boolean tensor."""
-    if not values.is_floating_point():
-        return values >= 0
-    return (values >= 0) & (values == values.floor()) & values.isfinite()

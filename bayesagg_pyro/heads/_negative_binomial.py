@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import positive_each
-from bayesagg_pyro.heads._input import TargetKind, are_counts
+from bayesagg_pyro.heads._input import Counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
 __all__ = ["NegativeBinomial"]
 
 
-class NegativeBinomial(OnePredictor):
+class NegativeBinomial(Counts, OnePredictor):
     """T tasks of overdispersed counts with a log link and a given dispersion (NB2).
 
     With r = 1/α and p = sigmoid(u + log α), P(y) = Γ(y + r) / (Γ(r) y!) · p^y (1 − p)^r. The
@@ -39,7 +39,6 @@ class NegativeBinomial(OnePredictor):
         ShapeError: if there is neither one dispersion nor one per task.
     """
 
-    target_kind: ClassVar[TargetKind] = "count"
     per_task: ClassVar[tuple[str, ...]] = ("dispersion",)
     dispersion: Tensor  #: α, [] or [tasks]
 
@@ -87,15 +86,6 @@ class NegativeBinomial(OnePredictor):
     def transition(self, targets: Tensor) -> Transition:
         """A logistic around exp(u) = r."""
         return Transition(-self.dispersion.log(), 1.0)
-
-    @property
-    def support_description(self) -> str:
-        """What targets must be, for messages."""
-        return "counts are 0, 1, 2, ..."
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which values are counts."""
-        return are_counts(values)
 
     def _count_and_logits(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """r, [] or [tasks], and u + log α."""

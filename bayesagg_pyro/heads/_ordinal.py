@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._cumulative import LINKS
-from bayesagg_pyro.heads._input import Missing, TargetKind
+from bayesagg_pyro.heads._input import Classes, Missing
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
 __all__ = ["Ordinal"]
 
 
-class Ordinal(OnePredictor):
+class Ordinal(Classes, OnePredictor):
     """T tasks of C ordered classes, cumulative logit or probit.
 
     McCullagh (1980), https://doi.org/10.1111/j.2517-6161.1980.tb01109.x.
@@ -49,7 +49,6 @@ class Ordinal(OnePredictor):
         ShapeError: if there are not C − 1 cut-points.
     """
 
-    target_kind: ClassVar[TargetKind] = "class"
     per_task: ClassVar[tuple[str, ...]] = ("free_cutpoints",)
 
     def __init__(
@@ -137,15 +136,6 @@ class Ordinal(OnePredictor):
         return Transition(
             _pick(middle, labels), 1.0, growth, nodes=128, finest=1e-6, gap=_pick(half, labels)
         )
-
-    @property
-    def support_description(self) -> str:
-        """What targets must be, for messages."""
-        return f"classes are 0 to {self.classes - 1} (give a mask or missing= where there is none)"
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which values are labels, 0 … C − 1."""
-        return (values >= 0) & (values < self.classes)
 
     def _bounds(self, outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """θ_{y−1} − u, θ_y − u and their difference; far off where the class has no such bound.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads._input import TargetKind, are_counts
+from bayesagg_pyro.heads._input import Counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import EXPONENTIAL, Transition
 
 __all__ = ["Poisson"]
 
 
-class Poisson(OnePredictor):
+class Poisson(Counts, OnePredictor):
     """T tasks of counts with a log link. Targets are 0, 1, 2, ..., of any integer or float dtype.
 
     Moments of the gradient are exact (Gaussian moment generating functions). They grow like
@@ -33,8 +33,6 @@ class Poisson(OnePredictor):
     Raises:
         SettingError: if a size or the variance is not positive.
     """
-
-    target_kind: ClassVar[TargetKind] = "count"
 
     def __init__(
         self,
@@ -71,12 +69,3 @@ class Poisson(OnePredictor):
     def transition(self, targets: Tensor) -> Transition:
         """An exponential bends nowhere."""
         return EXPONENTIAL
-
-    @property
-    def support_description(self) -> str:
-        """What targets must be, for messages."""
-        return "counts are 0, 1, 2, ..."
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which values are counts."""
-        return are_counts(values)
