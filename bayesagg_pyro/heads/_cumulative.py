@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LINKS", "Link"]
+__all__ = ["LINKS", "Link", "upper_tail"]
 
 
 class Link(NamedTuple):
@@ -49,7 +49,7 @@ def _normal_log_mass(a: Tensor, b: Tensor, gap: Tensor) -> Tensor:
     # An interval around the mode has no small probability, but may have nearly all.
     inside = low < -1
     outside = torch.where(inside, low, -1.0), torch.where(inside, high, 1.0)
-    around = torch.log1p(-_upper(-outside[0]) - _upper(outside[1]))
+    around = torch.log1p(-upper_tail(-outside[0]) - upper_tail(outside[1]))
     low = torch.where(inside, 0.0, low)
     high = torch.where(inside, 1.0, high)
     scaled = _over_density(low, high, torch.where(inside, 1.0, gap))
@@ -101,7 +101,7 @@ def _is_narrow(low: Tensor, gap: Tensor) -> Tensor:
     return small
 
 
-def _upper(x: Tensor) -> Tensor:
+def upper_tail(x: Tensor) -> Tensor:
     """1 − Φ(x) to its last digit; `ndtr(-x)` goes through erf, which rounds at 1."""
     tail: Tensor = 0.5 * torch.special.erfc(math.sqrt(0.5) * x)
     return tail

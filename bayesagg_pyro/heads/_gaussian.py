@@ -75,17 +75,14 @@ class Gaussian(Standardising):
         self.noise_source = "given"
         if noise_scale is None:
             self.noise_source, noise_scale = "estimated", 1.0
-        if isinstance(noise_scale, str):
+        elif isinstance(noise_scale, str):
             if noise_scale != "learned":
                 raise SettingError(
                     f'noise_scale must be positive numbers or "learned", not {noise_scale!r}'
                 )
             self.noise_source = "learned"
             noise_scale = [1.0] * tasks
-        self.register_buffer(
-            "noise_scale",
-            positive_each("noise_scale", 1.0 if noise_scale is None else noise_scale, tasks),
-        )
+        self.register_buffer("noise_scale", positive_each("noise_scale", noise_scale, tasks))
 
     def learn_noise(self) -> Self:
         """Let the data choose τ, as `noise_scale="learned"` does; returns itself.

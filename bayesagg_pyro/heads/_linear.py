@@ -181,7 +181,7 @@ class LinearOutputs(Contract):
         """
         if not attached:
             features = features.detach()
-        with torch.set_grad_enabled(features.requires_grad and torch.is_grad_enabled()):
+        with following(features):
             return self.design(features.to(dtype or linalg.head_dtype(features.device)))
 
     def check_weights(self, distribution: Any, what: str) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
+from bayesagg_pyro.heads._cumulative import upper_tail
+
 __all__ = ["from_normal"]
 
 
@@ -29,9 +31,9 @@ def from_normal(fn: Any, w: Tensor) -> Any:
     if isinstance(fn, td.MultivariateNormal | td.LowRankMultivariateNormal):
         return fn.loc + (fn.scale_tril @ w[..., None])[..., 0]
     if isinstance(fn, td.HalfNormal):  # tails by the complement, which keeps its digits
-        return -fn.scale * torch.special.ndtri(0.5 * _upper(w))
+        return -fn.scale * torch.special.ndtri(0.5 * upper_tail(w))
     if isinstance(fn, td.HalfCauchy):
-        return fn.scale / torch.tan(0.5 * math.pi * _upper(w))
+        return fn.scale / torch.tan(0.5 * math.pi * upper_tail(w))
     if isinstance(fn, td.Exponential):
         return -torch.special.log_ndtr(-w) / fn.rate
     if isinstance(fn, td.TransformedDistribution):
@@ -47,9 +49,3 @@ def from_normal(fn: Any, w: Tensor) -> Any:
     # Where Φ(w) rounds to 0 or 1 the quantile would be infinite.
     eps = torch.finfo(w.dtype).eps
     return fn.icdf(torch.special.ndtr(w).clamp(eps, 1 - eps))
-
-
-def _upper(w: torch.Tensor) -> torch.Tensor:
-    """1 − Φ(w) to its last digit; `ndtr(-w)` goes through erf, which rounds at 1."""
-    tail: torch.Tensor = 0.5 * torch.special.erfc(math.sqrt(0.5) * w)
-    return tail
