@@ -23,9 +23,10 @@ __all__ = ["Iterative", "default_dtype"]
 
 
 class Iterative(Scheme):
-    """Base of the schemes that iterate or sample: they need no more of a head than its loss.
+    """Base of the schemes that iterate or sample, or have others do so.
 
-    Subclasses give `fit`, on the joint density of data and weights.
+    They need no more of a head than its loss: subclasses give `fit`, on the joint density of data
+    and weights.
 
     Args:
         refresh: how often the engine infers anew; see `Scheme.refresh`.

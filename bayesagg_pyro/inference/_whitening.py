@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayesagg_pyro._optimise import maximise
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.inference._curvature import diagonal_prior
+from bayesagg_pyro.inference._curvature import Structure, diagonal_prior
 from bayesagg_pyro.inference._expansion import check_structure, chunk_of
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
@@ -90,17 +90,12 @@ def approximate(joint: Joint, start: Posterior | None) -> Gaussian:
 
     By the curvature of the library's own heads where there is one, else by automatic derivatives.
     """
-    point = joint.point() if start is None else start.mean.to(joint.features)
-    head = joint.head
-    try:
-        check_structure(head, "full")
-    except SettingError:
+    point = _point(joint, start)
+    found = _laplace(joint, joint.prior.to_gaussian(), point, "full")
+    if found is None:
         mode, precision, _ = maximise(joint.log_prob, point, tolerance=_TOLERANCE, max_steps=_STEPS)
         return Gaussian(mode, precision)
-    with torch.no_grad():
-        chunk = chunk_of(head, joint.features, joint.targets)
-        scheme = Laplace(tolerance=_TOLERANCE, max_steps=_STEPS)
-        return scheme.fit(head, [chunk], joint.prior.to_gaussian(), point).to_gaussian()
+    return found.to_gaussian()
 
 
 def approximate_diagonally(joint: Joint, start: Posterior | None) -> DiagonalGaussian:
@@ -108,17 +103,27 @@ def approximate_diagonally(joint: Joint, start: Posterior | None) -> DiagonalGau
 
     Heads without a second-order expansion get the prior around the head's own weights.
     """
-    prior = joint.prior
+    prior, point = joint.prior, _point(joint, start)
     if not isinstance(prior, DiagonalGaussian):
         diagonal = prior.to_gaussian().precision_matrix.diagonal(dim1=-2, dim2=-1)
         prior = DiagonalGaussian(prior.mean, diagonal)
-    point = joint.point() if start is None else start.mean.to(joint.features)
-    try:
-        check_structure(joint.head, "diag")
-    except SettingError:
-        return prior.with_mean(point)
-    with torch.no_grad():
-        chunk = chunk_of(joint.head, joint.features, joint.targets)
-        scheme = Laplace("diag", tolerance=_TOLERANCE, max_steps=_STEPS)
-        found = scheme.fit(joint.head, [chunk], prior, point)
+    found = _laplace(joint, prior, point, "diag") or prior.with_mean(point)
     return diagonal_prior(found, f"head {joint.head.site!r}")
+
+
+def _point(joint: Joint, start: Posterior | None) -> Tensor:
+    return joint.point() if start is None else start.mean.to(joint.features)
+
+
+@torch.no_grad()
+def _laplace(
+    joint: Joint, prior: GaussianFamily, point: Tensor, structure: Structure
+) -> GaussianFamily | None:
+    """Laplace's approximation with a curvature of that structure, if the head has one."""
+    try:
+        check_structure(joint.head, structure)
+    except SettingError:
+        return None
+    chunk = chunk_of(joint.head, joint.features, joint.targets)
+    scheme = Laplace(structure, tolerance=_TOLERANCE, max_steps=_STEPS)
+    return scheme.fit(joint.head, [chunk], prior, point)
