@@ -221,9 +221,12 @@ def _linear(head: Head) -> bool:
 
 def summed_kind(head: Head, structure: Structure) -> type[Dense | Diagonal | Kronecker]:
     """What the curvature of a head's expansions is kept as over batches."""
-    if _without_outputs(head):
-        return Hessian
-    return {"full": Dense, "diag": Diagonal, "kron": Kronecker}[structure]
+    kinds: dict[Structure, type[Dense | Diagonal | Kronecker]] = {
+        "full": Hessian if _without_outputs(head) else Dense,
+        "diag": Diagonal,
+        "kron": Kronecker,
+    }
+    return kinds[structure]
 
 
 def _without_outputs(head: Head) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class Gaussian(GaussianFamily):
         NumericalError: if the precision is not positive definite.
     """
 
-    arguments = ("mean", "precision_matrix", "precision_tril", "jitter")
+    arguments: ClassVar[tuple[str, ...]] = ("mean", "precision_matrix", "precision_tril", "jitter")
     derived = ("precision_tril", "jitter")
 
     def __init__(
