@@ -186,6 +186,37 @@ def test_copying_into_another_writes_its_tensors(rng, kind) -> None:
         other.copy_(posteriors.DiagonalGaussian(values[:1], torch.ones(1, P, dtype=F64)))
 
 
+class Round(posteriors.GaussianFamily):
+    """A user's own, N(m, s² I), that says how it is dense and no more."""
+
+    arguments = ("mean", "width")
+
+    def __init__(self, mean: Tensor, width: Tensor) -> None:
+        super().__init__(mean)
+        self.width = width
+
+    def to_gaussian(self) -> posteriors.Gaussian:
+        precision = self.width.pow(-2)[:, None].expand_as(self.mean)
+        return posteriors.DiagonalGaussian(self.mean, precision).to_gaussian()
+
+
+def test_a_gaussian_of_ones_own_needs_its_dense_form_alone(rng) -> None:
+    own, values = (
+        Round(normal(rng, TASKS, P), torch.tensor([0.5, 1.0, 2.0], dtype=F64)),
+        normal(rng, TASKS, P),
+    )
+    dense, design = own.to_gaussian(), normal(rng, 4, P)
+    torch.testing.assert_close(own.variance, own.width.square()[:, None].expand(TASKS, P))
+    for name in ("precision_times", "solve", "mahalanobis", "log_prob"):
+        close(getattr(own, name)(values), getattr(dense, name)(values))
+    close(own.project(design).variance, dense.project(design).variance)
+    drawn = own.rsample((40000,), generator=rng)
+    torch.testing.assert_close(drawn.std(0), own.variance.sqrt(), rtol=0.02, atol=0)
+    again = posteriors.Posterior.from_state_dict(own.part(slice(1, 3)).state_dict())
+    assert isinstance(again, Round)
+    assert torch.equal(again.width, own.width[1:])
+
+
 def test_a_posterior_class_takes_no_unknown_keyword() -> None:
     with pytest.raises(TypeError):
 

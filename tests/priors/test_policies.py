@@ -322,3 +322,31 @@ def test_a_posterior_is_of_the_last_epoch_alone(policy, rng) -> None:
         tracker.accept(tracker.propose())
     base = priors.isotropic(data.head, 2.0)
     same(tracker.posterior, inference.Conjugate().infer(data.head, *data.parsed(PARTS[3]), base))
+
+
+class Best(priors.Policy):
+    """A user's own, which holds a posterior beside its prior."""
+
+    held = ("prior", "_best")
+
+    def begin(self) -> None:
+        self.prior = priors.isotropic(self.head, 1.0)
+        self._best: Any = None
+
+    def collect(self, features: Tensor, targets: Any, validity: Any = None) -> None:
+        given = self.head, features, targets, self.prior
+        self._best = self.scheme.infer(*given)  # type: ignore[arg-type]
+
+    def propose(self, start: Any = None) -> Any:
+        return self._best
+
+
+def test_what_a_policy_of_ones_own_holds_is_saved(rng) -> None:
+    data = gaussian(rng)
+    one, two = (Best().start(data.head, inference.Conjugate()) for _ in range(2))
+    assert {key.split(".")[1] for key in one.state_dict()} == {"prior"}
+    one.collect(*data.parsed(slice(0, 8)))
+    two.load_state_dict(one.state_dict())
+    two.to(torch.device("cpu"))
+    same(two._best, one._best)
+    same(two.prior, one.prior)
