@@ -212,7 +212,9 @@ def test_a_saddle_is_reported_not_hidden(rng: torch.Generator) -> None:
     sums.add(h, head.parse_targets(y, len(h)))
     again.load_state_dict(sums.state_dict())
     for one_of in (sums, again):  # a Hessian still, once loaded
-        torch.testing.assert_close(one_of.posterior(prior).precision_matrix, taylor.precision_matrix)
+        torch.testing.assert_close(
+            one_of.posterior(prior).precision_matrix, taylor.precision_matrix
+        )
 
 
 def test_missing_targets_do_not_matter_whatever_stands_for_them(rng: torch.Generator) -> None:
