@@ -69,8 +69,9 @@ class Iterative(Scheme):
             ShapeError, DtypeError, NonFiniteError: for bad features, targets or weights.
             NumericalError: if a factorisation fails.
         """
-        if not isinstance(targets, Parsed):  # parsed targets come with checked features
+        if not isinstance(targets, Parsed):  # parsed targets come with all this checked
             head.check_features(features)
+            self.check(head, prior)
         observed = head.parse_targets(targets, len(features))
         head.check_weights(prior, "prior")
         if start is not None:
