@@ -70,7 +70,7 @@ class Categorical(Classes, Head):
             )
         self.register_buffer("class_weight", class_weight)
 
-    def shaped(self, outputs: Tensor) -> Tensor:
+    def arranged(self, outputs: Tensor) -> Tensor:
         """Logits, [..., B, classes] for one task, [..., B, tasks, classes] for several."""
         return outputs[..., 0, :] if self.tasks == 1 else outputs
 

@@ -163,9 +163,9 @@ class LinearOutputs(Contract):
             return design @ weight.mT
         rows = weight.unflatten(-1, (self.outputs_per_task, -1)).flatten(-3, -2)
         outputs: Tensor = design @ rows.mT
-        return self.shaped(outputs.unflatten(-1, (self.tasks, self.outputs_per_task)))
+        return self.arranged(outputs.unflatten(-1, (self.tasks, self.outputs_per_task)))
 
-    def shaped(self, outputs: Tensor) -> Tensor:
+    def arranged(self, outputs: Tensor) -> Tensor:
         """Several outputs of a task, [..., B, tasks, C], as the likelihood takes them."""
         return outputs
 

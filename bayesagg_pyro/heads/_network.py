@@ -133,9 +133,9 @@ class Network(SharedWeights):
         with torch.autocast(features.device.type, enabled=False):  # heads stay exact
             if weight is None:
                 dtype = next(self.module.parameters()).dtype
-                return self.unflattened(in_precision(self.module, features.to(dtype)))
+                return self.shaped(in_precision(self.module, features.to(dtype)))
             entries = len(features) * self._widest
-            return self.unflattened(self._at_draws(self.flat_outputs, features, weight, entries))
+            return self.shaped(self._at_draws(self.flat_outputs, features, weight, entries))
 
     def flat_outputs(self, features: Tensor, weight: Tensor) -> Tensor:
         """The module's own output at weights [P], [B, tasks · outputs of one task]."""
@@ -144,10 +144,12 @@ class Network(SharedWeights):
         parts = zip(self._names, weight.split(sizes), strict=True)
         return call(self.module, {name: part.view_as(own[name]) for name, part in parts}, features)
 
-    def unflattened(self, outputs: Tensor) -> Tensor:
+    def shaped(self, outputs: Tensor) -> Tensor:
         """The module's own output as the likelihood takes it."""
         each = self.observation.outputs_per_task
-        return outputs if each == 1 else self.observation.shaped(outputs.unflatten(-1, (-1, each)))
+        return (
+            outputs if each == 1 else self.observation.arranged(outputs.unflatten(-1, (-1, each)))
+        )
 
     def numbers_per_draw(self, examples: int) -> int:
         """Entries of the largest temporary that the gradients at one draw take."""

@@ -42,7 +42,7 @@ def _of_network(head: Network, features: Tensor, point: Tensor) -> tuple[Tensor,
     jacobian, flat = torch.func.vmap(
         torch.func.jacrev(outputs_of, has_aux=True), in_dims=(None, 0)
     )(point[0], features)
-    return jacobian.unflatten(1, (head.tasks, -1)), head.unflattened(flat)
+    return jacobian.unflatten(1, (head.tasks, -1)), head.shaped(flat)
 
 
 def _of_forward(head: Head, features: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
