@@ -73,17 +73,12 @@ class BayesAgg(Calls):
     Training starts with a warm-up, in which the heads are ordinary linear layers and `backward` is
     the gradient of the summed losses; `start_bayes()` ends it.
 
-    Size of the update. The warm-up's gradient is that of a sum of T mean losses, and so is the
-    Bayesian update under `reduction="sum"`. In the paper (`reduction="mean"`) the weights sum to 1,
-    so the update is about T times smaller; Adam's second moments remember the warm-up for a
-    thousand steps, during which its steps shrink as much.
-
     A head's parameter `weight` is always what predicts: where a head does not learn it by gradient,
     it holds the posterior mean, rounded to its dtype. So averages and copies of weights predict;
     `refit` makes the posteriors that belong to them.
 
-    A call that raises leaves the engine as it was, to the bit. Gradients of the backbone are added
-    last, by autograd, after everything of the engine's own.
+    A call that raises leaves the engine as it was, to the bit (docs/guarantees.md). Gradients of
+    the backbone are added last, by autograd.
 
     Args:
         heads: {name: head}. Names must be usable as names of submodules.
@@ -105,14 +100,15 @@ class BayesAgg(Calls):
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
             before the first Bayesian step: run the first epoch's batches through `collect`.
         warmup_epochs: call `start_bayes()` on the so many-th `update_prior()` by itself.
-        reduction: "sum" or "mean", see above.
+        reduction: "sum" makes a Bayesian update as large as the warm-up's, the gradient of T mean
+            losses. In the paper ("mean") weights sum to 1 and it is about T times smaller, of which
+            Adam's second moments know nothing for a thousand steps.
         validate: "now" looks at all values before anything changes (on a GPU this waits for the
             device); "deferred" turns the update into zeros on the device where values are bad and
             raises at the next synchronisation point (`update_prior`, `refit`,
             `raise_deferred`); "auto" is "now" on the CPU, else "deferred".
-        generator: randomness of sampled schemes and estimators. Each head draws from a stream of
-            its own, made here of one number from this generator and the head's name, so that the
-            order of heads does not matter. None leaves them to torch's global generator.
+        generator: randomness of sampled schemes and estimators, from which each head has a stream
+            of its own, whatever the order of heads. None leaves them to torch's global generator.
         keep_gradients: keep the last step's gradient distribution, weights, features and
             posteriors in `info`.
         working_memory: bytes above which a step cuts its temporaries into chunks, of tasks for
@@ -120,11 +116,9 @@ class BayesAgg(Calls):
             nothing is cut. Deterministic estimators give the same result either way.
         distributed: in a process group of torch, take the batches of all processes as one: each
             calls with its share, which may be empty (`features[:0]`), as often as the others, and
-            all hold the same heads, posteriors and losses as one process with the whole batch. The
-            backbone's gradients are to be averaged over the processes, as DistributedDataParallel
-            and `fully_shard` do; the engine stays outside of that. A ProcessGroup is that of the
-            processes that share out the data, where others split the backbone. False keeps each
-            process to itself; several that a launcher has started without a group are warned.
+            the backbone's gradients are averaged by DistributedDataParallel or `fully_shard`, which
+            stay outside of the engine. A ProcessGroup is that of the processes that share out the
+            data, where others split the backbone. False keeps each process to itself.
         feature_axis: which axis of the features is theirs: -1 for [B, d] and tokens [B, T, d], 1
             for images [B, d, H, W]. Everything else are axes of examples. Targets have the
             features' shape with the tasks on that axis, or without it where there is one task;
