@@ -50,7 +50,7 @@ def _command() -> list[str]:
 
 
 def _package(folder: Path) -> str:
-    """The package in a folder, with those around it: ``experiments.compare``.
+    """The package in a folder, with those around it: ``experiments.methods``.
 
     Worker processes know the program from its path alone, so this does not ask ``__main__``.
     """
