@@ -57,7 +57,7 @@ class Rows:
 def parts_of(
     inputs: Tensor,
     targets: Mapping[str, Tensor],
-    rows: Mapping[str, Tensor],
+    rows: Parts,
     device: torch.device,
 ) -> tuple[Rows, Rows, Rows]:
     """Training, validation and test rows of a table.
@@ -65,15 +65,15 @@ def parts_of(
     Args:
         inputs: [N, ...] of the whole table.
         targets: ``{head: [N, ...]}`` likewise.
-        rows: ``{part: [R]}``, of ``"train"``, ``"validation"`` and ``"test"``.
+        rows: Which are in which part.
         device: Where parts are kept.
     """
 
-    def part(name: str) -> Rows:
-        own = {head: values[rows[name]].to(device) for head, values in targets.items()}
-        return Rows(inputs[rows[name]].to(device), own)
+    def part(own: Tensor) -> Rows:
+        chosen = {head: values[own].to(device) for head, values in targets.items()}
+        return Rows(inputs[own].to(device), chosen)
 
-    return part("train"), part("validation"), part("test")
+    return part(rows.train), part(rows.validation), part(rows.test)
 
 
 def standardised(values: Tensor, train: Tensor, fill: bool = True) -> tuple[Tensor, Tensor, Tensor]:

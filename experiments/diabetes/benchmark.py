@@ -83,7 +83,7 @@ class Diabetes(Benchmark):
         inputs = shipped("diabetes_data_raw.csv.gz", " ")
         score = shipped("diabetes_target.csv.gz")
         rows = split(len(score), self.split_seed)
-        train = rows["train"]
+        train = rows.train
         targets = {
             "progression": standardised(score, train)[0],
             "high": (score > _HIGH).float(),

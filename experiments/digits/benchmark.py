@@ -114,7 +114,7 @@ class Digits(Benchmark):
         rows = split(len(images), self.split_seed)
         targets = self._select(
             {
-                "regression": _standardised(digits, rows["train"]),
+                "regression": _standardised(digits, rows.train),
                 "binary": torch.stack(
                     [digits % 2, torch.isin(digits, torch.tensor(_LOOPS))], 1
                 ).float(),
@@ -134,7 +134,7 @@ class Digits(Benchmark):
         kinds: dict[str, Literal["binary", "classes"]] = {"binary": "binary", "classes": "classes"}
         return Data(
             *parts_of(images.flatten(1) / 8 - 1, targets, rows, device),
-            constants={head: constant[head](v[rows["train"]]) for head, v in targets.items()},
+            constants={head: constant[head](v[rows.train]) for head, v in targets.items()},
             meter=mixed(
                 {head: scores[head] for head in targets},
                 calibrations={

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DataError
+from experiments.rows import Parts
 
 __all__ = ["read", "shipped", "split"]
 
@@ -44,8 +45,8 @@ def read() -> tuple[Tensor, Tensor]:
     return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].long()
 
 
-def split(count: int, seed: int) -> dict[str, Tensor]:
+def split(count: int, seed: int) -> Parts:
     """Rows of the three parts: 60 % training, 20 % validation, 20 % test."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = count // 5
-    return {"train": order[2 * held :], "validation": order[:held], "test": order[held : 2 * held]}
+    return Parts(order[2 * held :], validation=order[:held], test=order[held : 2 * held])

@@ -120,15 +120,15 @@ class Rand(Benchmark):
         """Read the survey, split it, and standardise inputs and spending by the training rows."""
         survey = read(None if self.data is None else Path(self.data))
         rows = split(survey, self.split_seed)
-        inputs, _, _ = standardised(survey.inputs, rows["train"])
-        spending, mean, std = standardised(survey.spending[:, None], rows["train"], fill=False)
+        inputs, _, _ = standardised(survey.inputs, rows.train)
+        spending, mean, std = standardised(survey.spending[:, None], rows.train, fill=False)
         targets = {
             "visits": survey.visits.float()[:, None],
             "health": survey.health[:, None],
             "limited": survey.limited.float()[:, None],
             "spending": spending.float(),
         }
-        train = {name: values[rows["train"]] for name, values in targets.items()}
+        train = {name: values[rows.train] for name, values in targets.items()}
         return Data(
             *parts_of(inputs.float(), targets, rows, device),
             constants={
@@ -142,7 +142,7 @@ class Rand(Benchmark):
                 "source": "statsmodels" if self.data is None else "file",
                 "rows": len(survey),
                 "persons": {
-                    name: len(survey.persons[part].unique()) for name, part in rows.items()
+                    name: len(survey.persons[part].unique()) for name, part in vars(rows).items()
                 },
                 "spending_mean": float(mean),
                 "spending_std": float(std),

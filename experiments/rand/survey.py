@@ -19,6 +19,7 @@ from torch import Tensor
 
 from experiments.errors import DataError
 from experiments.files import reading
+from experiments.rows import Parts
 
 __all__ = ["INPUTS", "Survey", "place", "read", "split"]
 
@@ -87,7 +88,7 @@ def read(path: Path | None) -> Survey:
     return reading.read(place(path), lambda raw: _parsed(raw.read().decode("utf-8-sig")), _REMEDY)
 
 
-def split(survey: Survey, seed: int) -> dict[str, Tensor]:
+def split(survey: Survey, seed: int) -> Parts:
     """Rows of training (60 %), validation (20 %) and test (20 %), with whole families in each.
 
     Whose rows are of one family the file does not say. Income and site are alike in a family, so no
@@ -104,9 +105,9 @@ def split(survey: Survey, seed: int) -> dict[str, Tensor]:
     part = torch.empty_like(order)
     part[order] = (middle > 0.2).long() + (middle > 0.4).long()
     of_row = part[survey.families]
-    names = {"train": 2, "validation": 0, "test": 1}
-    found = {name: (of_row == place).nonzero()[:, 0] for name, place in names.items()}
-    if min(map(len, found.values())) == 0:
+    validation, test, train = ((of_row == place).nonzero()[:, 0] for place in range(3))
+    found = Parts(train, validation, test)
+    if min(found.sizes().values()) == 0:
         raise DataError(f"{count} families are too few for three parts: give more")
     return found
 

@@ -136,13 +136,13 @@ class Tox21(Benchmark):
             whole = graphs(readable, default_folder(), device)
             train, validation, test = (
                 GraphRows(whole, part, made.targets, self.groups)
-                for part, made in zip(rows.values(), (train, validation, test), strict=True)
+                for part, made in zip(vars(rows).values(), (train, validation, test), strict=True)
             )
         return Data(
             train,
             validation,
             test,
-            constants={HEAD: log_odds(labels[rows["train"]])},
+            constants={HEAD: log_odds(labels[rows.train])},
             meter=mixed(
                 {HEAD: AreaUnderCurve},
                 {
@@ -156,7 +156,7 @@ class Tox21(Benchmark):
                 "unreadable": unreadable,
                 "positives": {
                     name: dict(zip(ASSAYS, labels[part].nansum(0).int().tolist(), strict=True))
-                    for name, part in rows.items()
+                    for name, part in vars(rows).items()
                 },
             },
             left_out={"molecules that RDKit cannot read": len(unreadable)},

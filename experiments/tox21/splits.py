@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DataError
+from experiments.rows import Parts
 
 __all__ = ["SHARES", "Split", "parts"]
 
@@ -17,7 +18,7 @@ SHARES: Final = (0.8, 0.1)
 """Of training and validation; the rest is for the test."""
 
 
-def parts(scaffolds: Tensor, split: Split, seed: int) -> dict[str, Tensor]:
+def parts(scaffolds: Tensor, split: Split, seed: int) -> Parts:
     """Rows of the three parts, each sorted.
 
     By scaffold, no scaffold is in two parts: the most frequent ones come first and go to training,
@@ -39,8 +40,9 @@ def parts(scaffolds: Tensor, split: Split, seed: int) -> dict[str, Tensor]:
         cut = torch.tensor_split(order, ends)
     else:
         cut = _by_scaffold(scaffolds, *ends)
-    found = dict(zip(("train", "validation", "test"), (p.sort().values for p in cut), strict=True))
-    sizes = {name: len(rows) for name, rows in found.items()}
+    train, validation, test = (rows.sort().values for rows in cut)
+    found = Parts(train, validation, test)
+    sizes = found.sizes()
     if 0 in sizes.values():
         raise DataError(f"{count} molecules are too few for three parts ({sizes}): give more")
     return found

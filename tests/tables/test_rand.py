@@ -77,14 +77,14 @@ def test_families_are_in_one_part(survey: Path) -> None:
     seen = []
     for seed in (0, 0, 1):
         rows = split(found, seed)
-        every = torch.cat(list(rows.values()))
+        every = torch.cat(list(vars(rows).values()))
         assert torch.equal(every.sort().values, torch.arange(len(found)))
         for column in (found.families, found.persons):
-            kinds = [set(column[part].tolist()) for part in rows.values()]
+            kinds = [set(column[part].tolist()) for part in vars(rows).values()]
             assert len(set.union(*kinds)) == sum(map(len, kinds))
-        shares = [len(part) / len(found) for part in rows.values()]
+        shares = [len(part) / len(found) for part in vars(rows).values()]
         assert shares == pytest.approx([0.6, 0.2, 0.2], abs=0.05)
-        seen.append(rows["test"])
+        seen.append(rows.test)
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[0], seen[2])
 

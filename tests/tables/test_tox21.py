@@ -122,23 +122,21 @@ def test_no_molecule_and_no_scaffold_is_in_two_parts() -> None:
     for split, seed in (("random", 0), ("random", 1), ("scaffold", 0), ("scaffold", 1)):
         rows = parts(scaffolds, split, seed)  # type: ignore[arg-type]
         again = parts(scaffolds, split, seed)  # type: ignore[arg-type]
-        assert all(torch.equal(rows[name], again[name]) for name in rows)
-        every = torch.cat(list(rows.values()))
+        assert all(map(torch.equal, vars(rows).values(), vars(again).values()))
+        every = torch.cat(list(vars(rows).values()))
         assert torch.equal(every.sort().values, torch.arange(1000))
         seen.append(rows)
         if split == "scaffold":
-            kinds = [set(scaffolds[part].tolist()) for part in rows.values()]
+            kinds = [set(scaffolds[part].tolist()) for part in vars(rows).values()]
             assert len(set.union(*kinds)) == sum(map(len, kinds))
-            assert abs(len(rows["train"]) - 800) < 5
-            assert abs(len(rows["validation"]) - 100) < 5
+            assert abs(len(rows.train) - 800) < 5
+            assert abs(len(rows.validation) - 100) < 5
             counts = scaffolds.bincount()
-            assert (
-                counts[scaffolds[rows["train"]]].min() >= counts[scaffolds[rows["test"]]].max() - 1
-            )
+            assert counts[scaffolds[rows.train]].min() >= counts[scaffolds[rows.test]].max() - 1
         else:
-            assert [len(part) for part in rows.values()] == [800, 100, 100]
-    assert not torch.equal(seen[0]["test"], seen[1]["test"])
-    assert torch.equal(seen[2]["test"], seen[3]["test"])
+            assert [len(part) for part in vars(rows).values()] == [800, 100, 100]
+    assert not torch.equal(seen[0].test, seen[1].test)
+    assert torch.equal(seen[2].test, seen[3].test)
     with pytest.raises(DataError, match="too few for three parts"):
         parts(torch.zeros(50, dtype=torch.long), "scaffold", 0)
 
