@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,7 @@ from bayesagg_pyro import diagnostics
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.plots import curves
 from experiments.studies.runs import train
-from experiments.studies.study import Context, Findings, Study, Table, mean, summary
+from experiments.studies.study import Context, Findings, Study, Table, summary
 from experiments.training import RECORD
 
 __all__ = ["POLICIES", "STUDY", "figure"]
@@ -53,7 +54,7 @@ def _run(context: Context) -> Findings:
             _one(context, name, options, seed, epochs, every)
             for seed in range(context.seed, context.seed + seeds)
         ]
-        cost = mean([run["cost_number"] for run in by_policy[name]])
+        cost = fmean([run["cost_number"] for run in by_policy[name]])
         context.told(f"{title}: at half of the steps its mean costs {cost:.1%} of number's loss")
     rows = [
         {"title": POLICIES[name][1], "policy": name, **_summary(runs)}
@@ -87,7 +88,7 @@ def _one(
     )
     rows = [row for row in diagnostics.read(folder / RECORD) if "stale_cost/regression" in row]
     stale = [row["stale_cost/regression"] for row in rows]
-    binary = [mean([row[f"stale_cost/binary.{task}"] for task in range(2)]) for row in rows]
+    binary = [fmean([row[f"stale_cost/binary.{task}"] for task in range(2)]) for row in rows]
     last = result["history"][-1]
     tests = result["last"]["test"]
     return {
@@ -100,7 +101,7 @@ def _one(
         "mse": tests["number"],
         "odd": tests["odd"],
         "loop": tests["loop"],
-        "loss": mean([v for v in last["train_loss"].values() if v is not None]),
+        "loss": fmean([v for v in last["train_loss"].values() if v is not None]),
         "effective_tasks": last["effective_tasks"],
         "milliseconds": 1e3 * result["timing"]["seconds_per_step"]["Bayesian"],
     }
@@ -109,7 +110,7 @@ def _one(
 def _summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         **summary(runs, _MEASURES),
-        **{key: mean([run[key] for run in runs]) for key in _COSTS},
+        **{key: fmean([run[key] for run in runs]) for key in _COSTS},
         "milliseconds": min(run["milliseconds"] for run in runs),
     }
 
@@ -123,7 +124,7 @@ def figure(by_policy: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     lines = {}
     for name, runs in by_policy.items():
         together = zip(*(run["stale"] for run in runs), strict=True)
-        lines[POLICIES[name][1]] = (runs[0]["steps"], [mean(values) for values in together])
+        lines[POLICIES[name][1]] = (runs[0]["steps"], [fmean(values) for values in together])
     return curves(
         lines,
         x="step",

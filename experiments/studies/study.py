@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -24,8 +25,6 @@ __all__ = [
     "Study",
     "Table",
     "conduct",
-    "mean",
-    "spread",
     "summary",
 ]
 
@@ -152,22 +151,10 @@ def conduct(study: Study, context: Context) -> Findings:
 
 
 def summary(runs: Sequence[Row], keys: Sequence[str]) -> Row:
-    """Mean of each measure over runs, and its ``_spread``."""
+    """Mean of each measure over runs, and its ``_spread``: the sample standard deviation."""
     found: Row = {}
     for key in keys:
         values = [run[key] for run in runs]
-        found[key], found[f"{key}_spread"] = mean(values), spread(values)
+        found[key] = fmean(values)
+        found[f"{key}_spread"] = stdev(values) if len(values) > 1 else None
     return found
-
-
-def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean."""
-    return sum(values) / len(values)
-
-
-def spread(values: Sequence[float]) -> float | None:
-    """Sample standard deviation over seeds; None of a single one."""
-    if len(values) < 2:
-        return None
-    centre = mean(values)
-    return float((sum((v - centre) ** 2 for v in values) / (len(values) - 1)) ** 0.5)

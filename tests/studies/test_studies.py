@@ -21,7 +21,7 @@ from experiments.studies import NAMES
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.kinds import KINDS, make
 from experiments.studies.priors import POLICIES
-from experiments.studies.study import Table, mean, spread
+from experiments.studies.study import Table, summary
 
 Run = Callable[[str], tuple[Path, dict[str, Any]]]
 CPU = torch.device("cpu")
@@ -177,9 +177,8 @@ def _scheme() -> Any:
 
 
 def test_summaries() -> None:
-    assert mean([1.0, 2.0, 3.0]) == 2.0
-    assert spread([1.0, 2.0, 3.0]) == pytest.approx(1.0)
-    assert spread([1.0]) is None
+    assert summary([{"x": 1.0}, {"x": 2.0}, {"x": 3.0}], ["x"]) == {"x": 2.0, "x_spread": 1.0}
+    assert summary([{"x": 1.0}], ["x"]) == {"x": 1.0, "x_spread": None}
     table = Table(
         "t",
         {"name": ("n", ""), "x": ("x", ".1f")},
