@@ -21,21 +21,26 @@ SAMPLES = 1024
 _POWER = 5e-4
 
 
-def published_binary_step(features: Tensor, targets: Tensor) -> Callable[[], None]:
+def published_binary_step(
+    features: Tensor, targets: Tensor, samples: int = SAMPLES
+) -> Callable[[], None]:
     """A callable that makes one head-stage step by the joint, sampled algorithm.
 
     Args:
         features: [B, d], a leaf.
         targets: [B, T].
+        samples: J.
     """
-    return partial(_step, _start(features, targets.shape[1]), features, targets)
+    return partial(_step, _start(features, targets.shape[1]), features, targets, samples)
 
 
-def published_softmax_step(features: Tensor, targets: Tensor) -> Callable[[], None]:
+def published_softmax_step(
+    features: Tensor, targets: Tensor, samples: int = SAMPLES
+) -> Callable[[], None]:
     """The same for one task of C classes; `targets` are indices [B, 1]."""
     hot = one_hot(targets[:, 0])
     classes = int(targets.max()) + 1
-    return partial(_step, _start(features, classes), features, hot, softmax=True)
+    return partial(_step, _start(features, classes), features, hot, samples, softmax=True)
 
 
 def _start(features: Tensor, outputs: int) -> Tensor:
@@ -43,7 +48,9 @@ def _start(features: Tensor, outputs: int) -> Tensor:
     return torch.randn(outputs, size + 1) / size**0.5
 
 
-def _step(weight: Tensor, features: Tensor, targets: Tensor, *, softmax: bool = False) -> None:
+def _step(
+    weight: Tensor, features: Tensor, targets: Tensor, samples: int, *, softmax: bool = False
+) -> None:
     """One step at these weights, [K, D], towards targets [B, K]."""
     (batch, d), (outputs, size) = features.shape, weight.shape
     joint = outputs * size
@@ -69,7 +76,7 @@ def _step(weight: Tensor, features: Tensor, targets: Tensor, *, softmax: bool = 
         mean = flat - torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         covariance = torch.cholesky_inverse(factor)
         scale = torch.linalg.cholesky(covariance)
-        drawn = (mean + torch.randn(SAMPLES, joint) @ scale.T).reshape(SAMPLES, outputs, size)
+        drawn = (mean + torch.randn(samples, joint) @ scale.T).reshape(samples, outputs, size)
         logits = torch.einsum("bd,jkd->jbk", design, drawn)
         if softmax:
             residual = logits.softmax(-1) - targets
