@@ -63,6 +63,21 @@ def test_conjugate_is_calibrated() -> None:
     assert int(found.histogram().sum()) == 600
 
 
+def test_its_figure_shows_the_counts_the_curves_and_the_coverage() -> None:
+    pytest.importorskip("matplotlib")
+    g = torch.Generator().manual_seed(0)
+    found = Calibration(torch.randint(0, 100, (60, 2), generator=g), 99, torch.randn(60, 2))
+    figure = diagnostics.plot_calibration(found, "a title")
+    bars, curves, coverage = figure.axes[:3]
+    heights = [bar.get_height() for bar in bars.patches[: found.bins]]
+    assert heights == found.histogram().sum(1).tolist()
+    for line, expected in zip(curves.lines, found.ecdf_difference().unbind(1), strict=True):
+        assert line.get_ydata() == pytest.approx(expected.tolist())
+    stated, actual = coverage.lines[-1].get_data()
+    assert dict(zip(stated, actual, strict=True)) == pytest.approx(found.coverage())
+    assert figure.get_suptitle() == "a title"
+
+
 def test_calibration_from_samples_and_from_one_task_at_a_time() -> None:
     assert alarms(simulate(Sampled(), regression(), 1.0))["sbc"] is False
     single = simulate(inference.Conjugate(), regression(1), 1.0, n=20)  # the smoke test

@@ -322,3 +322,16 @@ def test_densities_are_the_same_in_inference_mode(rng, far: float, kind: type) -
     with torch.inference_mode():
         same = log_predictive_density(head, posterior, features * 1, targets * 1)
     torch.testing.assert_close(same, plain, atol=0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_support_is_the_likelihood_s(rng, name) -> None:
+    """Of a Gaussian posterior's predictive and of one made of draws."""
+    head = make(name)
+    h, law = normal(rng, 5, 3), gaussian(rng, head)
+    right = head.likelihood(head(h)).support
+    for posterior in (law, posteriors.Empirical(law.sample((7,), generator=rng))):
+        found = head.predictive(h, posterior)
+        assert type(found.support) is type(right)
+        assert found.support.check(found.sample((20,))).all()
+        assert not found.support.check(torch.full((5, 2), torch.nan, dtype=F64)).any()

@@ -144,6 +144,10 @@ def test_so_have_predictive_distributions(axis: int, rng: torch.Generator) -> No
         found["kind"].logits.softmax(2 if axis == 1 else -1), found["kind"].probs
     )
     assert torch.equal(normal.cdf(normal.mean), torch.full_like(normal.mean, 0.5))
+    torch.testing.assert_close(
+        normal.cdf(normal.icdf(0.3 + 0 * normal.mean)), 0.3 + 0 * normal.mean
+    )
+    assert normal.support.check(normal.mean).all()
     assert found["kind"].entropy().shape == found["kind"].batch_shape
 
 
