@@ -123,12 +123,17 @@ def test_presets_are_defaults_that_any_option_overrides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("prior", "stale"), ("fresh_share", 0.0), ("half_life", -1.0), ("floor", 0.0),
-     ("max_ratio", 0.5)],
-)  # fmt: skip
-def test_bad_options_name_themselves(name: str, value: object) -> None:
-    with pytest.raises(SettingsError, match=f"{name} = .* cannot work"):
+    ("name", "value", "message"),
+    [
+        ("prior", "stale", "prior = .* cannot work"),
+        ("fresh_share", 0.0, "fresh_share = .* cannot work"),
+        ("half_life", -1.0, "half_life = .* cannot work"),
+        ("floor", 0.0, "floor must be .*, not 0.0"),
+        ("max_ratio", 0.5, "max_ratio must be .*, not 0.5"),
+    ],
+)
+def test_bad_options_name_themselves(name: str, value: object, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         BayesAggOptions(**{name: value})  # type: ignore[arg-type]
 
 
