@@ -144,7 +144,8 @@ class Calls(Stateful):
 
     @torch.no_grad()
     def _collect(self, batch: Batch) -> None:
-        batch.take_units()
+        if batch.units:
+            batch.take_units()
         for slot in self._slots.values():
             slot.tracker.collect(*batch.examples(slot.name), batch.validity)
             if not (self.warmup or slot.learns):

@@ -191,4 +191,5 @@ def _made(parts: _SomeTasks) -> HeadStep:
         sampler=parts.sample,
         batch_loss_scale=torch.cat(scales) if scales else None,
     )
-    return _ByTasks(parts.slot, features, targets, parts.prior, whole, 0, moments)
+    estimator = parts.slot.estimator
+    return _ByTasks(parts.slot, features, targets, estimator, parts.prior, whole, 0, moments)

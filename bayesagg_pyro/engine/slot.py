@@ -124,14 +124,14 @@ class Slot:
             features: [B, d], detached.
             targets: [B, tasks].
             variance: whether anybody reads the gradients' variance. Where the head's own weights
-                give the mean, a step makes no posterior without: the prior stands for it.
+                give the mean, a step makes no posterior without.
 
         Raises:
             StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
         """
         prior, estimator = self.tracker.prior_for(features, targets), self.estimator
         if not (variance or estimator is None or estimator.mean_needs_posterior):
-            return HeadStep(self, features, targets, prior, prior, 0, variance=False)
+            return HeadStep(self, features, targets, estimator, prior, prior, 0, made=False)
         held, refresh, age = self.posterior, self.scheme.refresh, 0
         if refresh == "epoch":
             posterior = self._of_last_epoch()
@@ -142,7 +142,7 @@ class Slot:
             posterior = self.scheme.infer(
                 self.head, features, targets, prior, start=held, generator=self.generator
             )
-        return HeadStep(self, features, targets, prior, posterior, age)
+        return HeadStep(self, features, targets, estimator, prior, posterior, age)
 
     def _of_last_epoch(self) -> Posterior:
         posterior = self.tracker.posterior
@@ -279,19 +279,21 @@ class HeadStep:
         slot: what belongs to the head.
         features: [B, d].
         targets: [B, tasks].
+        estimator: of the gradient's moments; None chooses by types.
         prior: of this step.
-        posterior: in use; the prior stands for it where none was made (`Slot.infer`).
+        posterior: in use; the prior stands for one that is not made.
         age: steps since that was inferred; 0 where this one did.
-        variance: whether gradients are to have one.
+        made: whether there is one; without, gradients are those at the head's own weights.
     """
 
     slot: Slot
     features: Tensor
     targets: Targets
+    estimator: Estimator | None
     prior: Posterior
     posterior: Posterior
     age: int
-    variance: bool = field(default=True, kw_only=True)
+    made: bool = field(default=True, kw_only=True)
 
     def gradient(self, rows: slice | None = None, average: bool = False) -> GradientDistribution:
         """The gradient's distribution for some of the examples, [tasks, B, d].
@@ -303,13 +305,12 @@ class HeadStep:
         slot, mask = self.slot, self.targets.mask
         grad = gradients.distribution(
             slot.head,
-            self.posterior,
+            self.posterior if self.made else None,
             self.features if rows is None else self.features[rows],
             self.targets if rows is None else self.targets.examples(rows),
-            estimator=slot.estimator,
+            estimator=self.estimator,
             generator=slot.generator,
             average=average,
-            variance=self.variance,
         )
         if slot.loss_size is not None:
             grad = weighted(grad, (1 / slot.loss_size).expand(grad.shape[1], -1))
@@ -319,11 +320,14 @@ class HeadStep:
 
     def hold(self, validity: Validity) -> None:
         """Keep the posterior for later steps; after a bad batch the one before, if they use it."""
-        slot, posterior = self.slot, self.posterior
-        lasting = slot.scheme.warm_starts or slot.scheme.refresh not in ("step", "epoch")
-        if lasting and self.age == 0:
+        slot = self.slot
+        posterior: Posterior | None = self.posterior
+        counts = slot.scheme.refresh not in ("step", "epoch")
+        if (slot.scheme.warm_starts or counts) and self.age == 0:
             before = self.prior if slot.posterior is None else slot.posterior
-            posterior = validity.keep_posterior(posterior, before)
+            posterior = validity.keep_posterior(self.posterior, before)
+        if counts and not self.made:  # for later steps there is none to use
+            posterior = None
         slot.posterior, slot.age, slot.due = posterior, self.age, False
 
 

@@ -243,7 +243,7 @@ def _described(
     )
     for name, one in heads.items():
         posterior, prior = one.posterior.info, one.prior.info
-        info.inferred[name] = one.age == 0 and one.variance
+        info.inferred[name] = one.age == 0 and one.made
         if posterior is not None:
             info.jitter[name], info.condition[name] = posterior.jitter, posterior.condition
         if prior is not None and prior.left_out is not None:

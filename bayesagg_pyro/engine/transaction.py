@@ -71,7 +71,7 @@ def as_a_whole(engine: Stateful, *, step: bool = False) -> AbstractContextManage
     written: list[Tensor] = []
     for slot in engine._slots.values():
         head = slot.head
-        owners += [slot, slot.tracker] if slot.placed else [slot]
+        owners += [slot] if slot._tracker is None else [slot, slot._tracker]
         weights += head.parameters()
         if not slot.learns:
             written.append(head.weight)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from bayesagg_pyro._pieces import CACHE
+from bayesagg_pyro.errors import UnsupportedError
 from bayesagg_pyro.gradients._averaged import averaged
 from bayesagg_pyro.gradients._cat import weighted
 from bayesagg_pyro.gradients._conditional import Conditional
-from bayesagg_pyro.gradients._distribution import GradientDistribution, without_variance
+from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
-from bayesagg_pyro.gradients._lazy import Certain
 from bayesagg_pyro.gradients._monte_carlo import AtPoint, MonteCarlo
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax
 from bayesagg_pyro.gradients._quadrature import Quadrature
@@ -32,20 +29,20 @@ _ROWS = 1024
 
 def distribution(
     head: Head,
-    posterior: Posterior,
+    posterior: Posterior | None,
     features: Tensor,
     targets: RawTargets,
     *,
     estimator: Estimator | None = None,
     generator: torch.Generator | None = None,
     average: bool = False,
-    variance: bool = True,
 ) -> GradientDistribution:
     """The distribution of the gradient of `head.loss` with respect to the features.
 
     Args:
         head: the head.
-        posterior: over its weights.
+        posterior: over its weights; None for the gradient at the head's own weights, which has no
+            variance (`estimator.mean_needs_posterior` is False).
         features: [B, d]; not differentiated through.
         targets: [B, tasks], or (values, mask).
         estimator: how; None takes the most exact way there is: a registered formula, quadrature
@@ -54,8 +51,6 @@ def distribution(
         average: whether the variance may be that of the average example, the same for all, from
             `estimator.average_rows` of them drawn at random. Their number divides the squared
             error of that average, which `moment_error` tells; means are each example's own.
-        variance: whether it is wanted; without, it is 0 where the mean alone is at hand
-            (`estimator.mean_needs_posterior` is False).
 
     Returns:
         Moments [tasks, B, d] in the features' dtype; in float64 where examples are weighted.
@@ -63,72 +58,36 @@ def distribution(
     Raises:
         ShapeError, DtypeError, NonFiniteError: for bad features or targets, or a posterior over
             the weights of another head.
+        UnsupportedError: for no posterior, where the estimator needs one.
     """
     if not isinstance(targets, Parsed):  # parsed targets come with checked features
         head.check_features(features)
     observed = head.parse_targets(targets, len(features))
-    head.check_weights(posterior, "posterior")
     features = features.detach()
-    estimator = estimator or default_estimator(head, posterior)
     # Moments stay exact under autocast.
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         large = head.tasks * features.numel() > CACHE or len(features) > _ROWS
         by_factors = average and large and observed.weight is None
-        # Averages without the variance of every example, weighted already: where that pays.
-        found: GradientDistribution | None = None
-        if not (variance or estimator.mean_needs_posterior):
-            make = partial(_certain, estimator, head, posterior, features, observed, generator)
-            if by_factors:
-                found = _certain_factored(estimator, head, features, observed, make)
-            if found is None:
-                grad = make()
+        if posterior is None:
+            if estimator is None or estimator.mean_needs_posterior:
+                raise UnsupportedError(
+                    "gradients without a posterior are those at the head's own weights: give "
+                    f'estimator=gradients.PlugIn(at="weights"), not {estimator!r}'
+                )
+            grad = estimator.at_weights(head, features, observed, factored=by_factors)
         else:
+            head.check_weights(posterior, "posterior")
+            estimator = estimator or default_estimator(head, posterior)
+            # Averages without the variance of every example, weighted already: where that pays.
+            found: GradientDistribution | None = None
             if average and estimator.average_rows is not None:
                 found = averaged(estimator, head, posterior, features, observed, generator)
             elif by_factors:
                 found = estimator.factored(head, posterior, features, observed)
-            if found is None:
-                grad = estimator.estimate(head, posterior, features, observed, generator)
-    if found is not None:
-        return found
+            if found is not None:
+                return found
+            grad = estimator.estimate(head, posterior, features, observed, generator)
     return grad if observed.weight is None else weighted(grad, observed.weight)
-
-
-def _certain(
-    estimator: Estimator,
-    head: Head,
-    posterior: Posterior,
-    features: Tensor,
-    targets: Parsed,
-    generator: torch.Generator | None,
-) -> GradientDistribution:
-    """The mean alone; the variance is 0."""
-    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-        mean = estimator.mean(head, posterior, features, targets, generator)
-    assert mean is not None
-    return without_variance(head, posterior, features, targets, mean)
-
-
-def _certain_factored(
-    estimator: Estimator,
-    head: Head,
-    features: Tensor,
-    targets: Parsed,
-    make: Callable[[], GradientDistribution],
-) -> GradientDistribution | None:
-    """The mean alone, by its factors; None where the estimator has none."""
-    factors = estimator.at_weights(head, features, targets)
-    if factors is None:
-        return None
-    slope, weight = factors
-    return Certain.of(
-        make,
-        slope=slope,
-        weight=weight,
-        observed=None if targets.mask is None else targets.mask.mT,
-        _like=features.new_empty(0),
-        shape=torch.Size([head.tasks, *features.shape]),
-    )
 
 
 def default_estimator(head: Head, posterior: Posterior) -> Estimator:

@@ -240,17 +240,27 @@ def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(count > 0, observed.shape[1] / count.clamp(min=1), 0.0)
 
 
-def without_variance(
-    head: Head, posterior: Posterior, features: Tensor, targets: Targets, mean: Tensor
-) -> GradientDistribution:
-    """A gradient without variance, [tasks, B, d]; draws are through those of the weights."""
-    none, shape = mean.new_zeros(()), mean.shape  # and not the mean in its full precision
+def without_variance(mean: Tensor, dtype: torch.dtype, targets: Targets) -> GradientDistribution:
+    """Gradients that are certain, 0 where a target is missing.
 
-    def covariance() -> Tensor:
-        return none.expand(*shape, shape[-1])
-
-    zeros = torch.zeros_like(mean)
-    return finish(head, posterior, features, targets, mean, zeros, covariance, certain=True)
+    Args:
+        mean: the gradients, [tasks, B, d].
+        dtype: what they are given in.
+        targets: [B, tasks].
+    """
+    observed = None if targets.mask is None else targets.mask.mT
+    if observed is not None:
+        mean = torch.where(observed[..., None], mean, 0.0)
+    certain, none = mean.to(dtype), mean.new_zeros((), dtype=dtype)
+    shape = mean.shape
+    return GradientDistribution(
+        certain,
+        torch.zeros_like(certain),
+        observed=observed,
+        covariance=lambda: none.expand(*shape, shape[-1]),
+        sampler=lambda count, generator: certain.expand(count, *shape),
+        error=lambda: MomentError(none.expand(shape), none.expand(shape)),
+    )
 
 
 def finish(
@@ -262,7 +272,6 @@ def finish(
     variance: Tensor,
     covariance: Callable[[], Tensor],
     error: Callable[[], MomentError] | None = None,
-    certain: bool = False,
 ) -> GradientDistribution:
     """The last step of every formula: a distribution of its moments.
 
@@ -277,12 +286,11 @@ def finish(
         variance: [tasks, B, d]; written to.
         covariance: makes the full covariance, [tasks, B, d, d].
         error: estimates the error of mean and variance; None for closed forms, which have none.
-        certain: whether a variance of 0 is one; else what is left of it is the smallest number.
     """
     observed = None if targets.mask is None else targets.mask.mT
     dtype = features.dtype
-    if not certain:  # what varies at all must not read as certain: squares underflow
-        variance = variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
+    # What varies at all must not read as certain: squares underflow.
+    variance = variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
 
     def clean(moment: Tensor) -> Tensor:
         if observed is not None:

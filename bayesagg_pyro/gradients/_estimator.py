@@ -35,7 +35,8 @@ class Estimator(ABC):
         """
         return
 
-    #: Whether `mean` is a matter of the posterior, and not of the head's own weights alone.
+    #: Whether means are a matter of the posterior, and not of the head's own weights alone. Where
+    #: not, and nobody reads the variance, no posterior is made, and `at_weights` is asked.
     mean_needs_posterior: bool = True
 
     #: Examples that do for an average of the variance over a larger batch; None for all of them.
@@ -68,16 +69,17 @@ class Estimator(ABC):
         return None
 
     def at_weights(
-        self, head: Head, features: Tensor, targets: Targets
-    ) -> tuple[Tensor, Tensor] | None:
-        """(f, w) with E[g_tb] = Σ_c f_tbc w_tc for C outputs of a task; None where there are none.
+        self, head: Head, features: Tensor, targets: Targets, *, factored: bool = False
+    ) -> GradientDistribution:
+        """The gradient at the head's own weights, without variance.
 
-        Asked where `mean_needs_posterior` is False.
-
-        Returns:
-            f, [B, tasks, C]: derivatives of the loss by the outputs; w, [tasks, C, d].
+        Args:
+            head: the head.
+            features: [B, d].
+            targets: [B, tasks].
+            factored: whether its moments are best left to be made when somebody asks for them.
         """
-        return None
+        raise NotImplementedError
 
     def factored(
         self, head: Head, posterior: Posterior, features: Tensor, targets: Targets

@@ -120,7 +120,7 @@ class AtPoint(Estimator):
             raise _no_point(head, type(posterior))
         at = posterior.to(features.device, linalg.head_dtype(features.device))
         (mean,) = sampled_gradients(head, at.sample((1,)), features, targets)
-        return without_variance(head, at, features, targets, mean)
+        return without_variance(mean, features.dtype, targets)
 
     def __repr__(self) -> str:
         return "AtPoint()"

@@ -11,8 +11,13 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._dispatch import default_estimator
-from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
+from bayesagg_pyro.gradients._distribution import (
+    GradientDistribution,
+    MomentError,
+    without_variance,
+)
 from bayesagg_pyro.gradients._estimator import Estimator
+from bayesagg_pyro.gradients._lazy import Certain
 from bayesagg_pyro.gradients._samples import are_linear, output_slopes, sampled_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
@@ -94,15 +99,30 @@ class PlugIn(Estimator):
         return sampled_gradients(head, weight[None], features, targets)[0]
 
     def at_weights(
-        self, head: Head, features: Tensor, targets: Targets
-    ) -> tuple[Tensor, Tensor] | None:
-        """Slopes in the outputs and the weights of a head that is linear in the features."""
-        if torch.is_inference_mode_enabled() or not are_linear(head) or head.embedding is not None:
-            return None
+        self, head: Head, features: Tensor, targets: Targets, *, factored: bool = False
+    ) -> GradientDistribution:
+        """The gradient at the head's own weights, by factors where the head is linear."""
         weight = head.point().detach().to(linalg.head_dtype(features.device))
+
+        def made() -> GradientDistribution:
+            with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+                (mean,) = sampled_gradients(head, weight[None], features, targets)
+            return without_variance(mean, features.dtype, targets)
+
+        if torch.is_inference_mode_enabled() or not factored or head.embedding is not None:
+            return made()
+        if not are_linear(head):
+            return made()
         (slope,) = output_slopes(head, weight[None], features, targets)
         rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., : head.in_features]
-        return slope.to(features.dtype), rows.to(features.dtype)
+        return Certain.of(
+            made,
+            slope=slope.to(features.dtype),
+            weight=rows.to(features.dtype),
+            observed=None if targets.mask is None else targets.mask.mT,
+            _like=features.new_empty(0),
+            shape=torch.Size([head.tasks, *features.shape]),
+        )
 
     def __repr__(self) -> str:
         inner = [] if self.estimator is None else [repr(self.estimator)]

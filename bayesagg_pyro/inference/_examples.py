@@ -84,7 +84,7 @@ class Examples(Statistics):
                 one = torch.ones(targets.values.shape, dtype=features.dtype, device=features.device)
                 targets = targets._replace(weight=one)
             features, targets = validity.keep_examples(features, targets, self.head.filler)
-        elif (fits := self.holds(features)) is not None and not fits:
+        elif self._storage.dtype and (fits := self.holds(features)) is not None and not fits:
             raise NonFiniteError(
                 f"head {self.head.site!r}: features of up to {features.abs().max():.3g} overflow "
                 f"{self._storage.dtype}, in which Storage(dtype=...) keeps them; choose a wider one"

@@ -167,15 +167,12 @@ def test_a_step_with_many_tasks_is_that_of_all_moments(
 def test_gradients_at_the_weights_are_added_up_by_factors(
     rng: torch.Generator, kind: str, holes: bool
 ) -> None:
-    head, posterior, features, targets = _case(rng, kind, holes)
+    head, _, features, targets = _case(rng, kind, holes)
     at_weights = gradients.PlugIn(at="weights")
     whole, lazy = (
-        gradients.distribution(
-            head, posterior, features, targets,
-            estimator=at_weights, variance=False, average=average,
-        )
+        gradients.distribution(head, None, features, targets, estimator=at_weights, average=average)
         for average in (False, True)
-    )  # fmt: skip
+    )
     assert isinstance(lazy, Certain)
     for shape in (3, 1, 1), (3, 1, 5), (3, 7, 1):
         weights = torch.rand(shape, generator=rng, dtype=torch.float64)

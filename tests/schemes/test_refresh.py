@@ -10,7 +10,7 @@ from problems import F64, normal, seed
 from torch import nn
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import errors, gradients, heads, inference, posteriors, priors
+from bayesagg_pyro import aggregation, errors, gradients, heads, inference, posteriors, priors
 from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.streams import streams
 
@@ -247,3 +247,20 @@ def test_streams_of_different_generators_are_different() -> None:
     made = [streams(seed(number), ["a", "b"]) for number in range(100)]
     seeds = {one.initial_seed() for pair in made for one in pair.values() if one is not None}
     assert len(seeds) == 200
+
+
+def test_a_step_that_makes_no_posterior_leaves_none_to_later_ones() -> None:
+    """Its prior must not pass for the posterior of a step that somebody looks at."""
+    scheme = Counting(refresh=5)
+    at_weights = gradients.PlugIn(at="weights")
+    w = World(scheme, estimator=at_weights, aggregation=aggregation.Mean()).bayes()
+    scheme.calls.clear()
+    for keep, fresh, calls in ((False, False, 0), (True, True, 2), (True, False, 2)):
+        w.mtl.keep_gradients = keep
+        w.step(0)
+        assert w.mtl.info is not None
+        assert w.mtl.info.inferred == {"size": fresh, "sick": fresh}
+        assert len(scheme.calls) == calls
+    stages = w.mtl.info.stages
+    assert stages is not None
+    assert all(isinstance(one, posteriors.Empirical) for one in stages.posteriors.values())
