@@ -163,7 +163,7 @@ class PrecisionWeighted(Aggregation):
         """
         heads = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
         powers = _per_task(self.power, heads, grad.tasks)
-        return self._weighed([grad], [powers], grad.tasks)[0]
+        return self._weighed([grad], [powers], len(powers))[0]
 
     def aggregate_each(
         self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
@@ -217,7 +217,7 @@ class PrecisionWeighted(Aggregation):
             tasks: how many there are in all, of which these have their share.
         """
         if not any(powers):  # no variance is looked at
-            return [grad.like.new_full((grad.tasks, 1, 1), 1 / tasks) for grad in grads]
+            return [grad.like.new_full((grad.shape[0], 1, 1), 1 / tasks) for grad in grads]
         variances, widths, masked = [], [], False
         task = self.resolution == "task"
         for grad in grads:

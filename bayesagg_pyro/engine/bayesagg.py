@@ -46,7 +46,7 @@ from bayesagg_pyro.engine.settings import (
     named_heads,
     per_head,
 )
-from bayesagg_pyro.engine.slot import Slot, reported_dtype
+from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.step import bayesian_step, finite_losses, warmup_step
 from bayesagg_pyro.engine.streams import streams
 from bayesagg_pyro.engine.transaction import all_or_nothing, as_a_whole, of_steps
@@ -447,7 +447,8 @@ class BayesAgg(Calls):
             slot = self._slots[name]
             outputs = slot.head(rows, slot.point(warmup=self.warmup))
             outputs = slot.head.in_target_units(outputs)
-            found[name] = layout.back(outputs.to(reported_dtype(rows)))
+            wide = torch.promote_types(rows.dtype, torch.float32)
+            found[name] = layout.back(outputs.to(wide))
         return found
 
     def predictive(self, features: Features) -> dict[str, Any]:

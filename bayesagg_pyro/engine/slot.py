@@ -23,12 +23,7 @@ from bayesagg_pyro.priors import Policy
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["HeadStep", "Slot", "learns", "reported_dtype"]
-
-
-def reported_dtype(features: Tensor) -> torch.dtype:
-    """Dtype of predictions and losses: the features', float32 for lower precisions."""
-    return torch.promote_types(features.dtype, torch.float32)
+__all__ = ["HeadStep", "Slot", "learns"]
 
 
 class Slot:
@@ -129,7 +124,8 @@ class Slot:
         Raises:
             StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
         """
-        prior, estimator = self.tracker.prior_for(features, targets), self.estimator
+        prior = self.tracker.prior_for(features, targets)
+        estimator = self._estimators[self.name]
         if not (variance or estimator is None or estimator.mean_needs_posterior):
             return HeadStep(self, features, targets, estimator, prior, prior, 0, made=False)
         held, refresh, age = self.posterior, self.scheme.refresh, 0
@@ -169,7 +165,8 @@ class Slot:
         """Mean loss of each task at those weights, [tasks]; 0 for a task without examples."""
         weight = None if self.learns else self.point(warmup=warmup)
         each = self.head.losses(features, targets, weight)
-        return targets.mean(each, none=0.0).to(reported_dtype(features))
+        wide = torch.promote_types(features.dtype, torch.float32)
+        return targets.mean(each, none=0.0).to(wide)
 
     @cached_property
     def loss_size(self) -> Tensor | None:
