@@ -173,11 +173,6 @@ class Slot:
         """What the loss is to be divided by, [tasks]; None for 1."""
         return loss_size(self.head) if self._sized else None
 
-    def in_size(self, losses: Tensor) -> Tensor:
-        """Mean losses [tasks] as they are differentiated."""
-        size = self.loss_size
-        return losses if size is None else losses / size
-
     @torch.no_grad()
     def follow(self) -> None:
         """Write the posterior's mean into weights that do not learn by gradient."""

@@ -170,7 +170,8 @@ def _descend(
     taught = []
     for slot in slots:
         if inputs or slot.learns or slot.head.has_own_parameters:
-            taught.append(slot.in_size(losses[slot.name]))
+            loss, size = losses[slot.name], slot.loss_size
+            taught.append(loss if size is None else loss / size)
             for weight in slot.head.parameters():
                 if weight.requires_grad:
                     learned[weight] = None

@@ -13,7 +13,7 @@ from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, Settin
 from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = ["CheckedInput", "Classes", "Counts", "Missing", "TargetKind", "check_kind", "like"]
+__all__ = ["CheckedInput", "Classes", "Counts", "Missing", "TargetKind", "like", "wrong_kind"]
 
 #: Types that few of torch's functions take.
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -49,28 +49,32 @@ class CheckedInput(LinearOutputs):
             ShapeError, DtypeError, NonFiniteError, DeviceError: naming the head and the remedy.
             StateError: if the head embeds by inducing points that have no place yet.
         """
-        owner, size = self._owner, self.in_features
+        size = self.in_features
         self._check_device("features", features)
         if not isinstance(features, Tensor):
-            raise DtypeError(f"{owner}: features must be a tensor, not {type(features).__name__}")
+            raise DtypeError(
+                f"{self._owner}: features must be a tensor, not {type(features).__name__}"
+            )
         if features.ndim != 2 or features.shape[1] != size:
             raise ShapeError(
-                f"{owner}: features must have shape [examples, {size}], not "
+                f"{self._owner}: features must have shape [examples, {size}], not "
                 f"{list(features.shape)}; flatten other dimensions into the examples (an engine "
                 "does, and takes {head: features} where heads read different ones)"
             )
         if features.shape[0] == 0 and not empty:
-            raise ShapeError(f"{owner}: the batch is empty; leave it out")
+            raise ShapeError(f"{self._owner}: the batch is empty; leave it out")
         if not features.is_floating_point():
-            raise DtypeError(f"{owner}: features must be floating point, not {features.dtype}")
+            raise DtypeError(
+                f"{self._owner}: features must be floating point, not {features.dtype}"
+            )
         if values and not linalg.all_finite(features.detach()):
             example, column = (~features.isfinite()).nonzero()[0].tolist()
             raise NonFiniteError(
-                f"{owner}: feature {column} of example {example} is "
+                f"{self._owner}: feature {column} of example {example} is "
                 f"{features[example, column].item()}; the input is bad or the backbone has diverged"
             )
         if self.embedding is not None:
-            self.embedding.check_ready(owner)
+            self.embedding.check_ready(self._owner)
 
     def _check_device(self, what: str, tensors: Any) -> None:
         """Refuse tensors that do not live where the head does, naming both devices."""
@@ -150,12 +154,13 @@ class CheckedInput(LinearOutputs):
 
     def _parsed(self, targets: RawTargets, batch: int) -> Parsed:
         """Shapes and types are checked, missing targets replaced by the filler."""
-        owner, kind = self._owner, self.target_kind
+        kind = self.target_kind
         values, mask, weight = targets, None, None
         if not isinstance(targets, Tensor):
-            values, mask, weight = _split(owner, targets)
+            values, mask, weight = _split(self._owner, targets)
         values = self._columns(values, batch, "targets")
-        check_kind(owner, values, kind)
+        if wrong := wrong_kind(values, kind):
+            raise DtypeError(f"{self._owner}: {wrong}")
         counts = kind == "count" and not values.is_floating_point()
         if kind == "class" or counts or values.dtype in _UNSIGNED:
             values = values.long()  # what indexing takes, and wide enough to be kept beside others
@@ -163,13 +168,15 @@ class CheckedInput(LinearOutputs):
             mask = self._columns(mask, batch, "the mask", for_all=True)
             if mask.dtype != torch.bool:
                 raise DtypeError(
-                    f"{owner}: the mask must be bool (True: observed), not {mask.dtype}; the "
+                    f"{self._owner}: the mask must be bool (True: observed), not {mask.dtype}; the "
                     "weight of examples comes third, as in (values, None, weight)"
                 )
         if weight is not None:
             weight = self._columns(weight, batch, "the weight", for_all=True)
             if not weight.is_floating_point():
-                raise DtypeError(f"{owner}: the weight must be floating point, not {weight.dtype}")
+                raise DtypeError(
+                    f"{self._owner}: the weight must be floating point, not {weight.dtype}"
+                )
         if self.missing != "error":
             number = values if values.is_floating_point() else values.long()
             present = ~number.isnan() if self.missing == "nan" else number != self.missing
@@ -180,28 +187,29 @@ class CheckedInput(LinearOutputs):
 
     def _columns(self, tensor: object, batch: int, what: str, *, for_all: bool = False) -> Tensor:
         """One value for each example and task; `for_all`: or for each example, of all tasks."""
-        owner, tasks = self._owner, self.tasks
+        tasks = self.tasks
         if not isinstance(tensor, Tensor):
-            raise DtypeError(f"{owner}: {what} must be a tensor, not {type(tensor).__name__}")
+            raise DtypeError(f"{self._owner}: {what} must be a tensor, not {type(tensor).__name__}")
         if for_all and tensor.shape == (batch,):
             return tensor[:, None].expand(batch, tasks)
         if tensor.ndim == 1 and tasks == 1:
             tensor = tensor[:, None]
         if tensor.shape != (batch, tasks):
             raise ShapeError(
-                f"{owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
+                f"{self._owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
                 f"not {list(tensor.shape)}"
             )
         return tensor
 
     def _check_finite(self, targets: Targets) -> None:
         """Refuse observed targets and weights that are NaN or infinite, and negative weights."""
-        owner = self._owner
         if targets.weight is not None:
             if not targets.weight.isfinite().all():
-                raise NonFiniteError(f"{owner}: an example's weight is NaN or infinite")
+                raise NonFiniteError(f"{self._owner}: an example's weight is NaN or infinite")
             if (targets.weight < 0).any():
-                raise SettingError(f"{owner}: an example's weight is {targets.weight.min().item()}")
+                raise SettingError(
+                    f"{self._owner}: an example's weight is {targets.weight.min().item()}"
+                )
         if linalg.all_finite(targets.values):
             return
         example, task = (~targets.values.isfinite()).nonzero()[0].tolist()
@@ -211,7 +219,9 @@ class CheckedInput(LinearOutputs):
             if math.isnan(bad)
             else ""
         )
-        raise NonFiniteError(f"{owner}: target of task {task}, example {example}, is {bad}{remedy}")
+        raise NonFiniteError(
+            f"{self._owner}: target of task {task}, example {example}, is {bad}{remedy}"
+        )
 
     def unlabelled(self, batch: int) -> Parsed:
         """Targets of a batch of B examples of which none has a label for any task."""
@@ -271,30 +281,26 @@ def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
     )
 
 
-def check_kind(owner: str, values: Tensor, kind: TargetKind) -> None:
-    """Refuse a dtype that targets of that kind cannot have.
-
-    Raises:
-        DtypeError: with the remedy.
-    """
+def wrong_kind(values: Tensor, kind: TargetKind) -> str | None:
+    """What an error says of a dtype that targets of that kind cannot have; None if they can."""
     floating = values.is_floating_point()
     if values.is_complex():
-        raise DtypeError(f"{owner}: targets must be real, not {values.dtype}")
+        return f"targets must be real, not {values.dtype}"
     if kind == "real" and not floating:
-        raise DtypeError(
-            f"{owner}: targets must be floating point, not {values.dtype}; "
-            "convert them with targets.float()"
+        return (
+            f"targets must be floating point, not {values.dtype}; convert them with targets.float()"
         )
     if kind == "count" and values.dtype == torch.bool:
-        raise DtypeError(
-            f"{owner}: targets are counts, integer or floating point, not bool; "
+        return (
+            "targets are counts, integer or floating point, not bool; "
             "convert them with targets.long()"
         )
     if kind == "class" and (floating or values.dtype == torch.bool):
-        raise DtypeError(
-            f"{owner}: targets must be integer class indices, not {values.dtype}; "
+        return (
+            f"targets must be integer class indices, not {values.dtype}; "
             "convert them with targets.long()"
         )
+    return None
 
 
 def like(values: Tensor, outputs: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, ShapeError
-from bayesagg_pyro.heads._input import TargetKind, check_kind
+from bayesagg_pyro.heads._input import TargetKind, wrong_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,7 +68,8 @@ class TakesTargets:
             ShapeError: for what does not fit.
         """
         value = self.placed(value)
-        check_kind(self.owner, value, self.target_kind)
+        if wrong := wrong_kind(value, self.target_kind):
+            raise DtypeError(f"{self.owner}: {wrong}")
         return value.long() if self.target_kind == "class" else value.to(dtype)
 
 
