@@ -17,10 +17,16 @@ __all__ = ["Standardising", "Units"]
 
 #: Targets with a mean and a standard deviation within this factor of a standardised one's stay.
 _FACTOR = 3.0
+#: One label without which the standard deviation is so many times smaller is an outlier, among at
+#: least so many.
+_OUTLIER, _FEW = 10.0, 8
 
 
 class Units(NamedTuple):
-    """y = loc + scale · (y in the head's units), [tasks] each; scale is 0 where none is chosen."""
+    """y = loc + scale · (y in the head's units), [tasks] each; scale is 0 where none is chosen.
+
+    A loc beside a scale of 0 is what all labels so far were: the zero of the units to come.
+    """
 
     loc: Tensor
     scale: Tensor
@@ -42,11 +48,13 @@ class Units(NamedTuple):
 class Standardising(OnePredictor):
     """A head of real targets that may choose its units: mean and standard deviation of a batch.
 
-    Each task chooses once, from the first batch of an engine in which it has targets; if they are
-    all the same, it keeps the user's units. Targets that look standardised, with a standard
-    deviation from 1/3 to 3 and a mean of at most 3, are left as they are, to the bit, since a batch
-    knows their moments less well than whoever standardised them; those that look so but for a
-    factor of a thousand (meV for eV) are divided by that.
+    Each task chooses once, from the first batch of an engine in which its targets differ. Until
+    then they are 0, and sums of zeros hold in all units; but numbers of at most 3 stay. Targets
+    that look standardised, with a standard deviation from 1/3 to 3 and a mean of at most 3, are
+    left as they are, to the bit, since a batch knows their moments less well than whoever
+    standardised them; those that look so but for a factor of a thousand (meV for eV) are divided
+    by that. Targets of weight 0 are not looked at, nor one without which the standard deviation
+    would be a tenth.
 
     Outside of an engine nothing chooses. Weights, posteriors, outputs, likelihood and losses are in
     the chosen units; `parse_targets` brings users' targets there, and the engine's predictions come
@@ -98,26 +106,37 @@ class Standardising(OnePredictor):
         if now is None or self.units_state != "open":
             return None
         values = targets.values.to(now.scale.dtype)
-        seen = torch.ones_like(values, dtype=torch.bool) if targets.mask is None else targets.mask
+        factor = targets.factor(values.dtype)
+        seen = (torch.ones_like(values) if factor is None else factor) > 0
         count = seen.sum(0)
-        mean = torch.where(seen, values, 0.0).sum(0) / count.clamp(min=1)
-        spread = torch.where(seen, values - mean, 0.0).square().sum(0) / count.clamp(min=1)
-        deviation = spread.sqrt()
-        known = (deviation > 1e-6 * mean.abs()) & deviation.isfinite()  # beyond rounding
+        mean, deviation = _moments(values, seen)
+        farthest = torch.where(seen, (values - mean).abs(), -1.0).argmax(0, keepdim=True)
+        others = _moments(values, seen.scatter(0, farthest, False))
+        outlier = (count >= _FEW) & (_OUTLIER * others[1] < deviation)
+        mean = torch.where(outlier, others[0], mean)
+        deviation = torch.where(outlier, others[1], deviation)
+        level = mean + now.loc
+        rounding = max(torch.finfo(targets.values.dtype).eps, 16 * torch.finfo(values.dtype).eps)
+        known = (deviation > rounding * level.abs()) & deviation.isfinite()
         deviation = torch.where(known, deviation, 1.0)
         prefix = 10 ** (3 * (deviation.log10() / 3).round())
         ratio = deviation / prefix
-        like = (ratio >= 1 / _FACTOR) & (ratio <= _FACTOR) & (mean.abs() <= _FACTOR * prefix)
+        like = (ratio >= 1 / _FACTOR) & (ratio <= _FACTOR) & (level.abs() <= _FACTOR * prefix)
+        kept = (now.loc != 0) & (mean.abs() <= _FACTOR * deviation)
+        loc = torch.where(kept, now.loc, torch.where(like, 0.0, level))
+        so_far = torch.where((now.loc == 0) & (level.abs() > _FACTOR), level, now.loc)
         new = (now.scale == 0) & (count > 0)
-        loc = torch.where(like | ~known, 0.0, mean)
-        scale = torch.where(like, prefix, deviation)
+        loc = torch.where(known, loc, so_far)
+        scale = torch.where(known, torch.where(like, prefix, deviation), 0.0)
         units = Units(
             validity.keep(torch.where(new, loc, now.loc), now.loc),
             validity.keep(torch.where(new, scale, now.scale), now.scale),
         )
-        new = (now.scale == 0) & (units.scale > 0)
+        # What was chosen before has been applied.
+        new = (now.scale == 0) & ((units.scale > 0) | (units.loc != now.loc))
+        rest = units._replace(loc=units.loc - now.loc)
         return units, targets._replace(
-            values=torch.where(new, units.of(targets.values), targets.values)
+            values=torch.where(new, rest.of(targets.values), targets.values)
         )
 
     @torch.no_grad()
@@ -175,3 +194,11 @@ class Standardising(OnePredictor):
             self.units_state = "open"
             if self.target_scale.device.type == "cpu":
                 self.settle_units()
+
+
+def _moments(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, [tasks], of the values [B, tasks] that are seen."""
+    count = seen.sum(0).clamp(min=1)
+    mean = torch.where(seen, values, 0.0).sum(0) / count
+    spread = torch.where(seen, values - mean, 0.0).square().sum(0) / count
+    return mean, spread.sqrt()

@@ -33,6 +33,10 @@ _WHO = "Conjugate inference"
 #: Relative rounding error of a full-data posterior that is warned of.
 _WORTH_TELLING = 1e-6
 
+#: Targets whose root mean square is this far from 1, in units of their own, are warned of; so many
+#: at least.
+_FAR, _FEW = 10.0, 8
+
 
 class GaussianStatistics(Statistics):
     """Sums of h hᵀ, h y and y² over all examples seen, O(T D²) memory at most.
@@ -127,6 +131,7 @@ class GaussianStatistics(Statistics):
         if head.noise_source == "estimated":
             scale = self._noise(made, precision, shift, noise[:, 0])
             made = made.with_info(noise_scale=scale)
+        self.tell_units()
         if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:
             warnings.warn(
                 f"head {head.site!r}: the precision is so badly conditioned, at least "
@@ -137,6 +142,22 @@ class GaussianStatistics(Statistics):
                 stacklevel=2,
             )
         return made
+
+    def tell_units(self) -> None:
+        """Warn where targets are far from the size that the first batch had; on the CPU alone."""
+        head, size = self.head, (self.square / self.total).sqrt()
+        if head.target_scale is None or size.device.type != "cpu":
+            return
+        far = (self.count >= _FEW) & (size > 0) & ((size < 1 / _FAR) | (size > _FAR))
+        if far.any():
+            warnings.warn(
+                f"head {head.site!r}: targets of tasks {far.nonzero().flatten().tolist()} have a "
+                f"root mean square of {[float(f'{s:.1g}') for s in size[far]]} in the units that "
+                "their first batch suggested: it was unlike the rest, or there are outliers. "
+                "Standardise the targets, or collect() a typical batch before all others.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _noise(
         self, posterior: GaussianPosterior, precision: Tensor, shift: Tensor, noise: Tensor

@@ -180,6 +180,7 @@ class _Sums(GaussianStatistics):
         start: Posterior | None = None,
         generator: torch.Generator | None = None,
     ) -> NormalInverseGamma:
+        self.tell_units()
         head, known = self._scheme.known(self.head, prior)
         known = known.to(self.moment.device, self.moment.dtype)
         total = known.unit.precision_matrix + self.gram

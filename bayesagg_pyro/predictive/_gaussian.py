@@ -34,12 +34,14 @@ def of_gaussian(head: Gaussian, features: Tensor, posterior: Any, **options: Any
         mean, spread = head.predictor_moments(features, posterior.unit)  # for τ² = 1
         a, b = posterior.shape_parameter, posterior.rate
         scale = (b / a * (1 + spread)).sqrt()
-        return StudentTPredictive(2 * a, mean, scale).of(f"head {head.site!r}")
+        law = StudentTPredictive(2 * a, mean, scale, validate_args=False)
+        return law.of(f"head {head.site!r}")
     if not isinstance(posterior, GaussianFamily) or not closed:
         return general(head, features, posterior, **options)
     mean, epistemic = head.predictor_moments(features, posterior)
     epistemic, noise = in_units_of_noise(head, posterior, epistemic)
-    return NormalPredictive(mean, (epistemic + noise).sqrt()).of(f"head {head.site!r}")
+    law = NormalPredictive(mean, (epistemic + noise).sqrt(), validate_args=False)
+    return law.of(f"head {head.site!r}")
 
 
 def in_units_of_noise(

@@ -166,4 +166,10 @@ FOUND: dict[str, Case] = {
         f"a bad state {seed}": _one("heads.Bernoulli(2)", *_START, Call("load_bad", seed=seed))
         for seed in range(12)
     },
+    "features that float16 has not, predicted for under deferred validation": Case(
+        parts=(Part("heads.Gaussian(4, 3)"),),
+        settings=(("validate", "'deferred'"),),
+        dtype="float16",
+        calls=(Call("collect"), Call("update_prior"), Call("predictive", features=1e15)),
+    ),
 }

@@ -245,3 +245,84 @@ def test_units_are_saved_and_a_failed_step_chooses_none() -> None:
     torch.testing.assert_close(
         other.mtl.predict(h.detach())["r"], made.mtl.predict(h.detach())["r"]
     )
+
+
+class Alone:
+    """One regression task, in float32, whose first batch is not like the others."""
+
+    def __init__(self, level: float, size: float, first: Callable[[Tensor], Tensor]) -> None:
+        torch.manual_seed(0)
+        self.head = heads.Gaussian(D, missing="nan")
+        self.mtl = ba.BayesAgg({"r": self.head})
+        self.x = torch.randn(6 * B, D)
+        self.y = level + size * (self.x[:, :1] + 0.1 * torch.randn(6 * B, 1))
+        for rows in torch.arange(6 * B).split(B):
+            y = self.y[rows]
+            self.mtl.collect(self.x[rows], {"r": first(y.clone()) if rows[0] == 0 else y})
+        self.mtl.update_prior()
+        self.mtl.start_bayes()
+
+    def error(self) -> Tensor:
+        """Of predictions, in standard deviations of the targets."""
+        return (self.mtl.predict(self.x)["r"] - self.y).std() / self.y.std()
+
+
+UNLIKE: dict[str, Callable[[Tensor], Tensor]] = {
+    "all the same": lambda y: y[:1].expand_as(y),
+    "one label": lambda y: torch.where(torch.arange(B)[:, None] == 3, y, torch.nan),
+    "like the others": lambda y: y,
+}
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("level", [0.0, 3e3])
+@pytest.mark.parametrize("first", list(UNLIKE))
+def test_units_come_with_the_first_targets_that_differ(
+    level: float, size: float, first: str
+) -> None:
+    if level > 1e6 * size:  # float32 has no digits left
+        level = 1e6 * size
+    made = Alone(level, size, UNLIKE[first])
+    assert made.head.target_scale is not None
+    assert 0.3 < made.head.target_scale / made.y.std() < 3.1
+    assert made.error() < 0.3
+
+
+def test_all_the_same_are_zeros_in_all_units() -> None:
+    """The sums are those of the units that come, to rounding."""
+    made = Alone(500.0, 20.0, UNLIKE["all the same"])
+    y = torch.cat([made.y[:1].expand(B, 1), made.y[B:]]).double()
+    h, loc, scale = made.x.double(), made.head.target_loc, made.head.target_scale
+    assert loc is not None
+    assert scale is not None
+    values = (y - loc) / scale
+    mean = torch.linalg.solve(h.T @ h + torch.eye(D).double(), h.T @ values)
+    torch.testing.assert_close(made.mtl.posteriors()["r"].mean, mean.T, atol=1e-5, rtol=1e-5)
+
+
+def test_one_outlier_does_not_choose_the_units() -> None:
+    def spoiled(y: Tensor) -> Tensor:
+        y[5] = 1e7
+        return y
+
+    with pytest.warns(RuntimeWarning, match=r"'r'.*\[0\].*outliers"):
+        made = Alone(500.0, 20.0, spoiled)
+    assert made.head.target_scale is not None
+    assert 0.3 < made.head.target_scale / made.y.std() < 3.1
+
+
+def test_fillers_of_weight_zero_do_not_choose_the_units() -> None:
+    head = heads.Gaussian(D)
+    mtl = ba.BayesAgg({"r": head})
+    y, weight = torch.randn(B, 1), torch.ones(B, 1)
+    y[::2], weight[::2] = -999.0, 0.0
+    mtl.collect(torch.randn(B, D), {"r": (y, None, weight)})
+    assert head.units is None
+
+
+def test_units_that_prove_wrong_are_told() -> None:
+    def sorted_by_target(y: Tensor) -> Tensor:
+        return 1000 + 0.01 * y
+
+    with pytest.warns(RuntimeWarning, match=r"'r'.*\[0\].*unlike the rest"):
+        Alone(0.0, 1.0, sorted_by_target)
