@@ -82,8 +82,10 @@ def likeliest_noise(found: Tensor, count: Tensor, guess: Tensor) -> Tensor:
     """
     tiny = torch.finfo(found.dtype).tiny
     ratio = (found.clamp(min=tiny) / guess).log()
-    # The slope n ((s/τ)² − 1) − x is convex and falls; it is positive at −n, and at log s below 0.
-    mode = torch.maximum(ratio, -count)
+    # The slope n ((s/τ)² − 1) − x is convex and falls; it is positive at −n, and at x = r below 0
+    # or r − ½ log(1 + r / n) above, r = log s: from there Newton's steps never pass the mode.
+    above = (ratio - 0.5 * (ratio.clamp(min=0) / count).log1p()).clamp(min=0)
+    mode = torch.where(ratio > 0, above, torch.maximum(ratio, -count))
     for _ in range(_NEWTON):
         share = count * (2 * (ratio - mode)).exp()
         mode = mode + (share - count - mode) / (2 * share + 1)

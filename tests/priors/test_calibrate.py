@@ -8,6 +8,7 @@ from torch import Tensor
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, predictive
+from bayesagg_pyro._optimise import likeliest_noise
 from bayesagg_pyro.posteriors import Gaussian
 from bayesagg_pyro.predictive import _calibrate
 
@@ -247,3 +248,13 @@ def test_refuses_nothing_and_bad_batches(rng) -> None:
     state["state.entries"] += 1
     with pytest.raises(errors.StateError, match="saved calibration"):
         mtl.load_state_dict(state)
+
+
+def test_noise_that_few_residuals_far_from_the_guess_ask_for() -> None:
+    """The slope of the log posterior vanishes there, however far that is."""
+    count = torch.tensor([0.0, 1.0, 2.0, 30.0, 1e6], dtype=F64)
+    for found in (1e-10, 0.1, 1.0, 30.0, 1e10):
+        size = torch.full_like(count, found)
+        scale = likeliest_noise(size, count, torch.tensor(1.0, dtype=F64))
+        slope = count * ((size / scale).square() - 1) - scale.log()
+        assert (slope.abs() <= 1e-8 * (1 + count)).all()
