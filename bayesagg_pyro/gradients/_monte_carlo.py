@@ -21,7 +21,7 @@ from bayesagg_pyro.gradients._samples import (
     squares,
 )
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Point, Posterior
+from bayesagg_pyro.posteriors import Empirical, Point, Posterior
 from bayesagg_pyro.targets import Targets
 
 __all__ = ["AtPoint", "MonteCarlo"]
@@ -37,7 +37,8 @@ class MonteCarlo(Estimator):
     variance loses no digits to E[g²] − E[g]². The variance is the unbiased one.
 
     Args:
-        samples: J, at least 2. The standard error of a mean is sqrt(1 / J) standard deviations,
+        samples: J, at least 2; of an `Empirical` posterior with no more, all that it has, once
+            each. The standard error of a mean is sqrt(1 / J) standard deviations,
             the relative one of a variance about sqrt(2 / J), more where the gradient has heavy
             tails; `GradientDistribution.moment_error` estimates both, from as many draws again.
         tolerance: the error that is allowed, in these units, a root mean square over the features:
@@ -76,20 +77,24 @@ class MonteCarlo(Estimator):
         posterior = posterior.to(dtype=linalg.head_dtype(features.device))
         given = head, posterior, features, targets
 
-        def moments(samples: int, generator: torch.Generator | None) -> Moments:
-            return Moments(*sampled_moments(*given, samples, generator, squares))
+        stored = len(posterior.samples) if isinstance(posterior, Empirical) else None
+        limit = _LIMIT if stored is None else min(stored, _LIMIT)
+
+        def again(samples: int, generator: torch.Generator | None) -> Moments:
+            return Moments(*sampled_moments(*given, samples, generator, squares, again=True))
 
         def attempt(samples: int) -> GradientDistribution:
-            some = max(2, samples // REPEATS)
+            # Stored draws are all that is known: how far they may be off, a bootstrap says.
+            some = samples if samples == stored else max(2, samples // REPEATS)
             return finish(
                 *given,
-                *moments(samples, generator),
+                *sampled_moments(*given, samples, generator, squares),
                 lambda: sampled_moments(*given, samples, generator, outer_products)[1],
-                lambda: repeated(lambda g: moments(some, g), features.device, some / samples),
+                lambda: repeated(lambda g: again(some, g), features.device, some / samples),
             )
 
         name = f"head {head.site!r}, MonteCarlo"
-        return until(self.tolerance, attempt, self.samples, _LIMIT, name)
+        return until(self.tolerance, attempt, min(self.samples, limit), limit, name)
 
     def __repr__(self) -> str:
         return f"MonteCarlo(samples={self.samples}, tolerance={self.tolerance})"

@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro.gradients._predictor import pull_back
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import Targets
 
 __all__ = [
@@ -131,8 +131,12 @@ def sampled_moments(
     samples: int,
     generator: torch.Generator | None,
     products: Callable[[Tensor], Tensor],
+    *,
+    again: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Mean and unbiased second central moment over draws of the weights, in chunks.
+
+    As many as an `Empirical` posterior has are those, once each.
 
     Args:
         head: the head.
@@ -142,10 +146,15 @@ def sampled_moments(
         samples: number of draws.
         generator: source of randomness.
         products: sums the products of centred gradients [n, tasks, B, d] over the first axis.
+        again: draw from the stored ones all the same, as a bootstrap does.
     """
     total = CentredSums(products)
+    stored = posterior.samples if isinstance(posterior, Empirical) and not again else None
+    if stored is not None and len(stored) != samples:
+        stored = None
     for part in slices(samples, fitting(head.numbers_per_draw(len(features)), LARGE)):
-        weight = posterior.sample((part.stop - part.start,), generator=generator)
+        drawn = (part.stop - part.start,)
+        weight = posterior.sample(drawn, generator=generator) if stored is None else stored[part]
         total.add(sampled_gradients(head, weight, features, targets))
     return total.mean, total.products / (samples - 1)
 

@@ -198,3 +198,31 @@ def test_draws_of_a_point_are_no_uncertainty(rng) -> None:
     assert (grad.variance == 0).all()
     assert (grad.covariance_matrix == 0).all()
     assert torch.equal(grad.mean, gradients.distribution(head, p, features, targets).mean)
+
+
+@pytest.mark.parametrize("draws", [3, 40])
+def test_stored_draws_count_once_each_and_say_how_few_they_are(rng, draws) -> None:
+    """No draw from draws: their own moments, and the standard error of so many."""
+    features = torch.randn(5, 4, generator=rng, dtype=torch.float64)
+    targets = (features[:, :2] > 0).double()
+    head = heads.Bernoulli(4, tasks=2).double()
+
+    def posterior() -> posteriors.Empirical:
+        weight = torch.randn(draws, 2, 4, generator=rng, dtype=torch.float64)
+        return posteriors.Empirical(0.5 * weight)
+
+    def of(found: posteriors.Empirical) -> gradients.GradientDistribution:
+        return gradients.distribution(head, found, features, targets)
+
+    few = posterior()
+    parsed = head.parse_targets(targets, len(features))
+    each = sampled_gradients(head, few.samples, features, parsed)
+    torch.testing.assert_close(of(few).mean, each.mean(0))
+    torch.testing.assert_close(of(few).variance, each.var(0))
+    means = torch.stack([of(posterior()).mean for _ in range(200)])
+    error = torch.stack([of(posterior()).moment_error.mean.square() for _ in range(50)])
+    # A bootstrap's variance is (S − 1) / S of the true one.
+    ratio = error.mean(0) * draws / (draws - 1) / means.var(0)
+    torch.testing.assert_close(ratio.mean(), torch.ones_like(ratio.mean()), atol=0.2, rtol=0)
+    with pytest.warns(RuntimeWarning, match=f"with {draws} the moments"):
+        gradients.MonteCarlo(8, tolerance=1e-3).estimate(head, few, features, parsed)
