@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro.heads import Gaussian, Head, OnePredictor
 from bayesagg_pyro.heads._linear import following
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.predictive._classes import has_classes, log_probabilities
 from bayesagg_pyro.predictive._compound import output_rule
@@ -73,21 +74,36 @@ def uncertainty(
     head.check_weights(posterior, "posterior")
     if has_classes(head):
         return _of_classes(head, posterior, features, samples, generator)
+    epistemic, aleatoric = _variances(head, posterior, features, samples, generator)
+    if isinstance(head, Standardising) and head.units is not None:
+        square = head.units.factor.square().to(epistemic)
+        epistemic, aleatoric = epistemic * square, aleatoric * square
+    return Uncertainty(epistemic, aleatoric, "variance")
+
+
+def _variances(
+    head: Head,
+    posterior: Posterior,
+    features: Tensor,
+    samples: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """Var E[y | w] and E Var[y | w], in the units that the head has its targets in."""
     if isinstance(head, Gaussian) and head.is_still(Gaussian, "outputs", "likelihood"):
         if isinstance(posterior, GaussianFamily):
             spread = predictor(head, posterior, features)[1]
             epistemic, noise = in_units_of_noise(head, posterior, spread)
-            return Uncertainty(epistemic, noise.expand_as(epistemic), "variance")
+            return epistemic, noise.expand_as(epistemic)
         if isinstance(posterior, NormalInverseGamma):
             spread = predictor(head, posterior.unit, features)[1]  # for τ² = 1
             a, b = posterior.shape_parameter, posterior.rate
             noise = torch.where(a > 1, b / (a - 1), torch.inf)  # E τ², infinite for few examples
-            return Uncertainty(noise * spread, noise.expand_as(spread), "variance")
+            return noise * spread, noise.expand_as(spread)
     found = head.predictive(features, posterior, samples=samples, generator=generator)
     if not isinstance(found, PredictiveDistribution):
         outputs = drawn_outputs(head, posterior, features, samples, generator)
         found = SampledPredictive(head, torch.cat(list(outputs)))
-    return Uncertainty(found.epistemic_variance, found.aleatoric_variance, "variance")
+    return found.epistemic_variance, found.aleatoric_variance
 
 
 def _of_classes(

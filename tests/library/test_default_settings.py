@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import gradients, heads, inference, priors
+from bayesagg_pyro import gradients, heads, inference, predictive, priors
 from bayesagg_pyro.aggregation import Mean, PrecisionWeighted
 from bayesagg_pyro.heads import Head
 
@@ -154,6 +154,8 @@ def test_raw_targets_are_standardised_and_predictions_are_raw() -> None:
     normal = torch.distributions.Normal(law.mean, law.stddev)
     torch.testing.assert_close(law.log_prob(y), normal.log_prob(y))
     torch.testing.assert_close(law.entropy(), normal.entropy())
+    parts = predictive.uncertainty(head, made.mtl.posteriors()["r"], h)
+    torch.testing.assert_close(parts.total, law.variance)
 
 
 def test_targets_that_look_standardised_stay_to_the_bit() -> None:
