@@ -208,9 +208,15 @@ def convergence(samples: Tensor | Empirical) -> Convergence:
         samples: [chains, draws, tasks, P], or a posterior from NUTS or HMC, which knows its chains.
 
     Raises:
+        DtypeError: for a posterior that is no set of draws.
         ShapeError: for other dimensions, or fewer than 4 draws per chain.
     """
     held = samples.by_chain if isinstance(samples, Empirical) else samples
+    if not isinstance(held, Tensor):
+        raise DtypeError(
+            f"chains are a tensor or an Empirical posterior, not {type(held).__name__}; what other "
+            "schemes tell of their convergence is in posterior.info"
+        )
     if held.ndim != 4 or held.shape[1] < 4:
         raise ShapeError(
             f"samples must be [chains, draws of at least 4, tasks, weights], not {list(held.shape)}"

@@ -82,3 +82,6 @@ def test_four_draws_of_any_kind_are_enough_and_three_are_not(rng) -> None:
     for wrong in (chains[:, :3], chains[0], chains[None]):
         with pytest.raises(errors.ShapeError, match="draws of at least 4"):
             diagnostics.convergence(wrong)
+    normal = posteriors.Gaussian(torch.zeros(1, 2), torch.eye(2)[None])
+    with pytest.raises(errors.DtypeError, match="not Gaussian"):
+        diagnostics.convergence(normal)  # type: ignore[arg-type]
