@@ -78,7 +78,9 @@ class MonteCarlo(Estimator):
         given = head, posterior, features, targets
 
         stored = len(posterior.samples) if isinstance(posterior, Empirical) else None
-        limit = _LIMIT if stored is None else min(stored, _LIMIT)
+        count, limit = self.samples, _LIMIT
+        if stored is not None:
+            count, limit = min(count, stored), min(limit, stored)
 
         def again(samples: int, generator: torch.Generator | None) -> Moments:
             return Moments(*sampled_moments(*given, samples, generator, squares, again=True))
@@ -94,7 +96,7 @@ class MonteCarlo(Estimator):
             )
 
         name = f"head {head.site!r}, MonteCarlo"
-        return until(self.tolerance, attempt, min(self.samples, limit), limit, name)
+        return until(self.tolerance, attempt, count, limit, name)
 
     def __repr__(self) -> str:
         return f"MonteCarlo(samples={self.samples}, tolerance={self.tolerance})"
