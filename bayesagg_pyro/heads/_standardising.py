@@ -48,8 +48,8 @@ class Units(NamedTuple):
 class Standardising(OnePredictor):
     """A head of real targets that may choose its units: mean and standard deviation of a batch.
 
-    Each task chooses once, from the first batch of an engine in which its targets differ, or are
-    others than before. Until then they are 0, and sums of zeros hold in all units; but numbers of
+    Each task chooses once, from the first batch of an engine in which its targets differ.
+    Until then they are 0, and sums of zeros hold in all units; but numbers of
     at most 3 stay. Targets
     that look standardised, with a standard deviation from 1/3 to 3 and a mean of at most 3, are
     left as they are, to the bit, since a batch knows their moments less well than whoever
@@ -118,9 +118,6 @@ class Standardising(OnePredictor):
         deviation = torch.where(outlier, others[1], deviation)
         level = mean + now.loc
         rounding = max(torch.finfo(targets.values.dtype).eps, 16 * torch.finfo(values.dtype).eps)
-        # Equal targets again, but others than before: how far apart they are is all that is known.
-        alike = deviation <= rounding * level.abs()
-        deviation = torch.where(alike & (now.loc != 0), mean.abs(), deviation)
         known = (deviation > rounding * level.abs()) & deviation.isfinite()
         deviation = torch.where(known, deviation, 1.0)
         prefix = 10 ** (3 * (deviation.log10() / 3).round())

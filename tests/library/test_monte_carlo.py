@@ -205,7 +205,7 @@ def test_stored_draws_count_once_each_and_say_how_few_they_are(rng, draws) -> No
     """No draw from draws: their own moments, and the standard error of so many."""
     features = torch.randn(5, 4, generator=rng, dtype=torch.float64)
     targets = (features[:, :2] > 0).double()
-    head = heads.Bernoulli(4, tasks=2).double()
+    head = heads.Bernoulli(4, tasks=2, bias=False).double()
 
     def posterior() -> posteriors.Empirical:
         weight = torch.randn(draws, 2, 4, generator=rng, dtype=torch.float64)
