@@ -87,12 +87,16 @@ class MonteCarlo(Estimator):
 
         def attempt(samples: int) -> GradientDistribution:
             # Stored draws are all that is known: how far they may be off, a bootstrap says.
-            some = samples if samples == stored else max(2, samples // REPEATS)
+            # The scatter of draws among S is (S − 1) / S of what it is among all.
+            some = max(2, samples // REPEATS)
+            share = some / samples
+            if samples == stored:
+                some, share = samples, samples / (samples - 1)
             return finish(
                 *given,
                 *sampled_moments(*given, samples, generator, squares),
                 lambda: sampled_moments(*given, samples, generator, outer_products)[1],
-                lambda: repeated(lambda g: again(some, g), features.device, some / samples),
+                lambda: repeated(lambda g: again(some, g), features.device, share),
             )
 
         name = f"head {head.site!r}, MonteCarlo"

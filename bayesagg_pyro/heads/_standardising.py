@@ -48,9 +48,9 @@ class Units(NamedTuple):
 class Standardising(OnePredictor):
     """A head of real targets that may choose its units: mean and standard deviation of a batch.
 
-    Each task chooses once, from the first batch of an engine in which its targets differ.
-    Until then they are 0, and sums of zeros hold in all units; but numbers of
-    at most 3 stay. Targets
+    Each task chooses once, from the first batch of an engine in which its targets differ. Until
+    then they are 0, and sums of zeros hold in all units of that zero; numbers of at most 3 stay,
+    and where later targets are far from the zero, it moves and takes the first ones along. Targets
     that look standardised, with a standard deviation from 1/3 to 3 and a mean of at most 3, are
     left as they are, to the bit, since a batch knows their moments less well than whoever
     standardised them; those that look so but for a factor of a thousand (meV for eV) are divided

@@ -146,7 +146,8 @@ class GaussianStatistics(Statistics):
     def tell_units(self) -> None:
         """Warn where targets are far from the size that the first batch had; on the CPU alone."""
         head, size = self.head, (self.square / self.total).sqrt()
-        if head.target_scale is None or size.device.type != "cpu":
+        chose = head.target_scale is not None and head.noise_source == "estimated"
+        if not chose or size.device.type != "cpu":
             return
         far = (self.count >= _FEW) & (size > 0) & ((size < 1 / _FAR) | (size > _FAR))
         if far.any():

@@ -167,7 +167,7 @@ FOUND: dict[str, Case] = {
         for seed in range(12)
     },
     "features that float16 has not, predicted for under deferred validation": Case(
-        parts=(Part("heads.Gaussian(4, 3)"),),
+        parts=(Part("heads.Gaussian(2, 3)"),),
         settings=(("validate", "'deferred'"),),
         dtype="float16",
         calls=(Call("collect"), Call("update_prior"), Call("predictive", features=1e15)),

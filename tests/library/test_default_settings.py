@@ -328,3 +328,12 @@ def test_units_that_prove_wrong_are_told() -> None:
 
     with pytest.warns(RuntimeWarning, match=r"'r'.*\[0\].*unlike the rest"):
         Alone(0.0, 1.0, sorted_by_target)
+
+
+def test_units_that_are_the_users_are_not_called_a_choice() -> None:
+    """No warning, which would be an error here."""
+    head = heads.Gaussian(D).learn_noise()
+    mtl = ba.BayesAgg({"r": head})
+    mtl.collect(torch.randn(B, D), {"r": 500 + 20 * torch.randn(B, 1)})
+    mtl.update_prior()
+    assert head.units is None

@@ -221,8 +221,7 @@ def test_stored_draws_count_once_each_and_say_how_few_they_are(rng, draws) -> No
     torch.testing.assert_close(of(few).variance, each.var(0))
     means = torch.stack([of(posterior()).mean for _ in range(200)])
     error = torch.stack([of(posterior()).moment_error.mean.square() for _ in range(50)])
-    # A bootstrap's variance is (S − 1) / S of the true one.
-    ratio = error.mean(0) * draws / (draws - 1) / means.var(0)
-    torch.testing.assert_close(ratio.mean(), torch.ones_like(ratio.mean()), atol=0.2, rtol=0)
+    ratio = (error.mean(0) / means.var(0)).mean().sqrt()
+    assert abs(ratio - 1) < (0.1 if draws > 3 else 0.3)  # 16 repetitions of 3 draws know it badly
     with pytest.warns(RuntimeWarning, match=f"with {draws} the moments"):
         gradients.MonteCarlo(8, tolerance=1e-3).estimate(head, few, features, parsed)
