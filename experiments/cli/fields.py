@@ -51,7 +51,7 @@ class Source:
         found = [n for n in self._tree.body if isinstance(n, ast.ClassDef) and n.name == name]
         if not found:
             raise SettingsError(
-                f"benchmark = {place!r} cannot be found: {module} defines no {name}"
+                f"benchmark = {place!r} cannot be found: {module} defines no class {name!r}"
             )
         self._class = found[0]
         self._bases = [Source(base) for base in self._places(module)]

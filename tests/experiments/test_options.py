@@ -159,7 +159,7 @@ def test_a_benchmark_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("name", "message"),
     [
         ("nowhere.at.all:Mine", "there is no such module"),
-        ("tests.experiments.toy:Nothing", "defines no Nothing"),
+        ("tests.experiments.toy:Nothing", "defines no class 'Nothing'"),
         ("experiments.rows:Rows", "is no subclass of"),
         ("mnist", "is unknown: give one of digits"),
     ],
