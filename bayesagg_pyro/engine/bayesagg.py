@@ -440,11 +440,13 @@ class BayesAgg(Calls):
 
         Raises:
             ShapeError, DtypeError, DeviceError: for features that are no floating [B, d].
+            StateError: if another engine that has this head has written its weights since.
         """
         found = {}
         where = rows_of(features, self._heads, self.feature_axis, values=False)
         for name, (rows, layout) in where.items():
             slot = self._slots[name]
+            slot.check_leads(warmup=self.warmup)
             outputs = slot.head(rows, slot.point(warmup=self.warmup))
             outputs = slot.head.in_target_units(outputs)
             wide = torch.promote_types(rows.dtype, torch.float32)

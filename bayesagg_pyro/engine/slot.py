@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
 __all__ = ["HeadStep", "Slot", "learns"]
+
+#: Whose posterior each head's weights followed last: a head may be in two engines.
+_LEADERS: WeakKeyDictionary[Head, ref[Slot]] = WeakKeyDictionary()
 
 
 class Slot:
@@ -179,6 +183,24 @@ class Slot:
         posterior = None if self.learns or self._tracker is None else self._tracker.posterior
         if posterior is not None:
             self.head.weight.copy_(posterior.mean.reshape(self.head.weight.shape))
+            _LEADERS[self.head] = ref(self)
+
+    def check_leads(self, *, warmup: bool) -> None:
+        """Refuse to predict with weights that follow another engine's posterior.
+
+        Raises:
+            StateError: naming the head and the remedy.
+        """
+        leader = _LEADERS.get(self.head)
+        posterior = None if warmup or self.learns else self.tracker.posterior
+        if posterior is None or leader is None or leader() in (self, None):
+            return
+        if not _follows(self.head.point().detach(), posterior.mean):
+            raise StateError(
+                f"the weights of head {self.name!r} follow the posterior of another engine that "
+                "has this head: give each engine heads of its own (copy.deepcopy), and call "
+                "refit(batches) to go on with this one"
+            )
 
     def stop_learning(self) -> None:
         """End of the warm-up; an old gradient's momentum would move weights that follow."""

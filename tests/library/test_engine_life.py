@@ -244,3 +244,21 @@ def test_an_engine_with_a_generator_can_be_copied(rng) -> None:
     assert toy.mtl.generator is not twin.mtl.generator
     for one, two in zip(toy.grads(), twin.grads(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_a_head_in_two_engines_is_told_by_the_one_that_lost_it() -> None:
+    """The first would predict with weights of the second, beside a predictive of its own."""
+    head, h = heads.Gaussian(4), torch.randn(20, 4)
+    first, second = ba.BayesAgg({"r": head}), ba.BayesAgg({"r": head})
+    batches = [(h, {"r": h[:, :1]})]
+    for mtl, wanted in ((first, h[:, :1]), (second, h[:, 1:2])):
+        mtl.collect(h, {"r": wanted})
+        mtl.update_prior()
+        mtl.start_bayes()
+    second.predict(h)
+    kept = copy.deepcopy(second)
+    with pytest.raises(errors.StateError, match="head 'r' follow the posterior of another engine"):
+        first.predict(h)
+    first.refit(batches)
+    close(first.predict(h)["r"], first.predictive(h)["r"].mean.float())
+    close(kept.predict(h)["r"], kept.predictive(h)["r"].mean.float())
