@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -339,27 +340,29 @@ def test_checkpoints_of_other_content(number: int, finished: Path, tmp_path: Pat
     assert (tmp_path / CHECKPOINT).read_bytes() == left
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """A limit on the size of what this process writes."""
+    """A limit on what this process writes; no fixture, since coverage writes between phases."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_full_disk(tmp_path: Path) -> None:
     """A limit on the size of files stands in for it; torch's writer hides the reason of either."""
     for name in ("a.pt", "b.npz"):
         (tmp_path / name).write_bytes(b"old")
-    with pytest.raises(OutputError, match="File too large"):
-        checkpoints.save(tmp_path / "a.pt", {"x": [torch.ones(3000) for _ in range(40)]})
-    with pytest.raises(DataError, match="File too large"):
-        cache.write(tmp_path / "b.npz", {"x": np.random.default_rng(0).random(9000)}, {})
-    with pytest.raises(OSError, match="File too large"):
-        _reserve(tmp_path / "c", 30_000)
+    with small_files():
+        with pytest.raises(OutputError, match="File too large"):
+            checkpoints.save(tmp_path / "a.pt", {"x": [torch.ones(3000) for _ in range(40)]})
+        with pytest.raises(DataError, match="File too large"):
+            cache.write(tmp_path / "b.npz", {"x": np.random.default_rng(0).random(9000)}, {})
+        with pytest.raises(OSError, match="File too large"):
+            _reserve(tmp_path / "c", 30_000)
     assert {p.name for p in tmp_path.iterdir()} == {"a.pt", "b.npz", "c"}
     assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.npz").read_bytes() == b"old"
 
