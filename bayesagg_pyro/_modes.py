@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._compile import _disable_dynamo
 
-# Decorates calls that torch.compile makes as they are, between the graphs of what is around them.
-# `torch.compiler.disable` does the same, and imports the compiler (seconds) with this package.
-from torch._compile import _disable_dynamo as uncompiled
-
-__all__ = ["lasting_property", "plain", "seeded", "uncompiled"]
+#: Decorates calls that torch.compile makes as they are, between the graphs of what is around them.
+#: `torch.compiler.disable` does the same, and imports the compiler (seconds) with this package.
+uncompiled = _disable_dynamo
 
 
 @contextmanager

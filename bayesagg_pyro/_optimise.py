@@ -11,8 +11,6 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import NumericalError
 
-__all__ = ["backtrack", "hessian", "likeliest_noise", "maximise", "search"]
-
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _HALVINGS = 40
 _ARMIJO = 1e-4

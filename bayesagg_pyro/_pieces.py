@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["BLOCK", "CACHE", "LARGE", "fitting", "slices"]
-
 #: Entries of the largest temporary: that should stay near a cache (8 MiB of doubles), of a step
 #: (32 MiB), and of many draws at once (64 MiB).
 CACHE, BLOCK, LARGE = 2**20, 2**22, 2**23

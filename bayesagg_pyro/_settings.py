@@ -11,8 +11,6 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 
-__all__ = ["integers", "positive", "positive_each", "positive_or_none"]
-
 
 def integers(least: int = 1, **settings: int) -> None:
     """Refuse settings that are no integers of at least so much.

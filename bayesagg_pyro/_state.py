@@ -14,18 +14,6 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import NonFiniteError, StateError
 
-__all__ = [
-    "check_generator",
-    "count",
-    "finite",
-    "named",
-    "number",
-    "part",
-    "read_generator",
-    "saved",
-    "set_generator",
-]
-
 
 def named(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A part of a larger state: every name behind `name.`."""

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pyro import distributions
 
-__all__ = ["TorchDistribution"]
-
 if TYPE_CHECKING:
 
     class TorchDistribution(torch.distributions.Distribution):

@@ -15,16 +15,6 @@ from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
 from bayesagg_pyro.gradients._cat import widened
 
-__all__ = [
-    "Aggregated",
-    "Aggregation",
-    "Weighing",
-    "WeightSums",
-    "effective_tasks",
-    "from_weights",
-    "observed_weights",
-]
-
 
 @dataclass(frozen=True)
 class Aggregated:

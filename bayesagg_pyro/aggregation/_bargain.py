@@ -13,8 +13,6 @@ from bayesagg_pyro.aggregation._lengths import shares, spreads
 from bayesagg_pyro.aggregation._matrix_aggregator import gramian_of
 from bayesagg_pyro.gradients import GradientDistribution
 
-__all__ = ["Bargain"]
-
 #: Relative addition to the second moments.
 _RIDGE: Final = 1e-6
 #: Newton steps: twice what random gradients of 100 tasks take, and enough for opposed ones.

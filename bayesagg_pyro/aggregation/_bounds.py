@@ -15,8 +15,6 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
 
-__all__ = ["cap_ratio", "check_bounds", "raise_floor"]
-
 
 def check_bounds(floor: float | None, max_ratio: float | None) -> None:
     """Refuse bounds outside their range.

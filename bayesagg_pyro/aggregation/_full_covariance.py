@@ -10,8 +10,6 @@ from bayesagg_pyro.aggregation._aggregation import Aggregated, observed_weights
 from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.gradients._distribution import averaged
 
-__all__ = ["weighed_by_matrices"]
-
 
 def weighed_by_matrices(grad: GradientDistribution, by_dimension: bool) -> Aggregated:
     """Direction, and the diagonals of the weight matrices.

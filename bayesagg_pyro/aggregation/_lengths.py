@@ -10,8 +10,6 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.gradients import GradientDistribution
 
-__all__ = ["lengthening", "shares", "spreads"]
-
 
 def shares(grad: GradientDistribution) -> Tensor:
     """What a sum over a task's examples is multiplied by, [T]: 1 / n_t, or 0 without a target."""

@@ -30,8 +30,6 @@ from bayesagg_pyro.aggregation._torchjd_tasks import give_back, of_some
 from bayesagg_pyro.aggregation._torchjd_traits import traits_of
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
-__all__ = ["Combined", "MatrixAggregator", "gramian_of"]
-
 
 class Combined(NamedTuple):
     """One direction from a matrix of gradients.

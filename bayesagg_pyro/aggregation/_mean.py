@@ -8,8 +8,6 @@ from typing import Literal
 from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, from_weights
 from bayesagg_pyro.gradients import GradientDistribution
 
-__all__ = ["Mean", "Sum"]
-
 
 class Mean(Aggregation):
     """Σ_t μ_t / T: the ablation "posterior mean only" (power 0 of `PrecisionWeighted`)."""

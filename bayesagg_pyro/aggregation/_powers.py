@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 from bayesagg_pyro.errors import DtypeError, SettingError
 
-__all__ = ["Power", "checked"]
-
 Power: TypeAlias = float | Sequence[float] | Mapping[str, float]
 
 

@@ -21,8 +21,6 @@ from bayesagg_pyro.aggregation._single_labels import SingleLabels
 from bayesagg_pyro.errors import SettingError, TaskError
 from bayesagg_pyro.gradients import GradientDistribution
 
-__all__ = ["PrecisionWeighted"]
-
 Resolution: TypeAlias = Literal["example", "dimension", "task"]
 
 #: The logit of a task without variance: beyond any other, and finite in every floating type.

@@ -14,8 +14,6 @@ from bayesagg_pyro.gradients import GradientDistribution
 if TYPE_CHECKING:
     from bayesagg_pyro.aggregation._aggregation import Aggregated
 
-__all__ = ["apart", "as_joint"]
-
 
 def apart(
     found: Aggregated, joint: GradientDistribution, grads: Sequence[GradientDistribution]

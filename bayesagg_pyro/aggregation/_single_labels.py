@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["SingleLabels"]
-
 #: Examples with a target that a verdict takes, and the share with two that counts as hardly any.
 _LEAST, _HARDLY = 8, 0.05
 

@@ -15,8 +15,6 @@ from bayesagg_pyro.aggregation._aggregation import Aggregated, Aggregation, obse
 from bayesagg_pyro.aggregation._matrix_aggregator import MatrixAggregator
 from bayesagg_pyro.gradients import GradientDistribution
 
-__all__ = ["PerSample", "TorchJD"]
-
 
 class TorchJD(Aggregation):
     """An aggregator of TorchJD, applied to the posterior-mean gradients of the batch.

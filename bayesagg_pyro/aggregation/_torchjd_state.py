@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from bayesagg_pyro._state import named, part, saved
 from bayesagg_pyro.errors import NonFiniteError, StateError
 
-__all__ = ["load_state", "read_state"]
-
 _OF_MODULES = frozenset(vars(nn.Module()))
 #: Before the number of a tensor in a list.
 _INSIDE = "#"

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["give_back", "of_some"]
-
 _SETTINGS = frozenset({"weights", "_weights", "_leak"})
 #: Memory, one entry (of `_phi_t` one row and column) for each task.
 _MEMORY = ("_phi_t", "_weights", "_sq_grad_sum", "_initial_w", "_warmup_w_sum", "_sq_norm_ema")

@@ -17,18 +17,6 @@ from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = [
-    "Conflicts",
-    "DroppedByDiagonal",
-    "Update",
-    "Weights",
-    "conflicts",
-    "diagonal_against_full",
-    "uncertainty_pull",
-    "update",
-    "weights",
-]
-
 _QUANTILES = (0.05, 0.5, 0.95)
 
 

@@ -22,8 +22,6 @@ from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Calibration", "simulate_calibration", "uniformity"]
-
 #: Central credible intervals whose coverage is looked at.
 LEVELS = (0.5, 0.8, 0.95)
 _NULL = 4000

@@ -13,8 +13,6 @@ from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Spectrum", "Staleness", "head_norms", "spectrum", "staleness"]
-
 
 @dataclass(frozen=True)
 class Spectrum:

@@ -12,16 +12,6 @@ from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, judge_known, tail
 from bayesagg_pyro.gradients import GradientDistribution
 
-__all__ = [
-    "Moments",
-    "Normality",
-    "SignalToNoise",
-    "moments",
-    "normality",
-    "seen_only",
-    "signal_to_noise",
-]
-
 _AXES = ("task", "example", "dimension")
 #: Draws held at once: [chunk, tasks, B, d].
 _CHUNK = 256

@@ -17,8 +17,6 @@ from bayesagg_pyro.inference import log_joint
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Importance", "has_density", "importance", "psis"]
-
 #: Differences of log-densities, sums of many terms, that are rounding alone.
 _ROUNDING = 1e-6
 

@@ -15,8 +15,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["to_inference_data"]
-
 
 def to_inference_data(
     head: Head,

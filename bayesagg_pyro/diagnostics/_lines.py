@@ -11,8 +11,6 @@ from typing import Any
 
 from bayesagg_pyro.errors import SettingError
 
-__all__ = ["append", "read", "truncate"]
-
 Row = dict[str, Any]
 
 

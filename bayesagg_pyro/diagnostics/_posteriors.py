@@ -14,17 +14,6 @@ from bayesagg_pyro.errors import DtypeError, ShapeError
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors._chains import effective_size, r_hat
 
-__all__ = [
-    "AgainstReference",
-    "Conditioning",
-    "Convergence",
-    "against_reference",
-    "conditioning",
-    "convergence",
-    "kl",
-    "wasserstein2",
-]
-
 #: Draws behind the covariance of a posterior that has no closed one.
 _DRAWS = 4096
 

@@ -14,8 +14,6 @@ from bayesagg_pyro.diagnostics._reliability import of_one_task, stated
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, judge_known, tail
 from bayesagg_pyro.errors import ShapeError
 
-__all__ = ["Epistemic", "Pit", "brier", "epistemic_against_error", "negative_log_density", "pit"]
-
 
 def brier(probabilities: Tensor, targets: Tensor, *, observed: Tensor | None = None) -> Tensor:
     """Mean squared error of probabilities, []: over binary targets, or summed over classes.

@@ -22,8 +22,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Fresh", "Recorder"]
-
 #: Present features [N, d] of training examples, or {name: such}, and their targets.
 Fresh = Callable[[], tuple[Features, Mapping[str, RawTargets]]]
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check
 from bayesagg_pyro.errors import ShapeError
 
-__all__ = ["Reliability", "of_one_task", "reliability", "stated"]
-
 #: Simulated sets of labels.
 _SIMULATIONS = 999
 

@@ -12,8 +12,6 @@ from bayesagg_pyro.engine.info import StepInfo
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 
-__all__ = ["block_names", "row_of", "task_names"]
-
 Columns = dict[str, Tensor]
 
 

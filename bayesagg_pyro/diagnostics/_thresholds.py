@@ -17,8 +17,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["THRESHOLDS", "Check", "Threshold", "judge", "judge_known", "owned", "tail"]
-
 
 @dataclass(frozen=True)
 class Threshold:

@@ -18,8 +18,6 @@ from bayesagg_pyro.errors import StateError
 if TYPE_CHECKING:
     from bayesagg_pyro.engine.calls import Calls
 
-__all__ = ["check_backbones", "check_states", "checksums", "digest", "join"]
-
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -18,8 +18,6 @@ from bayesagg_pyro.heads._standardising import Standardising, Units
 from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Batch", "Group", "as_one", "joined"]
-
 
 @dataclass(frozen=True)
 class Group:

@@ -63,8 +63,6 @@ from bayesagg_pyro.priors import FullData, Policy
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["BayesAgg"]
-
 
 class BayesAgg(Calls):
     """Bayesian heads on a shared backbone, trained through aggregated gradient distributions.

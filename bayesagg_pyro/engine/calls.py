@@ -25,8 +25,6 @@ from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._standardising import Standardising
 
-__all__ = ["Batches", "Calls", "Given", "show"]
-
 #: Pairs of features and {head: targets}, in any form that `backward` takes.
 Batches: TypeAlias = Iterable[Pair]
 #: What `backward` takes.

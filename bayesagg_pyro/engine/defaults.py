@@ -14,8 +14,6 @@ from bayesagg_pyro.heads import Categorical, Gaussian, Head
 from bayesagg_pyro.inference import Conjugate, Scheme, TaylorGGN
 from bayesagg_pyro.priors import Policy
 
-__all__ = ["affordable", "default_aggregation", "default_estimators", "default_scheme"]
-
 #: Weights of a softmax head, classes times features, up to which its posterior is dense: a step
 #: takes time of their cube, and five matrices of their square (`python -m benchmarks.costs`).
 _DENSE: Final = 768

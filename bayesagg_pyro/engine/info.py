@@ -17,8 +17,6 @@ from bayesagg_pyro.gradients._cat import widened
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Observer", "Stages", "StepInfo", "keeping"]
-
 
 @dataclass(frozen=True)
 class Stages:

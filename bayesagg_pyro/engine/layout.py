@@ -12,8 +12,6 @@ from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = ["Layout", "check_axis"]
-
 
 @dataclass(frozen=True)
 class Layout:

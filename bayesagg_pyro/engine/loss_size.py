@@ -7,8 +7,6 @@ from torch import Tensor
 
 from bayesagg_pyro.heads import Categorical, Gaussian, Head, Network
 
-__all__ = ["loss_size"]
-
 
 def loss_size(head: Head) -> Tensor | None:
     """How steep the head's loss is beside its `standard_loss`, [tasks]; None if that is its loss.

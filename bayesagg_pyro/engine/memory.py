@@ -26,8 +26,6 @@ from bayesagg_pyro.posteriors import DiagonalGaussian, Info, Posterior
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["aggregate_by_examples", "infer_by_tasks"]
-
 #: Dense matrices that a task takes while its posterior is made: data terms, precision, factor, and
 #: the factor's inverse in two precisions.
 _MATRICES = 5

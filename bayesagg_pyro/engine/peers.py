@@ -18,8 +18,6 @@ from bayesagg_pyro.errors import SettingError, StateError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Peers", "exchange"]
-
 
 class Peers:
     """This process and those that it shares every batch with.

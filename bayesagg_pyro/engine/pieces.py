@@ -26,8 +26,6 @@ from bayesagg_pyro.engine.transaction import Undo, of_generators, of_values
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["Pieces"]
-
 #: How far features may be apart in the two passes, relative to their size: kernels in half
 #: precision may add in another order, but another draw of a dropout is further away.
 _TOLERANCE = 0.05

@@ -14,8 +14,6 @@ from bayesagg_pyro.engine.layout import Layout
 from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.heads._standardising import Units
 
-__all__ = ["InLayout", "InTargetUnits"]
-
 
 def _laid_out(name: str) -> Any:
     """A property: what the distribution of the rows calls so, in the features' shape."""

@@ -28,8 +28,6 @@ from bayesagg_pyro.validity import Validity
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["STEPS", "Processes"]
-
 _FAILED, _NOTHING, _BATCH = range(3)
 #: Calls between which the backbone changes.
 STEPS = ("backward", "backward_in_pieces")

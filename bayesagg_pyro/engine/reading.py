@@ -14,19 +14,6 @@ from bayesagg_pyro.errors import DtypeError, StateError, TaskError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = [
-    "Features",
-    "GivenTargets",
-    "Pair",
-    "Source",
-    "check_grad_mode",
-    "check_graph",
-    "check_names",
-    "check_pair",
-    "read",
-    "rows_of",
-]
-
 #: What heads read: one tensor for all, or {name: tensor}.
 Features: TypeAlias = Tensor | Mapping[str, Tensor]
 #: {name: targets} of the heads that have any.

@@ -37,8 +37,6 @@ from bayesagg_pyro.posteriors import Posterior
 if TYPE_CHECKING:
     from bayesagg_pyro.engine.stateful import Stateful
 
-__all__ = ["FORMAT", "checked", "commit", "state"]
-
 #: Raised with every change that older code could not read.
 FORMAT = 2
 _REFIT = "or take the weights alone with strict=False and call refit(batches)"

@@ -21,18 +21,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 
-__all__ = [
-    "Settled",
-    "active",
-    "check_aggregation",
-    "check_estimators",
-    "check_heads",
-    "check_settings",
-    "known",
-    "named_heads",
-    "per_head",
-]
-
 _T = TypeVar("_T")
 
 

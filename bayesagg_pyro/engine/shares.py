@@ -12,8 +12,6 @@ from bayesagg_pyro.engine.batch import Batch, Group
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.targets import Parsed, alike
 
-__all__ = ["Format", "common", "formats", "pack", "unpack", "width"]
-
 
 class _Column(NamedTuple):
     """What the targets of a head are made of.

@@ -24,8 +24,6 @@ from bayesagg_pyro.priors import Policy
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["HeadStep", "Slot", "learns"]
-
 #: Whose posterior each head's weights followed last: a head may be in two engines.
 _LEADERS: WeakKeyDictionary[Head, ref[Slot]] = WeakKeyDictionary()
 

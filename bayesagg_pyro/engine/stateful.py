@@ -20,8 +20,6 @@ from bayesagg_pyro.errors import BayesAggError, StateError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Stateful"]
-
 
 class Stateful(nn.Module):
     """Base of the engine: heads and all that belongs to them, saved, loaded and moved as a whole.

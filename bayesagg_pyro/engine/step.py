@@ -24,8 +24,6 @@ from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.gradients import GradientDistribution, cat
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["bayesian_step", "finite_losses", "warmup_step"]
-
 
 def bayesian_step(
     slots: Collection[Slot],

@@ -6,8 +6,6 @@ import hashlib
 
 import torch
 
-__all__ = ["streams"]
-
 
 def streams(
     generator: torch.Generator | None, names: list[str]

@@ -19,19 +19,6 @@ from bayesagg_pyro.posteriors import GaussianFamily
 if TYPE_CHECKING:
     from bayesagg_pyro.engine.stateful import Stateful
 
-__all__ = [
-    "Undo",
-    "all_or_nothing",
-    "as_a_whole",
-    "of_aggregation",
-    "of_attributes",
-    "of_generators",
-    "of_gradients",
-    "of_steps",
-    "of_tensors",
-    "of_values",
-]
-
 #: Puts something back to what it was when this was made.
 Undo = Callable[[], None]
 

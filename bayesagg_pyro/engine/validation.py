@@ -21,8 +21,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Deferred, Validity
 
-__all__ = ["Validation", "refuse_weights", "require_finite"]
-
 
 class Validation:
     """Checks batches and remembers what deferred checks found.

@@ -17,8 +17,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["averaged"]
-
 
 def averaged(
     estimator: Estimator,

@@ -13,8 +13,6 @@ from bayesagg_pyro.errors import SettingError, ShapeError, UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, mapped
 from bayesagg_pyro.gradients._lazy import Joined, Lazy
 
-__all__ = ["block_diag", "cat", "check_widths", "weighted", "widened"]
-
 
 def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
     """Stack the tasks of several heads over the same features; `groups` remembers whose is whose.

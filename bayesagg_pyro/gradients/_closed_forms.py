@@ -19,8 +19,6 @@ from bayesagg_pyro.heads import Gaussian, Poisson
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["gaussian_moments", "integrated_noise_moments", "poisson_moments"]
-
 
 @register(Gaussian, GaussianFamily, embedded=True)
 def gaussian_moments(

@@ -44,8 +44,6 @@ from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Conditional"]
-
 #: Samples at most, where a tolerance asks for more.
 _LIMIT = 2**16
 #: Standard deviations of the logits from which points are doubled.

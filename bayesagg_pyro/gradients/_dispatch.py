@@ -20,8 +20,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
 
-__all__ = ["default_estimator", "distribution"]
-
 _QUADRATURE = Quadrature()
 #: Examples, as pixels are, from which factors are worth their own way of rounding.
 _ROWS = 1024

@@ -16,15 +16,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = [
-    "GradientDistribution",
-    "MomentError",
-    "finish",
-    "loss_scale",
-    "mapped",
-    "without_variance",
-]
-
 
 class MomentError(NamedTuple):
     """How far moments may be off their exact values, in absolute terms, [tasks, B, d] each.

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 
-__all__ = ["REPEATS", "Moments", "refined", "repeated", "until"]
-
 #: Independent repetitions behind a sampled standard error, which is right to 18 %.
 REPEATS = 16
 

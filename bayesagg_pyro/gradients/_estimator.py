@@ -17,8 +17,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Gaussian, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Estimator", "Exact"]
-
 
 class Estimator(ABC):
     """Turns a posterior over weights into a gradient distribution.

@@ -18,8 +18,6 @@ from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["averages"]
-
 #: Entries of the features at once.
 _ROWS = CACHE // 16
 

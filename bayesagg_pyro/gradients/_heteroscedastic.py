@@ -28,8 +28,6 @@ from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.quadrature import EXPONENTIAL, normal_rule
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["heteroscedastic_moments"]
-
 #: Nodes in x; enough for a standard deviation of the log-variance of 3 (tests/heads).
 _NODES = 48
 #: The four roots of He₄, z² = 3 ± √6, and their weights (3 ∓ √6) / 12.

@@ -25,8 +25,6 @@ from bayesagg_pyro.heads import Categorical
 from bayesagg_pyro.linalg import reciprocal
 from bayesagg_pyro.posteriors import KroneckerGaussian
 
-__all__ = ["InterpolatedLaw", "interpolated_law"]
-
 #: R.
 _NODES = 24
 

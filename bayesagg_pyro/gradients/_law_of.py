@@ -13,8 +13,6 @@ from bayesagg_pyro.gradients._logit_laws import Law, dense_law, independent_law
 from bayesagg_pyro.heads import Categorical
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, KroneckerGaussian
 
-__all__ = ["independent", "law_of", "many"]
-
 #: Classes from which no law has a matrix of C × d, or of C × C, for each example.
 _MANY = 128
 

@@ -20,8 +20,6 @@ from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentEr
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Certain", "Factored", "Factors", "Joined", "Lazy"]
-
 
 class Factors(NamedTuple):
     """Moments of g = w f(u) for predictors u_tb ~ N(μ, v), in the terms of `_quadrature`.

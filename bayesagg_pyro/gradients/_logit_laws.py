@@ -16,8 +16,6 @@ from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Law", "dense_law", "independent_law", "shared_product"]
-
 
 @dataclass(frozen=True)
 class Law(ABC):

@@ -24,8 +24,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, Point, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["AtPoint", "MonteCarlo"]
-
 #: Draws at most, where a tolerance asks for more.
 _LIMIT = 2**17
 

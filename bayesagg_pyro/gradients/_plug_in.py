@@ -23,8 +23,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["PlugIn"]
-
 Point: TypeAlias = Literal["posterior mean", "weights"]
 
 

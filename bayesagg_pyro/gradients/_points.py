@@ -7,8 +7,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["Points"]
-
 #: Bits of torch's Sobol points.
 _BITS = 30
 

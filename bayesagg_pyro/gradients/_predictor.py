@@ -20,8 +20,6 @@ from bayesagg_pyro._pieces import BLOCK, fitting
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.posteriors import GaussianFamily
 
-__all__ = ["PredictorTerms", "has_one_predictor", "is_softmax", "predictor_terms", "pull_back"]
-
 
 def has_one_predictor(head: Head) -> TypeGuard[OnePredictor]:
     """Whether loss and likelihood of a task are functions of one linear predictor."""

@@ -33,8 +33,6 @@ from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.quadrature import Transition, normal_rule
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Quadrature"]
-
 #: Nodes of the rule that judges another, in multiples of its own.
 _FINER = 4
 #: Nodes at most, where a tolerance asks for more.

@@ -13,8 +13,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Formula", "might_be_registered", "register", "registered"]
-
 #: A moment formula: (head, posterior, features, parsed targets) -> distribution.
 Formula: TypeAlias = Callable[[Any, Any, Tensor, Targets], GradientDistribution]
 _F = TypeVar("_F", bound=Formula)

@@ -13,17 +13,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = [
-    "CentredSums",
-    "are_linear",
-    "drawn_gradients",
-    "outer_products",
-    "output_slopes",
-    "sampled_gradients",
-    "sampled_moments",
-    "squares",
-]
-
 
 def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
     """∂ℓ_tb/∂h_b at given weights, by automatic differentiation of `head.loss`.

@@ -13,8 +13,6 @@ from bayesagg_pyro.targets import Targets
 if TYPE_CHECKING:
     from bayesagg_pyro.heads._from_pyro import FromPyro
 
-__all__ = ["check_batches"]
-
 
 def check_batches(head: FromPyro, features: Tensor, targets: Tensor) -> None:
     """Run the model on two draws at once, and on an example by itself.

@@ -13,8 +13,6 @@ from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.heads._input import Missing, TargetKind
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 
-__all__ = ["Bernoulli"]
-
 
 class Bernoulli(OnePredictor):
     """T binary tasks. Targets are 0 or 1, floating point, integer or bool.

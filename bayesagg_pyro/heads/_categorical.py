@@ -14,8 +14,6 @@ from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import Classes, Missing
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, SoftmaxCurvature
 
-__all__ = ["Categorical"]
-
 
 class Categorical(Classes, Head):
     """One multi-class task, or several with equal class counts. Targets are class indices.

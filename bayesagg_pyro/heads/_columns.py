@@ -11,8 +11,6 @@ from torch.distributions import constraints
 
 from bayesagg_pyro._torch_distribution import TorchDistribution
 
-__all__ = ["Columns"]
-
 
 class Columns(TorchDistribution):
     """Independent likelihoods side by side: batch shapes [B] or [B, k] to [B, tasks].

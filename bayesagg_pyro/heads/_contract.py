@@ -13,8 +13,6 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-__all__ = ["Aspect", "Contract"]
-
 #: "outputs": f = W φ(h), of the design. "design": φ(h) is the features, or their embedding, with
 #: the bias' constant. "likelihood": p(y | f). "weight": the factor of its logarithm. "loss": ℓ.
 #: "pointwise": loss and likelihood of an example are functions of its outputs.

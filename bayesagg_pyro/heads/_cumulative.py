@@ -14,8 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LINKS", "Link", "upper_tail"]
-
 
 class Link(NamedTuple):
     """One distribution F.

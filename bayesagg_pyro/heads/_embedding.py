@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from bayesagg_pyro._pieces import BLOCK, fitting
 from bayesagg_pyro.heads._module import check_module, in_precision, output_size
 
-__all__ = ["Body", "Embedding"]
-
 
 class Embedding(nn.Module, ABC):
     """φ: [B, d] -> [B, k], one example at a time; its parameters are point estimates.

@@ -18,8 +18,6 @@ from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.heads._trace import find_layout, run
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["FromPyro"]
-
 Kind = Literal["real", "binary", "class"]
 
 

@@ -18,8 +18,6 @@ from bayesagg_pyro.heads._standardising import Standardising
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Gaussian"]
-
 
 class Gaussian(Standardising):
     """T regression tasks with Gaussian noise.

@@ -15,8 +15,6 @@ from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._inducing import InducingPoints
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["GaussianProcess"]
-
 
 class GaussianProcess(Gaussian):
     """T regression tasks, each a Gaussian process of the features with one common kernel.

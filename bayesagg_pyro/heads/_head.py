@@ -16,8 +16,6 @@ from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.heads._pyro_model import sample_targets
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["Head"]
-
 
 class Head(CheckedInput, ABC):
     """T like tasks on shared features: outputs f = W h (+ b), and a likelihood p(y | f).

@@ -13,8 +13,6 @@ from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._output_curvature import DiagonalCurvature, OutputCurvature
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Heteroscedastic"]
-
 
 class Heteroscedastic(Head):
     """T regression tasks with two linear predictors each: the mean f and the log-variance s.

@@ -15,8 +15,6 @@ from bayesagg_pyro.heads._embedding import Embedding
 from bayesagg_pyro.heads._inverse_root import inverse_root
 from bayesagg_pyro.heads._module import check_module, in_precision
 
-__all__ = ["InducingPoints"]
-
 
 class InducingPoints(Embedding):
     """Values of a function at M points, whitened: f(h) = φ(h)ᵀ w with w ~ N(0, I).

@@ -13,8 +13,6 @@ from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, Settin
 from bayesagg_pyro.heads._linear import LinearOutputs
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = ["CheckedInput", "Classes", "Counts", "Missing", "TargetKind", "like", "wrong_kind"]
-
 #: Types that few of torch's functions take.
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 #: How a head takes targets that were not observed: not at all, as NaN, or as that number.

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["inverse_root"]
-
 
 def inverse_root(matrix: Tensor, tolerance: float) -> Tensor:
     """The symmetric K^(−1/2) on the range of K, and zero on its null space.

@@ -17,8 +17,6 @@ from bayesagg_pyro.heads._embedding import Embedding
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LinearOutputs", "following"]
-
 
 def following(features: Tensor) -> torch.set_grad_enabled:
     """A graph where the features have one; parameters alone make none."""

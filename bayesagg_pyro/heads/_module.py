@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 
-__all__ = ["call", "check_module", "in_precision", "output_size", "probe", "widest"]
-
 _NORMS = (nn.modules.batchnorm._NormBase,)
 _DROPOUT = (nn.modules.dropout._DropoutNd,)
 

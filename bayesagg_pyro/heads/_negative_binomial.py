@@ -14,8 +14,6 @@ from bayesagg_pyro.heads._input import Counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
-__all__ = ["NegativeBinomial"]
-
 
 class NegativeBinomial(Counts, OnePredictor):
     """T tasks of overdispersed counts with a log link and a given dispersion (NB2).

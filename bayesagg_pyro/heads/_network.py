@@ -17,8 +17,6 @@ from bayesagg_pyro.heads._output_curvature import OutputCurvature
 from bayesagg_pyro.heads._shared import SharedWeights
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Network"]
-
 
 class Network(SharedWeights):
     """T tasks whose outputs are a network of the features: the paper's "non-linear" future work.

@@ -11,8 +11,6 @@ from torch import distributions as td
 
 from bayesagg_pyro.heads._cumulative import upper_tail
 
-__all__ = ["from_normal"]
-
 
 def from_normal(fn: Any, w: Tensor) -> Any:
     """T(w) with T(w) ~ fn where w is standard normal; smooth, and one-to-one.

@@ -15,8 +15,6 @@ from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.quadrature import Transition
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["OnePredictor", "PredictorMoments"]
-
 
 class PredictorMoments(NamedTuple):
     """Mean and variance of the linear predictors, [B, tasks] each."""

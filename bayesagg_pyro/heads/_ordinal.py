@@ -18,8 +18,6 @@ from bayesagg_pyro.heads._input import Classes, Missing
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
-__all__ = ["Ordinal"]
-
 
 class Ordinal(Classes, OnePredictor):
     """T tasks of C ordered classes, cumulative logit or probit.

@@ -16,15 +16,6 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import ShapeError
 
-__all__ = [
-    "DenseCurvature",
-    "DiagonalCurvature",
-    "OutputCurvature",
-    "SoftmaxCurvature",
-    "derivatives",
-    "semidefinite",
-]
-
 
 class OutputCurvature(ABC):
     """H ⪰ 0 for each example and task, [B, tasks, C, C] in some form."""

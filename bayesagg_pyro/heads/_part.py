@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
 
-__all__ = ["divisible", "part"]
-
 
 def divisible(head: Head) -> bool:
     """Whether `part` knows all that belongs to one task: weights, and buffers in `per_task`.

@@ -12,8 +12,6 @@ from bayesagg_pyro.heads._input import Counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import EXPONENTIAL, Transition
 
-__all__ = ["Poisson"]
-
 
 class Poisson(Counts, OnePredictor):
     """T tasks of counts with a log link. Targets are 0, 1, 2, ..., of any integer or float dtype.

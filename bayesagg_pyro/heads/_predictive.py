@@ -9,8 +9,6 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import UnsupportedError
 
-__all__ = ["predictive_of"]
-
 
 @singledispatch
 def predictive_of(head: Any, features: Tensor, posterior: Any, **options: Any) -> Any:

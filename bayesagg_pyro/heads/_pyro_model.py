@@ -16,8 +16,6 @@ from bayesagg_pyro.targets import RawTargets, Targets
 if TYPE_CHECKING:
     from bayesagg_pyro.heads._head import Head
 
-__all__ = ["prior_over_weights", "sample_targets"]
-
 
 def prior_over_weights(head: Head, prior: Any, features: Tensor) -> Any:
     """The prior given, or N(0, prior_variance · I) for None, in the features' place and dtype."""

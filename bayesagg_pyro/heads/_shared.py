@@ -11,8 +11,6 @@ from torch import Tensor
 from bayesagg_pyro._pieces import LARGE, fitting
 from bayesagg_pyro.heads._head import Head
 
-__all__ = ["SharedWeights"]
-
 
 class SharedWeights(Head, ABC):
     """One block of P weights for all tasks: posteriors have batch shape [1] and event shape [P].

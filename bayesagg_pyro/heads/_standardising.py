@@ -13,8 +13,6 @@ from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 from bayesagg_pyro.validity import Validity
 
-__all__ = ["Standardising", "Units"]
-
 #: Targets with a mean and a standard deviation within this factor of a standardised one's stay.
 _FACTOR = 3.0
 #: One label without which the standard deviation is so many times smaller is an outlier, among at

@@ -13,8 +13,6 @@ from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
-__all__ = ["StudentT"]
-
 
 class StudentT(OnePredictor):
     """T regression tasks whose noise has heavy tails: a far target pulls less, not more.

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._normal_map import from_normal
 
-__all__ = ["Layout", "find_layout", "run"]
-
 
 @dataclass(frozen=True)
 class Layout:

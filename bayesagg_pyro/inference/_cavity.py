@@ -20,8 +20,6 @@ from bayesagg_pyro.posteriors import (
     KroneckerGaussian,
 )
 
-__all__ = ["cavity"]
-
 #: Eigenvalues of a factor below minus this share of its largest are no rounding.
 _ROUNDING = 1e-9
 

@@ -26,8 +26,6 @@ from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
-__all__ = ["Conjugate"]
-
 
 class Conjugate(Scheme):
     """Λ = S_p⁻¹ + τ⁻² HᵀH,  m = m_p + τ⁻² Λ⁻¹ Hᵀ(y − H m_p).

@@ -28,21 +28,6 @@ from bayesagg_pyro.posteriors import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "Curvature",
-    "Dense",
-    "Diagonal",
-    "Gram",
-    "Hessian",
-    "Kronecker",
-    "Structure",
-    "Summable",
-    "check_prior",
-    "diagonal_prior",
-    "gaussian_prior",
-    "materialised",
-]
-
 Structure: TypeAlias = Literal["full", "kron", "diag"]
 
 #: Size from which blocks are worth their extra calls on a CPU; measured with 20 tasks on two cores,

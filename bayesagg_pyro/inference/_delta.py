@@ -17,8 +17,6 @@ from bayesagg_pyro.posteriors import Point, Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Delta"]
-
 
 class Delta(Scheme):
     """A point instead of a posterior: weights learn by the gradient of their loss, without a prior.

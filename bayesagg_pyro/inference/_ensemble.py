@@ -18,8 +18,6 @@ from bayesagg_pyro.inference._scheme import Refresh
 from bayesagg_pyro.inference._whitening import approximate
 from bayesagg_pyro.posteriors import Empirical, Posterior
 
-__all__ = ["Ensemble"]
-
 Data: TypeAlias = Literal["auto", "noise", "bootstrap", "fixed"]
 
 

@@ -24,8 +24,6 @@ from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, Posterior
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Evidence", "learns_noise", "log_evidence", "scaled"]
-
 #: Grid and golden-section steps where each evaluation is an inference: log γ to about 1e-2.
 _POINTS, _STEPS = 13, 14
 

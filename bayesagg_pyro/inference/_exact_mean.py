@@ -20,8 +20,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._expansion import Chunk, curvature_times
 from bayesagg_pyro.posteriors import GaussianFamily
 
-__all__ = ["Solved", "exact_mean"]
-
 #: Weights of a task from which the step is made but as long as it should be.
 _MANY = 2**17
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from bayesagg_pyro.inference._newton import SecondOrder
     from bayesagg_pyro.inference._scheme import Scheme
 
-__all__ = ["Examples", "ExamplesOrSums"]
-
 
 class Examples(Statistics):
     """Features and targets of all batches of an epoch, in growing arrays.

@@ -37,19 +37,6 @@ from bayesagg_pyro.inference._curvature import (
 from bayesagg_pyro.inference._joint import log_likelihood
 from bayesagg_pyro.targets import Targets
 
-__all__ = [
-    "Chunk",
-    "Expansion",
-    "check_structure",
-    "check_tasks",
-    "chunk_of",
-    "curvature_times",
-    "dropped_share",
-    "expand",
-    "summed_kind",
-    "value",
-]
-
 #: Entries of the largest Jacobian at once: 2²³ doubles are 64 MiB.
 _CHUNK = 2**23
 

@@ -24,8 +24,6 @@ from bayesagg_pyro.validity import CHECKED, Validity
 if TYPE_CHECKING:
     from bayesagg_pyro.inference._newton import SecondOrder
 
-__all__ = ["ExpansionSums"]
-
 
 class ExpansionSums(Statistics):
     """Sums of the batches' quadratic expansions, each at the weights of its moment.

@@ -24,8 +24,6 @@ from bayesagg_pyro._optimise import search
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.posteriors import GaussianFamily
 
-__all__ = ["GaussianEvidence"]
-
 #: Share of Σ (y − hᵀm_b)² below which R is taken for rounding.
 _FLOOR = 1e-12
 

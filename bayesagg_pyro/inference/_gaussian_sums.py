@@ -26,8 +26,6 @@ from bayesagg_pyro.validity import CHECKED, Validity
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["GaussianStatistics"]
-
 _WHO = "Conjugate inference"
 
 #: Relative rounding error of a full-data posterior that is warned of.

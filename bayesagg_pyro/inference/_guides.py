@@ -26,8 +26,6 @@ from bayesagg_pyro.posteriors import (
     LowRankGaussian,
 )
 
-__all__ = ["DiagonalGuide", "FullGuide", "GaussianGuide", "LowRankGuide"]
-
 
 class GaussianGuide(PyroModule):
     """q(z) for the one latent site of a head's model, [tasks, P]; begins at a standard normal."""

@@ -18,8 +18,6 @@ from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
 
-__all__ = ["IntegratedNoise"]
-
 
 class IntegratedNoise(Scheme):
     """Exact for Gaussian heads with unknown noise variance τ² ~ InverseGamma(a, b).

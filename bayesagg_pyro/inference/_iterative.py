@@ -19,8 +19,6 @@ from bayesagg_pyro.inference._scheme import Refresh, Scheme, check_refresh
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
 
-__all__ = ["Iterative", "default_dtype"]
-
 
 class Iterative(Scheme):
     """Base of the schemes that iterate or sample, or have others do so.

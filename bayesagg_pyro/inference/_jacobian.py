@@ -14,8 +14,6 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head, Network, OnePredictor
 
-__all__ = ["check_curvature", "check_tasks", "hessian", "of_outputs", "outputs_per_task"]
-
 #: Outputs at which a likelihood is looked at, beside a target that it may have.
 _OUTPUTS = (0.0, 0.01, -0.1, 0.3, -1.0, 3.0)
 

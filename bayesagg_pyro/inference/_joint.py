@@ -14,8 +14,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["Joint", "log_joint", "log_likelihood"]
-
 
 def log_likelihood(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
     """log p(y | H, w) over the observed examples, times their weights.

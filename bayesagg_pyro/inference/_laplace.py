@@ -20,8 +20,6 @@ from bayesagg_pyro.inference._newton import (
 )
 from bayesagg_pyro.posteriors import GaussianFamily
 
-__all__ = ["Laplace"]
-
 
 class Laplace(SecondOrder):
     """N(w_MAP, B(w_MAP)⁻¹), found by damped Newton steps from the point estimate.

@@ -28,8 +28,6 @@ from bayesagg_pyro.posteriors._family import laplace_order
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["LaplaceTorch"]
-
 
 class LaplaceTorch(Iterative):
     """Hands each task to laplace-torch as a linear last layer, and takes its posterior back.

@@ -22,8 +22,6 @@ from bayesagg_pyro.inference._whitening import DenseWhitening, Whiten, approxima
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.posteriors._chains import effective_size, r_hat
 
-__all__ = ["HMC", "NUTS"]
-
 #: Draws per chain below which there is nothing to split and compare.
 _FEWEST = 4
 #: Leapfrog steps of the longest trajectory. A step size that adapts to nearly nothing would make a

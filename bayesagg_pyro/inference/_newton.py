@@ -39,8 +39,6 @@ from bayesagg_pyro.posteriors import (
 )
 from bayesagg_pyro.targets import Parsed, RawTargets
 
-__all__ = ["NewtonStep", "SecondOrder", "newton_step"]
-
 
 class NewtonStep(NamedTuple):
     """A quadratic model of the negative log-posterior at a point, and its minimum.

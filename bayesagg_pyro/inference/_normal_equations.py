@@ -15,8 +15,6 @@ from bayesagg_pyro.heads._contract import Aspect
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Targets, alike
 
-__all__ = ["condition", "data_terms", "gaussian", "noise_precision", "sums"]
-
 #: What the sums of hᵀh and h y stand for, whatever the design is.
 _GAUSSIAN: tuple[Aspect, ...] = ("outputs", "likelihood", "weight")
 

@@ -15,8 +15,6 @@ from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["Refresh", "Scheme", "check_refresh"]
-
 #: When a posterior is inferred anew: every step, every so many steps, or once per epoch.
 Refresh: TypeAlias = Literal["step", "epoch"] | int
 

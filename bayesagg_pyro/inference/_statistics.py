@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-__all__ = ["Statistics", "Storage"]
-
-
 class Statistics(ABC):
     """What a scheme keeps of the training batches to make a full-data posterior of them.
 

@@ -21,8 +21,6 @@ from bayesagg_pyro.inference._newton import (
 )
 from bayesagg_pyro.posteriors import GaussianFamily
 
-__all__ = ["TaylorGGN"]
-
 
 class TaylorGGN(SecondOrder):
     """N(ŵ − B⁻¹ a, B⁻¹) at the current point estimate ŵ, gradient term a kept.

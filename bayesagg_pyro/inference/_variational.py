@@ -35,8 +35,6 @@ from bayesagg_pyro.posteriors import (
     Posterior,
 )
 
-__all__ = ["Variational"]
-
 GuideFactory: TypeAlias = Callable[[Callable[..., Any]], nn.Module]
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

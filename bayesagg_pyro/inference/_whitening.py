@@ -19,8 +19,6 @@ from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._laplace import Laplace
 from bayesagg_pyro.posteriors import DiagonalGaussian, Gaussian, GaussianFamily, Posterior
 
-__all__ = ["DenseWhitening", "DiagonalWhitening", "Whiten", "Whitening", "approximate"]
-
 Whiten: TypeAlias = Literal["laplace", "prior"]
 
 #: Whitening needs no exact mode: a thousandth of a standard deviation.

@@ -10,13 +10,14 @@ from bayesagg_pyro.posteriors._divergence import gaussian_divergence
 from bayesagg_pyro.posteriors._empirical import Empirical
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
+from bayesagg_pyro.posteriors._info import Info
 from bayesagg_pyro.posteriors._isotropic import isotropic
 from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
 from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
 from bayesagg_pyro.posteriors._normal_inverse_gamma import NormalInverseGamma
 from bayesagg_pyro.posteriors._packed import PackedGaussian
 from bayesagg_pyro.posteriors._point import Point
-from bayesagg_pyro.posteriors._posterior import Info, Posterior
+from bayesagg_pyro.posteriors._posterior import Posterior
 from bayesagg_pyro.posteriors._where import where
 
 __all__ = [

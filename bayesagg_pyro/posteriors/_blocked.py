@@ -15,9 +15,7 @@ from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import NumericalError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian, _belongs
-from bayesagg_pyro.posteriors._posterior import Info
-
-__all__ = ["BlockedGaussian"]
+from bayesagg_pyro.posteriors._info import Info
 
 
 class BlockedGaussian(Gaussian):

@@ -11,8 +11,6 @@ import torch
 from pyro.ops import stats
 from torch import Tensor
 
-__all__ = ["effective_size", "r_hat"]
-
 
 def r_hat(chains: Tensor) -> Tensor:
     """Rank-normalised split R-hat: the larger of that of draws and of folded draws.

@@ -8,9 +8,8 @@ from torch import Tensor
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import Factors, GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Info, Shape
-
-__all__ = ["DiagonalGaussian"]
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Shape
 
 
 class DiagonalGaussian(GaussianFamily):

@@ -12,8 +12,6 @@ from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
 from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
 
-__all__ = ["gaussian_divergence"]
-
 
 def gaussian_divergence(p: GaussianFamily, q: GaussianFamily) -> Tensor:
     """KL(p ‖ q) in nats for each task, [tasks]; `torch.distributions.kl_divergence` comes here.

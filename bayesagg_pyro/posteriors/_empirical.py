@@ -8,9 +8,8 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
-
-__all__ = ["Empirical"]
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Posterior, Shape
 
 
 class Empirical(Posterior):

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import ShapeError
-from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Posterior, Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from bayesagg_pyro.posteriors._gaussian import Gaussian
-
-__all__ = ["Factors", "GaussianFamily", "Projection"]
 
 
 class Projection(NamedTuple):

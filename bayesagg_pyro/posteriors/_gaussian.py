@@ -11,9 +11,8 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
-from bayesagg_pyro.posteriors._posterior import Info, Shape
-
-__all__ = ["Gaussian"]
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Shape
 
 
 class Gaussian(GaussianFamily):

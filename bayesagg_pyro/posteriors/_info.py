@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Info"]
-
 #: What is held of a whole run rather than of each task, and what of each weight.
 _OF_ALL_TASKS = ("elbo", "divergences", "acceptance")
 _OF_WEIGHTS = ("r_hat", "ess")

@@ -12,8 +12,6 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian
 
-__all__ = ["isotropic"]
-
 
 class _Head(Protocol):
     """The part of a head that a distribution over its weights needs."""

@@ -11,9 +11,8 @@ from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import ShapeError, UnsupportedError
 from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Info, Shape
-
-__all__ = ["KroneckerGaussian"]
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Shape
 
 
 class _Eigen(NamedTuple):

@@ -10,9 +10,8 @@ from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Info, Shape
-
-__all__ = ["LowRankGaussian"]
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Shape
 
 
 class LowRankGaussian(GaussianFamily):

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
-
-__all__ = ["NormalInverseGamma"]
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Posterior, Shape
 
 
 class NormalInverseGamma(Posterior):

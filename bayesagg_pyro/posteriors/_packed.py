@@ -9,9 +9,7 @@ from bayesagg_pyro._pieces import slices
 from bayesagg_pyro.errors import NumericalError, ShapeError
 from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._gaussian import Gaussian
-from bayesagg_pyro.posteriors._posterior import Info
-
-__all__ = ["PackedGaussian"]
+from bayesagg_pyro.posteriors._info import Info
 
 
 class PackedGaussian(GaussianFamily):

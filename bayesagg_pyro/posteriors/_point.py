@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.posteriors._posterior import Info, Posterior, Shape
-
-__all__ = ["Point"]
+from bayesagg_pyro.posteriors._info import Info
+from bayesagg_pyro.posteriors._posterior import Posterior, Shape
 
 
 class Point(Posterior):

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from bayesagg_pyro.posteriors._gaussian import Gaussian
 
-__all__ = ["Info", "Posterior", "Shape"]
-
 #: What torch takes for a shape.
 Shape: TypeAlias = torch.Size | list[int] | tuple[int, ...]
 

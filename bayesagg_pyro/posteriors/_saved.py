@@ -16,8 +16,6 @@ from bayesagg_pyro.posteriors._info import Info
 if TYPE_CHECKING:
     from bayesagg_pyro.posteriors._posterior import Posterior
 
-__all__ = ["rebuilt", "state_of"]
-
 #: Ends the names of matrices that are saved by columns, as LAPACK makes its factors: products of
 #: the same numbers in another order round otherwise, and resuming is to be exact.
 _COLUMNS = "_by_columns"

@@ -10,8 +10,6 @@ from bayesagg_pyro.posteriors._family import GaussianFamily
 from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
 from bayesagg_pyro.posteriors._posterior import Posterior
 
-__all__ = ["where"]
-
 
 def where(flag: Tensor, new: Posterior, old: Posterior) -> Posterior:
     """`new` where the flag is set, else `old`.

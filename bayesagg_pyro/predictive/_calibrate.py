@@ -18,8 +18,6 @@ from bayesagg_pyro.predictive._outputs import at_temperature, predictor
 from bayesagg_pyro.quadrature import normal_rule
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["calibrated", "calibration"]
-
 #: Between which temperatures are looked for, and how closely.
 _RANGE, _POINTS, _STEPS = 100.0, 9, 14
 #: Nodes for a density at one temperature.

@@ -14,15 +14,6 @@ from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
 from bayesagg_pyro.predictive._laws import BernoulliPredictive, CategoricalPredictive
 
-__all__ = [
-    "from_log_probabilities",
-    "has_classes",
-    "integrated",
-    "probit",
-    "sampled",
-    "two_classes",
-]
-
 
 def has_classes(head: Head) -> bool:
     """Whether targets are labels, two or more."""

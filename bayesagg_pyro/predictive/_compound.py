@@ -17,8 +17,6 @@ from bayesagg_pyro.predictive._distribution import PredictiveDistribution, besid
 from bayesagg_pyro.predictive._integral import log_expectation
 from bayesagg_pyro.quadrature import Transition, normal_rule
 
-__all__ = ["Compound", "NormalCompound", "PredictorCompound", "output_rule"]
-
 #: Nodes of rules for moments of y, which cost little beside those for densities.
 _NODES = 256
 

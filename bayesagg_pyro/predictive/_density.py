@@ -13,8 +13,6 @@ from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets
 
-__all__ = ["log_predictive_density"]
-
 
 def log_predictive_density(
     head: Head, posterior: Posterior, features: Tensor, targets: RawTargets, **options: Any

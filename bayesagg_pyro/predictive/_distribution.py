@@ -13,8 +13,6 @@ from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.heads import Head, Network
 from bayesagg_pyro.predictive._laws import TakesTargets
 
-__all__ = ["PredictiveDistribution", "beside", "log_likelihood"]
-
 
 class PredictiveDistribution(TakesTargets, TorchDistribution):
     """p(y | h) of batch shape [B, tasks], with the variance in its two parts.

@@ -13,8 +13,6 @@ from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
 from bayesagg_pyro.predictive._laws import NormalPredictive, StudentTPredictive
 from bayesagg_pyro.predictive._predict import general
 
-__all__ = ["in_units_of_noise", "of_gaussian"]
-
 
 @predictive_of.register
 def of_gaussian(head: Gaussian, features: Tensor, posterior: Any, **options: Any) -> Any:

@@ -18,8 +18,6 @@ from torch.func import grad
 
 from bayesagg_pyro._pieces import BLOCK, fitting
 
-__all__ = ["log_expectation"]
-
 #: Enough for bends away from the peak, such as a logistic that has become a step.
 _NODES = 256
 _RANGE = 9.0

@@ -14,14 +14,6 @@ from bayesagg_pyro.heads._input import TargetKind, wrong_kind
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "BernoulliPredictive",
-    "CategoricalPredictive",
-    "NormalPredictive",
-    "StudentTPredictive",
-    "TakesTargets",
-]
-
 
 class TakesTargets:
     """Mixin of distributions of batch shape [..., B, tasks]: values fit it, or are refused.

@@ -15,8 +15,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
 
-__all__ = ["EqualMixture", "MixtureOfDraws", "NormalMixture", "SampledPredictive", "standard_error"]
-
 
 class EqualMixture(PredictiveDistribution):
     """(1/S) Σ_s p(y | h, w_s) over S draws of the weights.

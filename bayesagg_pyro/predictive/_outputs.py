@@ -14,8 +14,6 @@ from bayesagg_pyro.heads import Head, OnePredictor, Ordinal
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 
-__all__ = ["at_temperature", "drawn_outputs", "joint_outputs", "predictor"]
-
 
 def at_temperature(head: Head, posterior: Posterior) -> Head:
     """The head whose likelihood takes outputs that the temperature has divided."""

@@ -32,8 +32,6 @@ from bayesagg_pyro.predictive._outputs import (
 )
 from bayesagg_pyro.predictive._student_t import student_t
 
-__all__ = ["Method", "draws_until", "general", "predictive"]
-
 #: Draws where none are asked for, and at most, where a tolerance asks for more.
 _SAMPLES, _LIMIT = 512, 2**17
 

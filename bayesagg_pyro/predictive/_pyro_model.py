@@ -16,8 +16,6 @@ from bayesagg_pyro.predictive._laws import CategoricalPredictive
 from bayesagg_pyro.predictive._mixture import MixtureOfDraws, standard_error
 from bayesagg_pyro.predictive._predict import draws_until
 
-__all__ = ["of_pyro_model"]
-
 #: Draws where none are asked for, each of which is a run of the model, and at most.
 _SAMPLES, _LIMIT = 128, 2**13
 

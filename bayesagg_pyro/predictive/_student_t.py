@@ -12,8 +12,6 @@ from torch import Tensor
 from bayesagg_pyro.heads import StudentT
 from bayesagg_pyro.predictive._mixture import NormalMixture
 
-__all__ = ["student_t"]
-
 _NODES = 128
 #: The density of log λ is negligible where it is below exp(−_DEPTH) of its peak ...
 _DEPTH = 40.0

@@ -20,8 +20,6 @@ from bayesagg_pyro.predictive._gaussian import in_units_of_noise
 from bayesagg_pyro.predictive._mixture import SampledPredictive
 from bayesagg_pyro.predictive._outputs import at_temperature, drawn_outputs, predictor
 
-__all__ = ["Uncertainty", "uncertainty"]
-
 
 @dataclass(frozen=True)
 class Uncertainty:

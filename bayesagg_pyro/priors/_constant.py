@@ -6,8 +6,6 @@ from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 
-__all__ = ["Constant"]
-
 
 class Constant(DataPolicy):
     """The base prior at every step: N(0, variance · I), or what `base` makes.

@@ -28,8 +28,6 @@ from bayesagg_pyro.priors._policy import Policy, layout
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Base", "DataPolicy", "Variance", "check_renewed"]
-
 #: Makes the prior before any data for a head, for example `lambda head: priors.diagonal(head, v)`.
 Base: TypeAlias = Callable[[Head], GaussianFamily]
 

@@ -11,8 +11,6 @@ from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Fresh"]
-
 
 class Fresh(DataPolicy):
     """Posterior of the batches given to `update_prior(batches=...)`, at their present features.

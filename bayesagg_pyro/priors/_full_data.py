@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from bayesagg_pyro.priors._data import DataPolicy
 
-__all__ = ["FullData"]
-
 
 class FullData(DataPolicy):
     """Posterior given all features seen during an epoch, on an isotropic prior N(0, variance · I).

@@ -15,8 +15,6 @@ from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import Examples, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, PackedGaussian, Posterior
 
-__all__ = ["not_packed", "packed", "packed_posterior"]
-
 #: Bytes of the dense matrices that are handled at once, five per task.
 _MEMORY = 2**28
 

@@ -21,8 +21,6 @@ from bayesagg_pyro.validity import CHECKED, Validity
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Policy", "layout"]
-
 
 class Policy(ABC):
     """A rule for the prior over time.

@@ -22,8 +22,6 @@ from bayesagg_pyro.priors._policy import Policy, layout
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["PreviousBatch"]
-
 
 class PreviousBatch(DataPolicy):
     """The posterior of one batch, part forgotten, is the prior of the next.

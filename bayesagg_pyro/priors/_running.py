@@ -16,8 +16,6 @@ from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-__all__ = ["Running"]
-
 
 class Running(DataPolicy):
     """Posterior of all training batches so far, each fading as the features it showed grow old.

@@ -14,8 +14,6 @@ from bayesagg_pyro.errors import NumericalError, SettingError, ShapeError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import DiagonalGaussian, Gaussian
 
-__all__ = ["dense", "diagonal", "weight_and_bias"]
-
 #: What is taken for a tensor of numbers.
 Numbers: TypeAlias = float | Sequence[float] | Tensor
 

@@ -16,8 +16,6 @@ from bayesagg_pyro.diagnostics._thresholds import Check
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Section", "write_page"]
-
 
 @dataclass(frozen=True)
 class Section:

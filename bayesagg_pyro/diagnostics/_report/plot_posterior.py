@@ -30,8 +30,6 @@ from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_calibration", "plot_posterior", "plot_predictions"]
-
 Path = str | os.PathLike[str] | None
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["THEMES", "plot_record"]
-
 Row = dict[str, Any]
 Theme: TypeAlias = Literal["training", "features", "gradients", "aggregation"]
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_aggregation", "plot_features", "plot_gradients"]
-
 Path = str | os.PathLike[str] | None
 _POINTS = 1500
 

@@ -17,8 +17,6 @@ from bayesagg_pyro.heads import FromPyro, Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = ["predictions_section"]
-
 #: Draws of the weights behind an average; its error is an eighth of their spread at most.
 _DRAWS = 64
 

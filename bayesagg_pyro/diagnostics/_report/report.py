@@ -27,8 +27,6 @@ from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import RawTargets, Targets
 
-__all__ = ["report"]
-
 #: Examples whose gradients are sampled: [draws, tasks, examples, d] is held at once.
 _EXAMPLES = 16
 

@@ -36,15 +36,6 @@ from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import Targets
 
-__all__ = [
-    "Step",
-    "aggregation_section",
-    "feature_section",
-    "gradient_section",
-    "posterior_section",
-    "training_section",
-]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["visible"]
-
 
 def visible(text: object) -> str:
     """One line without control characters: they are shown as escapes, line breaks as blanks.
