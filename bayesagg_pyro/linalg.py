@@ -27,6 +27,7 @@ __all__ = [
     "inverse_tril",
     "is_lossy",
     "matvec",
+    "nonzero",
     "reciprocal",
     "solve",
     "split_rows",
@@ -191,6 +192,11 @@ def reciprocal(values: Tensor) -> Tensor:
     """1 / σ of values σ of at least 0, and 0 where they are 0."""
     tiny = math.sqrt(torch.finfo(values.dtype).tiny)
     return torch.where(values > 0, values.clamp(min=tiny).reciprocal(), 0.0)
+
+
+def nonzero(counts: Tensor) -> Tensor:
+    """Counts of at least 0 to divide by, 1 where there is nothing to divide."""
+    return torch.where(counts > 0, counts, 1.0)
 
 
 def matvec(matrix: Tensor, vectors: Tensor) -> Tensor:

@@ -49,7 +49,10 @@ class Targets(NamedTuple):
             valid: [] bool. Targets without weights get none.
             filler: a target that the head can take.
         """
-        weight = None if self.weight is None else torch.where(valid, self.weight, 0.0)
+        weight = self.weight
+        if weight is not None:
+            one = weight[:, :1] if alike(weight) else weight
+            weight = torch.where(valid, one, 0.0).expand_as(weight)
         values = torch.where(valid, self.values, torch.full_like(self.values, filler))
         return self._replace(values=values, weight=weight)
 

@@ -166,7 +166,7 @@ class Kronecker(Summable):
     Attributes:
         outputs: G, [tasks, C, C].
         inputs: A, [tasks or 1, D, D].
-        count: n, [tasks].
+        count: n, weights of examples included, [tasks].
     """
 
     outputs: Tensor
@@ -177,7 +177,7 @@ class Kronecker(Summable):
         """Applied to one vector per task, [tasks, C·D]."""
         matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
         product: Tensor = self.outputs @ matrix @ self.inputs
-        return (product / self.count.clamp(min=1)[:, None, None]).flatten(1)
+        return (product / linalg.nonzero(self.count)[:, None, None]).flatten(1)
 
     def posterior(self, prior: GaussianFamily, owner: str) -> KroneckerGaussian:
         """The Kronecker Gaussian of these examples and the prior's, still around its mean.

@@ -17,7 +17,7 @@ from bayesagg_pyro.inference._expansion import Chunk, chunk_of
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
 from bayesagg_pyro.inference._statistics import Statistics, Storage
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
-from bayesagg_pyro.targets import Parsed, Targets
+from bayesagg_pyro.targets import Parsed, Targets, alike
 from bayesagg_pyro.validity import CHECKED, Validity
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Examples(Statistics):
         self._scheme = scheme
         self._rows = 0
         self._factor = 1.0
+        self._common = True  # whether all weights so far are common to the tasks
         self._arrays: dict[str, Tensor] = {}
 
     def posterior(
@@ -79,7 +80,7 @@ class Examples(Statistics):
         """
         if not validity.now:
             if targets.weight is None:
-                one = torch.ones(targets.values.shape, dtype=features.dtype, device=features.device)
+                one = features.new_ones(len(features), 1).expand_as(targets.values)
                 targets = targets._replace(weight=one)
             features, targets = validity.keep_examples(features, targets, self.head.filler)
         elif self._storage.dtype and (fits := self.holds(features)) is not None and not fits:
@@ -87,6 +88,7 @@ class Examples(Statistics):
                 f"head {self.head.site!r}: features of up to {features.abs().max():.3g} overflow "
                 f"{self._storage.dtype}, in which Storage(dtype=...) keeps them; choose a wider one"
             )
+        self._common = self._common and (targets.weight is None or alike(targets.weight))
         batch = {"features": features, **targets._asdict()}
         count = len(features)
         for name, rows in batch.items():
@@ -129,6 +131,8 @@ class Examples(Statistics):
                 if weight is None:
                     weight = torch.ones_like(part["values"], dtype=part["features"].dtype)
                 weight = weight * self._factor
+            if weight is not None and self._common:
+                weight = weight[:, :1].expand_as(weight)
             yield part["features"], Parsed(part["values"], part.get("mask"), weight)
 
     def kept_bytes(self) -> int:
@@ -140,7 +144,7 @@ class Examples(Statistics):
     def part(self, head: Head, rows: slice) -> Self:
         """The same features with the targets of some tasks, for a head of those; nothing copied."""
         own = type(self)(head, self._storage, self._scheme)
-        own._rows = self._rows
+        own._rows, own._common = self._rows, self._common
         own._arrays = {
             name: array if name == "features" else array[:, rows]
             for name, array in self._arrays.items()
@@ -178,6 +182,8 @@ class Examples(Statistics):
         for name, array in rows.items():
             self._room(name, array, len(array))[: len(array)] = array
         self._rows = len(rows["features"]) if rows else 0
+        weight = rows.get("weight")
+        self._common = weight is None or bool((weight == weight[:, :1]).all())
 
     def _checked(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         head = self.head

@@ -35,7 +35,7 @@ from bayesagg_pyro.inference._curvature import (
     materialised,
 )
 from bayesagg_pyro.inference._joint import log_likelihood
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.targets import Targets, alike
 
 #: Entries of the largest Jacobian at once: 2²³ doubles are 64 MiB.
 _CHUNK = 2**23
@@ -246,13 +246,17 @@ def _linear_ggn(
         diagonal = curvature.diagonal().flatten(1).mT @ design.square()
         matrix = Diagonal(diagonal.reshape(point.shape))
     elif structure == "kron":
-        mask = None if targets.mask is None else targets.mask.to(design.dtype)
-        inputs = linalg.gram(design, mask)
+        factor = chunk.factor  # weights are repetitions: in A and n as in G
+        if factor is None:
+            count = targets.counts().to(design.dtype)
+        else:
+            count, factor = factor.sum(0), factor[:, :1] if alike(factor) else factor
+        inputs = linalg.gram(design, factor)
         if separate_bias and head.bias:
             inputs = inputs.clone()
             inputs[..., -1, :-1] = 0
             inputs[..., :-1, -1] = 0
-        matrix = Kronecker(curvature.total(), inputs, targets.counts().to(design.dtype))
+        matrix = Kronecker(curvature.total(), inputs, count)
     elif head.outputs_per_task == 1:
         matrix = Gram(design, curvature.diagonal()[..., 0])
     else:

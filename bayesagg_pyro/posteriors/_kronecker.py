@@ -7,6 +7,7 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._modes import lasting_property
 from bayesagg_pyro.errors import ShapeError, UnsupportedError
 from bayesagg_pyro.posteriors._family import GaussianFamily
@@ -41,7 +42,7 @@ class KroneckerGaussian(GaussianFamily):
         mean: [tasks, C·D], per output, bias last.
         outputs: G, [tasks, C, C].
         inputs: A, [tasks or 1, D, D].
-        count: n, [tasks].
+        count: n, the sum of their weights, [tasks].
         isotropic: δ, [tasks or 1], positive.
         outputs_per_task: linear outputs of one task.
         info: how it came about; what the eigenvalues tell by themselves if None.
@@ -120,7 +121,7 @@ class KroneckerGaussian(GaussianFamily):
         """Λ = (Q₁ ⊗ Q₂) diag(values) (Q₁ ⊗ Q₂)ᵀ."""
         left, q1, right, q2 = self._spectrum
         data = left.clamp(min=0)[..., :, None] * right.clamp(min=0)[..., None, :]
-        data = data / self.count.clamp(min=1)[:, None, None]
+        data = data / linalg.nonzero(self.count)[:, None, None]
         return _Eigen(q1, q2, data + self.isotropic[:, None, None])
 
     @lasting_property
@@ -138,7 +139,7 @@ class KroneckerGaussian(GaussianFamily):
     def precision_times(self, vectors: Tensor) -> Tensor:
         """Λ applied to one vector per task, [tasks, C·D]."""
         matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
-        data = (self.outputs @ matrix @ self.inputs) / self.count.clamp(min=1)[:, None, None]
+        data = (self.outputs @ matrix @ self.inputs) / linalg.nonzero(self.count)[:, None, None]
         product: Tensor = data + self.isotropic[:, None, None] * matrix
         return product.flatten(-2)
 

@@ -96,8 +96,8 @@ def test_curvature_factors_are_sums_over_the_observed_examples(rng) -> None:
                 p = (point @ h).softmax(0)
                 factor = t.weight[b, k] * t.by_target[t.targets[b, k]]
                 outputs += factor * (torch.diag(p) - torch.outer(p, p))
-                inputs += torch.outer(h, h)
-                count += 1
+                inputs += t.weight[b, k] * torch.outer(h, h)
+                count += t.weight[b, k]
         expected = torch.kron(outputs, inputs) / count + 0.5 * torch.eye(12)
         close(found.precision_matrix[k], expected)
 

@@ -25,6 +25,33 @@ def test_a_weight_of_two_is_an_example_seen_twice(rng, noise) -> None:
     close(one.covariance_matrix, two.covariance_matrix.expand_as(one.covariance_matrix))
 
 
+@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
+@pytest.mark.parametrize("common", [False, True], ids=["per task", "common"])
+def test_so_it_is_of_classes_in_every_structure(rng, structure, common) -> None:
+    head = heads.Categorical(2, 3, tasks=2).double()
+    x = torch.randn(9, 2, generator=rng, dtype=torch.float64)
+    y = torch.randint(3, (9, 2), generator=rng)
+    times = torch.randint(0, 4, (9, 2), generator=rng)
+    times[:, 1] = times[:, 0] if common else times[:, 1]
+    prior, scheme = priors.isotropic(head, 0.5), inference.TaylorGGN(structure)
+    weight = times[:, 0].double() if common else times.double()
+    one = scheme.infer(head, x, (y, None, weight), prior)
+    few = scheme.infer(head, x, (y, None, 0.01 * weight), prior)
+    for task in range(2):
+        rows = torch.repeat_interleave(torch.arange(9), times[:, task])
+        two = scheme.infer(head, x[rows], y[rows], prior)
+        close(one.mean[task], two.mean[task])
+        close(one.covariance_matrix[task], two.covariance_matrix[task])
+        data = two.precision_matrix[task] - 2 * torch.eye(9).double()
+        close(few.precision_matrix[task], 0.01 * data + 2 * torch.eye(9).double())
+    kept = scheme.statistics(head, inference.Storage())
+    for part in (slice(0, 4), slice(4, 9)):
+        kept.add(x[part], head.parse_targets((y[part], None, weight[part]), len(x[part])))
+    close(kept.posterior(prior).covariance_matrix, one.covariance_matrix)
+    kept.load_state_dict(kept.state_dict())
+    close(kept.posterior(prior).covariance_matrix, one.covariance_matrix)
+
+
 @pytest.mark.parametrize("estimator", [None, gradients.MonteCarlo(64)], ids=str)
 def test_gradients_scale_with_the_weight(rng, estimator) -> None:
     c = case(rng)
