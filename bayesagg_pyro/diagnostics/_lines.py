@@ -43,7 +43,7 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise SettingError(
                 f"line {number} of {path} is no record of a step; the file is damaged, or is not "
-                "one that diagnostics.Recorder wrote"
+                "one that diagnostics.Recorder wrote: delete it, or name another"
             )
         rows.append(row)
     return rows

@@ -544,13 +544,13 @@ class BayesAgg(Calls):
                     slot.weight_then = None
             for undo in put_back:
                 undo()
+            if observer is not None:  # may fail: a record's disk can be full
+                observer.passed(info)
             # Last, after everything of the engine's own.
             with exchange() if batch.processes > 1 else nullcontext():
                 batch.into_backbone(updates, retain_graph=retain_graph)
                 if passes is not None:
                     passes.second(batch.validity)
-        if observer is not None:
-            observer.passed(info)
         if keep and not self.keep_gradients:
             self.info = info.light()
         return info.losses

@@ -111,4 +111,7 @@ class Observer(Protocol):
         """Whether the next training step is to be shown with everything kept; changes nothing."""
 
     def passed(self, info: StepInfo) -> None:
-        """Told after every training step; `info.stages` is there if it was wanted."""
+        """Told of every training step; `info.stages` is there if it was wanted.
+
+        Before the backbone's gradient is added: an error here is one of a step that is not taken.
+        """

@@ -186,7 +186,7 @@ def _many(name: str, kind: str) -> Any:
 def _comparison(name: str, command: str = "compare") -> Any:
     """One comparison; the demonstration is one that shows more."""
     found = comparisons.find(name)
-    own = [*options.COMPARE, *generated.of_queue()]
+    own = [*(options.DEMO if command == "demo" else options.COMPARE), *generated.of_queue()]
     fields = _apart(generated.of_benchmark(registry.place(found.benchmark), several=False), own)
 
     def body(given: dict[str, Any]) -> None:

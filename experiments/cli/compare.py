@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from experiments import comparisons
 from experiments.cli.launch import friendly
 from experiments.cli.many import conduct, leave, left, seeds
 from experiments.cli.single import given_values
-from experiments.comparisons.table import table
+from experiments.comparisons.table import require_figures, table
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder, strict
 from experiments.report.escaping import PlainConsole
@@ -41,6 +41,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
             return
         todo = _compared(found, out, given, names)
         if not given["table_only"]:
+            _require_figures(todo, given)
             outcomes |= conduct(todo, given, out, console)
         if given["plan"]:
             return
@@ -81,12 +82,20 @@ def _settled(
         tuning.trials(found), out / "trials", {**given, "only": None, "seeds": None}, names
     )
     if not given["table_only"]:
+        _require_figures(todo, given)
         outcomes |= conduct(todo, given, out, console)
     chosen = tuning.best(found, todo)
     for entry in found.entries:
         if entry.label not in chosen:
             console.print(f"{entry.title}: nothing chosen yet, its trials are not finished")
     return tuning.settled(found, chosen)
+
+
+def _require_figures(todo: Sequence[Job], given: Mapping[str, Any]) -> None:
+    """A misspelt ``--show`` is told before anything is run; where the data is on other machines, it
+    is told by the table."""
+    if given["show"] and not given["plan"] and given["engine"] == "local":
+        require_figures(given["show"], todo[0].run)
 
 
 def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:

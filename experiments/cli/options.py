@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from experiments.cli.generated import OUTPUT, WHAT, WHERE, option
 
-__all__ = ["COMPARE", "RUNS", "SEARCH", "SINGLE", "command", "preset"]
+__all__ = ["COMPARE", "DEMO", "RUNS", "SEARCH", "SINGLE", "command", "preset"]
 
 
 def _method(several: bool) -> inspect.Parameter:
@@ -191,7 +191,7 @@ SEARCH: Final = option(
 )
 """Of a sweep."""
 
-COMPARE: Final[Sequence[inspect.Parameter]] = (
+DEMO: Final[Sequence[inspect.Parameter]] = (
     option(
         "only",
         list[str],
@@ -204,6 +204,11 @@ COMPARE: Final[Sequence[inspect.Parameter]] = (
     *_changes(several=False),
     _out("Folder for all runs.", "results/NAME"),
     *_SCHEDULED,
+)
+"""Of the demonstration, which shows all that there is."""
+
+COMPARE: Final[Sequence[inspect.Parameter]] = (
+    *DEMO,
     option(
         "table_only",
         bool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,14 @@ from experiments.comparisons.standings import (
     standings,
 )
 from experiments.report.table import MISSING, Cell, Column, Row, Table
+from experiments.run import Run
 from experiments.runner import Job
 from experiments.runner.values import shown
-from experiments.settings import require
+from experiments.settings import require, resolve_device
+from experiments.training.evaluation import evaluate_constant
 from experiments.training.results import training_examples
 
-__all__ = ["table"]
+__all__ = ["require_figures", "table"]
 
 
 def table(comparison: Comparison, jobs: Sequence[Job], show: Sequence[str] = ()) -> Table:
@@ -43,7 +45,8 @@ def table(comparison: Comparison, jobs: Sequence[Job], show: Sequence[str] = ())
     entries = {entry.label: entry for entry in comparison.entries}
     by_label, missing = finished(jobs)
     every = [one for found in by_label.values() for one in found]
-    figures = _asked(show, every)
+    known = dict.fromkeys(name for one in every for name in one["best"]["test_figures"])
+    figures = _asked(show, known) if every else []
     columns += [*figures, f"{score} %", f"{score} %, last epoch", "minutes a run", "seeds"]
     columns += [*(name.replace("_", " ") for name in comparison.tuned)]
     rows = {}
@@ -64,11 +67,21 @@ def table(comparison: Comparison, jobs: Sequence[Job], show: Sequence[str] = ())
     return made if comparison.ours is None else _league(made, rows, standings(comparison, jobs))
 
 
-def _asked(show: Sequence[str], found: Sequence[Mapping[str, Any]]) -> list[str]:
+def require_figures(show: Sequence[str], run: Run) -> None:
+    """Refuse figures that no run will have, before there are any; the data is loaded for it.
+
+    Raises:
+        SettingsError: A figure is none of the benchmark's.
+        DataError: The data set is missing or damaged.
+    """
+    data = run.benchmark.load(resolve_device(run.settings.device))
+    _asked(show, evaluate_constant(data, data.validation, run.settings.batch_size).figures)
+
+
+def _asked(show: Sequence[str], known: Collection[str]) -> list[str]:
     """Figures by their names or first words: ``ECE`` are those of every task."""
-    known = dict.fromkeys(name for one in found for name in one["best"]["test_figures"])
     chosen: dict[str, None] = {}
-    for name in show if found else ():
+    for name in show:
         fitting = [figure for figure in known if figure == name or figure.startswith(f"{name} ")]
         require(bool(fitting), "show", name, f"give one of {', '.join(known) or 'none'}")
         chosen |= dict.fromkeys(fitting)

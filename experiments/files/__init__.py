@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ __all__ = [
     "prepare_folder",
     "remove_if_empty",
     "strict",
+    "unfinished",
     "write_atomically",
     "write_json",
     "write_text",
@@ -52,6 +54,14 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
+def unfinished(path: Path) -> Path:
+    """A hidden name beside ``path`` for its content in the making, which no other process has.
+
+    Processes in several containers, or on several machines, can have the same number.
+    """
+    return path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}.tmp")
+
+
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file under a temporary name, flush it to the disk, and put it in place.
 
@@ -62,7 +72,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     if not path.name:
         raise OutputError(f"cannot write '{path}': give the name of a file")
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
+    temporary = unfinished(path)
     target: _Target | None = None
     try:
         try:
@@ -78,7 +88,13 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             raise
         _sync_folder(path.parent)
     except Exception as error:
+        # What torch's writer raises after Ctrl-C, or on a full disk, says neither.
         reason = error if target is None or target.failed is None else target.failed
+        before: BaseException | None = reason
+        while before is not None:
+            if isinstance(before, KeyboardInterrupt):
+                raise before from None
+            before = before.__context__
         if not isinstance(reason, OSError):
             raise
         raise OutputError(
@@ -87,15 +103,15 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 class _Target(io.FileIO):
-    """Remembers why it could not be written: torch's writer hides the reason."""
+    """Remembers why it could not be written, or Ctrl-C: torch's writer hides either."""
 
-    failed: OSError | None = None
+    failed: BaseException | None = None
 
     def write(self, data: Any) -> int:
         """As any file's."""
         try:
             return super().write(data)
-        except OSError as error:
+        except BaseException as error:
             self.failed = error
             raise
 

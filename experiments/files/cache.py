@@ -6,9 +6,11 @@ SHA-256 of the arrays' content, and whatever the writer wants remembered.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +40,8 @@ FOLDER_VARIABLE: Final = "BAYESAGG_DATA"
 REBUILD: Final = "delete it, and it will be built again"
 """What helps with a file that was built here."""
 
+_ABANDONED_SECONDS: Final = 86_400.0
+
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -64,6 +68,8 @@ def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
 def require_writable(folder: Path) -> None:
     """Make ``folder`` and prove that it can be written, before time is spent on its content.
 
+    What processes that were killed left unfinished is removed, once nobody can be at work on it.
+
     Raises:
         DataError: It cannot.
     """
@@ -74,6 +80,10 @@ def require_writable(folder: Path) -> None:
             f"the folder for built data, {folder}, cannot be written ({_reason(error)}); "
             f"name another in the environment variable {FOLDER_VARIABLE}"
         ) from error
+    for left in folder.glob(f".*.{16 * '[0-9a-f]'}.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                left.unlink()
 
 
 def write(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> str:

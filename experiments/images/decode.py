@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.errors import DataError
+from experiments.files import unfinished
 from experiments.files.cache import require_writable
 from experiments.files.progress import progress as bar
 from experiments.images.files import fingerprint, some
@@ -115,7 +116,7 @@ def decoded(
 
 def _build(name: str, files: Sequence[Path], form: Form, path: Path, progress: bool) -> None:
     """Decode into a temporary file, and put it in place when every image is in it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = unfinished(path)
     try:
         try:
             _reserve(temporary, len(files) * int(np.prod(form.shape)))

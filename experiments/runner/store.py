@@ -139,8 +139,11 @@ class Place:
         )
         temporary = self.folder / f".{_STATUS}.{os.getpid()}.tmp"
         with suppress(OSError):
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(self.folder / _STATUS)
+            try:
+                temporary.write_text(text, encoding="utf-8")
+                temporary.replace(self.folder / _STATUS)
+            except OSError:
+                temporary.unlink()
 
     def status(self) -> dict[str, Any]:
         """What was said last; empty when nothing was."""

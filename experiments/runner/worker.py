@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from multiprocessing import parent_process
@@ -87,7 +87,7 @@ def work(
                 return Outcome(Ending.SKIPPED, place.other_data(job.run))
             place.tidy()
             place.forgive()
-            place.say(state="preparing", epoch=0, epochs=job.run.settings.epochs)
+            place.say(state="preparing", epoch=place.epochs(), epochs=job.run.settings.epochs)
             with place.log.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
                 return _train(job, place, threads, deadline, limit)
     except (ExperimentError, OSError) as error:  # the folder's own, so it cannot be noted there
@@ -165,11 +165,11 @@ class _Status(Reporter):
         self._epochs = 0
         self._score_name = ""
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+    def started(self, run: Run, data: Data, history: Sequence[Mapping[str, Any]]) -> None:
         """Training begins."""
         self._epochs = run.settings.epochs
         self._score_name = run.benchmark.score_name
-        self._place.say(state="training", epoch=epochs_done, epochs=self._epochs)
+        self._place.say(state="training", epoch=len(history), epochs=self._epochs)
 
     def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """The epoch's figures."""

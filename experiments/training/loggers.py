@@ -1,6 +1,7 @@
 """Where else a run's epochs are written: a CSV file, TensorBoard, Weights & Biases, MLflow.
 
-A logger is a :class:`~.reporting.Reporter`; what it needs is imported when it is made.
+A logger is a :class:`~.reporting.Reporter`; what it needs is imported when it is made. Where a run
+goes on, it is told the epochs of before again: what it was told may have been lost with its process.
 """
 
 from __future__ import annotations
@@ -37,22 +38,34 @@ def make(names: Sequence[str], folder: Path) -> list[Reporter]:
     return [LOGGERS[name](folder) for name in names]
 
 
-class Csv(Reporter):
-    """``epochs.csv`` in the run's folder, a row for each epoch; a resumed run goes on in it."""
+class Logger(Reporter):
+    """What is common: all epochs of a run, also those of an earlier process."""
+
+    def started(self, run: Run, data: Data, history: Sequence[Mapping[str, Any]]) -> None:
+        """Begin with what is there."""
+        self.begin(run)
+        for record in history:
+            self.write(record)
+
+    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """Add the epoch."""
+        self.write(record)
+
+    def begin(self, run: Run) -> None:
+        """Before the first epoch."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """One epoch's values."""
+
+
+class Csv(Logger):
+    """``epochs.csv`` in the run's folder, a row for each epoch."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "epochs.csv"
         self._rows: list[dict[str, Any]] = []
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
-        """Keep the rows of the epochs that are done."""
-        if epochs_done and self._path.is_file():
-            with self._path.open(encoding="utf-8", newline="") as file:
-                self._rows = [
-                    row for row in csv.DictReader(file) if int(row["epoch"]) <= epochs_done
-                ]
-
-    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
         """Add the epoch's row."""
         self._rows.append({"epoch": record["epoch"], "phase": record["phase"], **_flat(record)})
         columns = dict.fromkeys(name for row in self._rows for name in row)
@@ -63,20 +76,20 @@ class Csv(Reporter):
         write_text(self._path, text.getvalue())
 
 
-class TensorBoard(Reporter):
+class TensorBoard(Logger):
     """Event files in ``tensorboard/`` of the run's folder."""
 
     def __init__(self, folder: Path) -> None:
         _imported("tensorboard")
         self._folder, self._writer = folder / "tensorboard", cast(Any, None)
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
-        """Open a file, whose epochs take the place of earlier ones that are done once more."""
+    def begin(self, run: Run) -> None:
+        """Open a file, which takes the place of earlier ones."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(self._folder), purge_step=epochs_done + 1)
+        self._writer = SummaryWriter(str(self._folder), purge_step=1)
 
-    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
         """Add the epoch's values."""
         for name, value in _flat(record).items():
             self._writer.add_scalar(name, value, record["epoch"])
@@ -87,17 +100,17 @@ class TensorBoard(Reporter):
             self._writer.close()
 
 
-class WandB(Reporter):
+class WandB(Logger):
     """A run of Weights & Biases, in the project that its environment names."""
 
     def __init__(self, folder: Path) -> None:
         self._package, self._folder = _imported("wandb"), folder
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
-        """Begin a run with the settings."""
+    def begin(self, run: Run) -> None:
+        """With the settings."""
         self._package.init(dir=str(self._folder), name=_name(run), config=run.describe())
 
-    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
         """Add the epoch's values."""
         self._package.log(_flat(record), step=record["epoch"])
 
@@ -106,20 +119,20 @@ class WandB(Reporter):
         self._package.finish()
 
 
-class MlFlow(Reporter):
+class MlFlow(Logger):
     """A run of MLflow, in the store that its environment names."""
 
     def __init__(self, folder: Path) -> None:
         self._package = _imported("mlflow")
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
-        """Begin a run with the settings."""
+    def begin(self, run: Run) -> None:
+        """With the settings."""
         self._package.start_run(run_name=_name(run))
         about = run.describe()
         parts = {**about["benchmark"]["options"], **about["method"]["options"], **about["settings"]}
         self._package.log_params(parts)
 
-    def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
         """Add the epoch's values."""
         self._package.log_metrics(_flat(record), step=record["epoch"])
 

@@ -164,7 +164,7 @@ class Trainer:
         if self._every is not None:
             self._recorder = self.stepper.recorder = self._watch(self._every)
         self.method.train()
-        self.reporter.started(run, self.data, len(self.history))
+        self.reporter.started(run, self.data, self.history)
 
     def _watch(self, every: int) -> Recorder:
         """Let a recorder watch the method; a resumed run drops records of steps to be redone."""

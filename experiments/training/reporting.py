@@ -17,8 +17,8 @@ __all__ = ["Reporter", "Several"]
 class Reporter:
     """Is told how a run goes, and tells nobody; a subclass listens to what it cares for."""
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
-        """Data and method are ready; ``epochs_done`` epochs come from a checkpoint."""
+    def started(self, run: Run, data: Data, history: Sequence[Mapping[str, Any]]) -> None:
+        """Data and method are ready; ``history`` has the epochs that come from a checkpoint."""
 
     def epoch_started(self, epoch: int, steps: int, phase: str, learning_rate: float) -> None:
         """Epoch ``epoch`` (from 1) begins."""

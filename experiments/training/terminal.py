@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -40,10 +40,10 @@ class Lines(Reporter):
         self.console = console
         self._score_name = ""
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+    def started(self, run: Run, data: Data, history: Sequence[Mapping[str, Any]]) -> None:
         """Say what begins."""
         self._score_name = run.benchmark.score_name
-        self._print(_headline(run, data, epochs_done))
+        self._print(_headline(run, data, len(history)))
 
     def epoch_finished(self, record: Mapping[str, Any], best: Mapping[str, Any]) -> None:
         """The epoch in a line."""
@@ -89,12 +89,12 @@ class Bars(Reporter):
         self._pending = 0
         self._score_name = ""
 
-    def started(self, run: Run, data: Data, epochs_done: int) -> None:
+    def started(self, run: Run, data: Data, history: Sequence[Mapping[str, Any]]) -> None:
         """Say what begins, and show the bars."""
         self._score_name = run.benchmark.score_name
-        self.console.print(_headline(run, data, epochs_done), highlight=False)
+        self.console.print(_headline(run, data, len(history)), highlight=False)
         self._epochs = self._progress.add_task(
-            "epochs", total=run.settings.epochs, completed=epochs_done, figures=""
+            "epochs", total=run.settings.epochs, completed=len(history), figures=""
         )
         self._steps = self._progress.add_task("steps", total=None, figures="")
         self._progress.start()

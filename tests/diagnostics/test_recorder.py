@@ -186,6 +186,28 @@ def test_a_refused_batch_does_not_count(tmp_path: Path) -> None:
     assert recorder.step == 0
 
 
+def test_a_full_disk_stops_a_step_that_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    world = World().train(2)
+    recorder = diagnostics.Recorder(world.mtl, tmp_path / "r.jsonl", every=1, start=6)
+    world.optimizer.zero_grad()
+    before = {name: value.clone() for name, value in world.mtl.state_dict().items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(_recorder._lines, "append", full)
+        with pytest.raises(OSError, match="No space"):
+            world.mtl.backward(world.net(world.x), world.y)
+    assert all(weight.grad is None for weight in world.net.parameters())
+    after = world.mtl.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert recorder.step == 6
+    world.epoch()
+    assert [row["step"] for row in diagnostics.read(recorder.path)] == [6, 7, 8]
+
+
 def test_missing_labels(tmp_path: Path) -> None:
     world = World()
     world.mtl.heads["level"].missing = "nan"  # type: ignore[assignment]

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
+from experiments import files
 from experiments.errors import DataError, OutputError
-from experiments.files import prepare_folder, strict, write_atomically, write_json
+from experiments.files import (
+    cache,
+    prepare_folder,
+    strict,
+    unfinished,
+    write_atomically,
+    write_json,
+)
 from experiments.run import seed_of
-from experiments.training import results
+from experiments.training import checkpoints, results
 
 
 def test_json_is_strict(tmp_path: Path) -> None:
@@ -35,6 +45,35 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
         write_atomically(path, stop)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_ctrl_c_while_torch_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer calls back from C++ and ends with an error of its own."""
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(b"old")
+    write = files._Target.write
+
+    def pressed(target: files._Target, data: object) -> int:
+        write(target, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files._Target, "write", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(path, {"tensors": [torch.ones(10_000) for _ in range(9)]})
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_what_killed_builders_left_goes_after_a_day(tmp_path: Path) -> None:
+    old, young = (unfinished(tmp_path / "set.npz") for _ in range(2))
+    assert old != young
+    mine = tmp_path / ".mine.tmp"
+    for file in (old, young, mine):
+        file.write_bytes(b"half")
+    for file in (old, mine):
+        os.utime(file, (0, 0))
+    cache.require_writable(tmp_path)
+    assert {*tmp_path.iterdir()} == {young, mine}
 
 
 def test_prepare_folder(tmp_path: Path) -> None:

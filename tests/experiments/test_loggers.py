@@ -23,8 +23,14 @@ def run(epochs: int) -> Run:
     return Run(Toy(), "ls", MethodOptions(), Settings(epochs=epochs, batch_size=32, device="cpu"))
 
 
-def test_a_table_of_epochs_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["all", "epoch,phase\n1,training\n", "\x00", None])
+def test_a_table_of_epochs_goes_on(left: str | None, tmp_path: Path) -> None:
+    """Whatever is left of it: a process may be killed after its checkpoint and before this file."""
     Trainer(run(2), tmp_path, log=["csv"]).train()
+    if left is None:
+        (tmp_path / "epochs.csv").unlink()
+    elif left != "all":
+        (tmp_path / "epochs.csv").write_text(left)
     record = Trainer(run(3), tmp_path, resume=True, log=["csv"]).train()
     with (tmp_path / "epochs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -61,6 +67,9 @@ def test_services_hear_every_epoch(
     assert (said[0], said[-1], said.count(log)) == (begin, end, 2)
     scores = [given[0]["score"] for what, given in package.told if what == log]
     assert scores == [epoch["score"] for epoch in record["history"]]
+    package.told.clear()
+    Trainer(run(3), tmp_path, resume=True, log=[name]).train()
+    assert [what for what, _ in package.told].count(log) == 3  # whole, whichever piece is looked at
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])

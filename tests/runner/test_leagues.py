@@ -184,6 +184,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparisons, "COMPARISONS", {"toys": toys})
     monkeypatch.setattr(many, "Local", lambda parallel, threads: Here(parallel))
     command = ["compare", "toys", "--out", str(tmp_path / "out")]
+    misspelt = CliRunner().invoke(app, [*command, "--show", "EEC"])
+    assert "show = 'EEC' cannot work" in misspelt.stderr
+    assert not (tmp_path / "out").exists()
     more = ["--figure", str(tmp_path / "figure"), "--markdown"]
     planned = CliRunner().invoke(app, [*command, "--plan"])
     assert planned.exit_code == 0, planned.output
