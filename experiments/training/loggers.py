@@ -1,7 +1,7 @@
 """Where else a run's epochs are written: a CSV file, TensorBoard, Weights & Biases, MLflow.
 
 A logger is a :class:`~.reporting.Reporter`; what it needs is imported when it is made. Where a run
-goes on, it is told the epochs of before again: what it was told may have been lost with its process.
+goes on, it is told the epochs of before again, as it may not have heard of the last.
 """
 
 from __future__ import annotations
