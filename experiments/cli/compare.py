@@ -92,7 +92,7 @@ def _settled(
 
 
 def _require_figures(todo: Sequence[Job], given: Mapping[str, Any]) -> None:
-    """A misspelt ``--show`` is told before anything is run; by the table if the data is elsewhere."""
+    """A misspelt ``--show`` is told before anything runs; by the table if data is elsewhere."""
     if given["show"] and not given["plan"] and given["engine"] == "local":
         require_figures(given["show"], todo[0].run)
 
