@@ -45,7 +45,7 @@ def _check_made_alike(engine: Calls, peers: Peers) -> None:
     parts: dict[str, Any] = {
         "heads": [(one.name, one.head, _tensors(one.head)) for one in each],
         "inference": [one.scheme for one in each],
-        "estimator": [one.estimator for one in each],
+        "estimator": [one.estimators[one.name] for one in each],
         "prior": [one.policy for one in each],
         "aggregation": engine.aggregation,
         "reduction": engine.reduction,

@@ -18,7 +18,6 @@ from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.engine.batch import Batch
 from bayesagg_pyro.engine.calls import Batches, Calls, Given, show
 from bayesagg_pyro.engine.defaults import (
-    affordable,
     default_aggregation,
     default_estimators,
     default_scheme,
@@ -158,13 +157,13 @@ class BayesAgg(Calls):
         check_axis(feature_axis)
         self.heads = nn.ModuleDict(heads)
         self._heads = dict(heads)
-        policies = per_head("prior", prior, heads, Policy, lambda head: FullData())
-        schemes = per_head("inference", inference, heads, Scheme, default_scheme)
+        policies = per_head("prior", prior, heads, Policy, lambda name: FullData())
+
+        def scheme(name: str) -> Scheme:
+            return default_scheme(heads[name], policies[name])
+
         with named_heads(heads):
-            for name in heads:
-                if inference is None or (isinstance(inference, Mapping) and name not in inference):
-                    schemes[name] = affordable(schemes[name], heads[name], policies[name])
-            self.schemes = Settled(schemes)
+            self.schemes = Settled(per_head("inference", inference, heads, Scheme, scheme))
             self.estimators = check_estimators(estimator, heads, self.schemes)
             sized = aggregation is None
             if aggregation is None:

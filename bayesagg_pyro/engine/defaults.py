@@ -21,23 +21,22 @@ _DENSE: Final = 768
 _POWER: Final = 0.8
 
 
-def default_scheme(head: Head) -> Scheme:
-    """Exact where that exists, else the paper's."""
-    exact = head.is_still(Gaussian, "outputs", "likelihood", "weight")
-    return Conjugate() if exact else TaylorGGN()
+def default_scheme(head: Head, policy: Policy) -> Scheme:
+    """Exact where that exists, else the paper's.
 
-
-def affordable(scheme: Scheme, head: Head, policy: Policy) -> Scheme:
-    """A Kronecker curvature for large softmax heads, if the policy's prior can take one."""
+    With a Kronecker curvature for large softmax heads, if the policy's prior can take one.
+    """
+    if head.is_still(Gaussian, "outputs", "likelihood", "weight"):
+        return Conjugate()
     large = isinstance(head, Categorical) and head.weight_size > _DENSE
-    if not (large and head.is_still(Categorical, "outputs", "design")):
-        return scheme
-    factored = TaylorGGN("kron")
-    try:
-        policy.start(deepcopy(head).to_empty(device="cpu"), factored)  # it may have no place yet
-    except BayesAggError:
-        return scheme
-    return factored
+    if large and head.is_still(Categorical, "outputs", "design"):
+        factored = TaylorGGN("kron")
+        try:  # on a copy: the head may have no place yet
+            policy.start(deepcopy(head).to_empty(device="cpu"), factored)
+        except BayesAggError:
+            return TaylorGGN()
+        return factored
+    return TaylorGGN()
 
 
 def default_aggregation(

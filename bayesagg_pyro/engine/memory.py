@@ -14,8 +14,6 @@ from torch import Tensor
 
 from bayesagg_pyro import gradients, linalg
 from bayesagg_pyro._pieces import slices
-from bayesagg_pyro.aggregation import Aggregated, Aggregation
-from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
 from bayesagg_pyro.engine.batch import Group
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.gradients import GradientDistribution
@@ -56,56 +54,23 @@ def infer_by_tasks(slot: Slot, features: Tensor, targets: Targets, memory: int) 
     return _made(_SomeTasks(slot, features, targets, prior, max(1, memory // each)))
 
 
-def aggregate_by_examples(
-    aggregation: Aggregation,
-    heads: Mapping[str, HeadStep],
-    groups: Sequence[Group],
-    memory: int,
-    *,
-    average: bool,
-) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None] | None:
-    """Directions, some examples of a group at a time; None if the moments of all fit at once.
+def by_examples(
+    heads: Mapping[str, HeadStep], groups: Sequence[Group], memory: int
+) -> list[tuple[int, slice]]:
+    """Which group, and which of its examples, in pieces whose moments fit; [] if those of all do.
 
     Args:
-        aggregation: a method whose directions of examples are each its own.
         heads: what has come of each head.
         groups: the heads that read the same features, each group apart.
         memory: bytes that moments may take.
-        average: whether the variance of the average example will do.
-
-    Returns:
-        As the step that makes them at once, but no distribution, and directions without weights.
     """
-    at_once = [
-        _examples_at_once([heads[name] for name in group.targets], memory) for group in groups
-    ]
-    if all(most >= len(group.features) for most, group in zip(at_once, groups, strict=True)):
-        return None
-    tasks = {name: one.slot.head.tasks for name, one in heads.items()}
-    results: list[Aggregated] = []
-    sums: list[tuple[WeightSums, Mapping[str, slice]]] = []
-    for group, most in zip(groups, at_once, strict=True):
-        directions, parts = [], []
-        for rows in slices(len(group.features), most):
-            grad = gradients.cat({n: heads[n].gradient(rows, average) for n in group.targets})
-            if len(groups) == 1:
-                found = aggregation.aggregate(grad)
-            else:
-                (found,) = aggregation.aggregate_each([grad], tasks)
-            directions.append(found.direction)
-            if found.weights is not None:
-                parts.append(WeightSums.of(found.weights, grad.observed, grad.shape[1]))
-        results.append(Aggregated(torch.cat(directions)))
-        if parts:
-            sums.append((parts[0] if len(parts) == 1 else WeightSums.joined(parts), grad.groups))
-    return [], results, Weighing.of(sums, heads) if len(sums) == len(groups) else None
-
-
-def _examples_at_once(heads: Sequence[HeadStep], memory: int) -> int:
-    """How many examples of features that these heads read fit into the memory at once."""
-    tasks, features = sum(one.slot.head.tasks for one in heads), heads[0].features
-    each = tasks * (_NODES * 8 + _MOMENTS * features.shape[1] * features.element_size())
-    return max(1, min(len(features), memory // each))
+    pieces = []
+    for i, group in enumerate(groups):
+        own = [heads[name] for name in group.targets]
+        tasks, h = sum(one.slot.head.tasks for one in own), own[0].features
+        each = tasks * (_NODES * 8 + _MOMENTS * h.shape[1] * h.element_size())
+        pieces += [(i, rows) for rows in slices(len(h), max(1, memory // each))]
+    return pieces if len(pieces) > len(groups) else []
 
 
 @dataclass(frozen=True)
@@ -131,7 +96,7 @@ class _SomeTasks:
                     posterior,
                     self.features,
                     targets,
-                    estimator=slot.estimator,
+                    estimator=slot.estimators[slot.name],
                     generator=slot.generator,
                 ),
             )
@@ -189,5 +154,4 @@ def _made(parts: _SomeTasks) -> HeadStep:
         sampler=parts.sample,
         batch_loss_scale=torch.cat(scales) if scales else None,
     )
-    estimator = parts.slot.estimator
-    return _ByTasks(parts.slot, features, targets, estimator, parts.prior, whole, 0, moments)
+    return _ByTasks(parts.slot, features, targets, parts.prior, whole, 0, moments)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import nn
 from torch.amp import GradScaler
@@ -139,26 +139,29 @@ def active(scaler: GradScaler) -> GradScaler | None:
 def per_head(
     argument: str,
     given: _T | Mapping[str, _T] | None,
-    heads: Mapping[str, Head],
+    heads: Iterable[str],
     kind: type,
-    default: Callable[[Head], _T],
+    default: Callable[[str], _T],
 ) -> dict[str, _T]:
-    """Spread one setting over all heads, or check those that are given; others have the default.
+    """One setting for all heads, or for those that are named; where there is none, the default.
 
     Raises:
         TaskError: for names of no head.
         DtypeError: if a setting has the wrong type.
     """
-    if given is None or isinstance(given, Mapping):
-        chosen = given or {}
-        unknown = [name for name in chosen if name not in heads]
-        if unknown:
-            raise TaskError(f"{argument} is given for unknown heads {unknown}, not {[*heads]}")
-        spread = {n: chosen[n] if n in chosen else default(head) for n, head in heads.items()}
-    else:
-        spread = dict.fromkeys(heads, given)
-    for name, value in spread.items():
-        _check_kind(argument, name, value, kind)
+    chosen = given if isinstance(given, Mapping) else dict.fromkeys(heads, given)
+    unknown = [name for name in chosen if name not in heads]
+    if unknown:
+        raise TaskError(f"{argument} is given for unknown heads {unknown}, not {[*heads]}")
+    spread = {}
+    for name in heads:
+        value = chosen.get(name)
+        if value is not None and not isinstance(value, kind):
+            hint = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
+            raise DtypeError(
+                f"{argument} of {name!r} must be a {kind.__name__}, not {value!r}{hint}"
+            )
+        spread[name] = default(name) if value is None else value
     return spread
 
 
@@ -172,26 +175,12 @@ def check_estimators(
     Raises:
         DtypeError, UnsupportedError: also for estimators that cannot take what a scheme gives.
     """
-    if isinstance(given, Mapping):
-        unknown = [name for name in given if name not in heads]
-        if unknown:
-            raise TaskError(f"estimators are given for unknown heads {unknown}")
-        spread = {name: given.get(name) for name in heads}
-    else:
-        spread = dict.fromkeys(heads, given)
+    spread = per_head("estimator", given, heads, Estimator, lambda name: None)
     for name, value in spread.items():
-        if value is not None:
-            _check_kind("estimator", name, value, Estimator)
-            kind = schemes[name].gives
-            if kind is not None:
-                value.check(heads[name], kind)
+        kind = schemes[name].gives
+        if value is not None and kind is not None:
+            value.check(heads[name], kind)
     return spread
-
-
-def _check_kind(argument: str, name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        hint = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
-        raise DtypeError(f"{argument} of {name!r} must be a {kind.__name__}, not {value!r}{hint}")
 
 
 class Settled(Mapping[str, Scheme]):

@@ -68,7 +68,7 @@ class Slot:
         self.scheme = scheme
         self.learns = learns(head, scheme)
         self.generator = generator
-        self._estimators = estimators
+        self.estimators = estimators
         self.policy = policy
         self._sized = sized
         self.restart()
@@ -107,11 +107,6 @@ class Slot:
             )
         return self._tracker
 
-    @property
-    def estimator(self) -> Estimator | None:
-        """Estimator of the gradient's moments; None chooses by types."""
-        return self._estimators[self.name]
-
     # -- a step ----------------------------------------------------------------------------------
 
     def infer(self, features: Tensor, targets: Targets, *, variance: bool = True) -> HeadStep:
@@ -127,9 +122,9 @@ class Slot:
             StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
         """
         prior = self.tracker.prior_for(features, targets)
-        estimator = self._estimators[self.name]
+        estimator = self.estimators[self.name]
         if not (variance or estimator is None or estimator.mean_needs_posterior):
-            return HeadStep(self, features, targets, estimator, prior, prior, 0, made=False)
+            return HeadStep(self, features, targets, prior, prior, 0, made=False)
         held, refresh, age = self.posterior, self.scheme.refresh, 0
         if refresh == "epoch":
             posterior = self._of_last_epoch()
@@ -140,7 +135,7 @@ class Slot:
             posterior = self.scheme.infer(
                 self.head, features, targets, prior, start=held, generator=self.generator
             )
-        return HeadStep(self, features, targets, estimator, prior, posterior, age)
+        return HeadStep(self, features, targets, prior, posterior, age)
 
     def _of_last_epoch(self) -> Posterior:
         posterior = self.tracker.posterior
@@ -291,7 +286,6 @@ class HeadStep:
         slot: what belongs to the head.
         features: [B, d].
         targets: [B, tasks].
-        estimator: of the gradient's moments; None chooses by types.
         prior: of this step.
         posterior: in use; the prior stands for one that is not made.
         age: steps since that was inferred; 0 where this one did.
@@ -301,7 +295,6 @@ class HeadStep:
     slot: Slot
     features: Tensor
     targets: Targets
-    estimator: Estimator | None
     prior: Posterior
     posterior: Posterior
     age: int
@@ -320,7 +313,7 @@ class HeadStep:
             self.posterior if self.made else None,
             self.features if rows is None else self.features[rows],
             self.targets if rows is None else self.targets.examples(rows),
-            estimator=self.estimator,
+            estimator=slot.estimators[slot.name],
             generator=slot.generator,
             average=average,
         )

@@ -17,7 +17,7 @@ from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
 from bayesagg_pyro.engine.batch import Batch, as_one
 from bayesagg_pyro.engine.info import Stages, StepInfo, keeping
-from bayesagg_pyro.engine.memory import aggregate_by_examples, infer_by_tasks
+from bayesagg_pyro.engine.memory import by_examples, infer_by_tasks
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import refuse_weights, require_finite
 from bayesagg_pyro.errors import NumericalError
@@ -94,31 +94,40 @@ def _aggregated(
 
     Returns:
         The joint distribution of each group, none if they were never there as a whole; direction
-        and weights of each; what the weights add up to, None for a method without weights.
+        of each, with weights in the first case; what the weights add up to, None for a method
+        without weights.
     """
     # What is kept has the variance of each example also where an average would do.
     average = not (keep or aggregation.variance_per_example)
+    groups = batch.groups
+    pieces: list[tuple[int, slice]] = []
     if memory is not None and aggregation.per_example:
-        found = aggregate_by_examples(aggregation, heads, batch.groups, memory, average=average)
-        if found is not None:
-            return found
-    grads = []
-    for group in batch.groups:
-        parts = {}
-        for name in group.targets:
-            parts[name] = heads[name].gradient(average=average)
-        grads.append(cat(parts))
-    if len(grads) == 1:
-        results = [aggregation.aggregate(grads[0])]
-    else:
-        tasks = {name: one.slot.head.tasks for name, one in heads.items()}
-        results = aggregation.aggregate_each(grads, tasks)
-    sums = []
-    for grad, result in zip(grads, results, strict=True):
-        if result.weights is not None:
-            own = WeightSums.of(result.weights, grad.observed, grad.shape[1])
-            sums.append((own, grad.groups))
-    return grads, results, Weighing.of(sums, heads) if len(sums) == len(grads) else None
+        pieces = by_examples(heads, groups, memory)
+    results: list[list[Aggregated]] = [[] for _ in groups]
+    sums: list[list[WeightSums]] = [[] for _ in groups]
+    rows_of: dict[int, Mapping[str, slice]] = {}
+    for piece in [[one] for one in pieces] or [[(i, None) for i in range(len(groups))]]:
+        grads = []
+        for i, some in piece:
+            grads.append(cat({n: heads[n].gradient(some, average) for n in groups[i].targets}))
+        if len(groups) == 1:
+            found = [aggregation.aggregate(grads[0])]
+        else:
+            tasks = {name: one.slot.head.tasks for name, one in heads.items()}
+            found = aggregation.aggregate_each(grads, tasks)
+        for (i, _), grad, result in zip(piece, grads, found, strict=True):
+            rows_of[i] = grad.groups
+            if result.weights is not None:
+                sums[i].append(WeightSums.of(result.weights, grad.observed, grad.shape[1]))
+            results[i].append(Aggregated(result.direction) if pieces else result)
+    if pieces:  # of which none is kept
+        grads = []
+        results = [[Aggregated(torch.cat([one.direction for one in own]))] for own in results]
+    weights = None
+    if all(sums):
+        each = [own[0] if len(own) == 1 else WeightSums.joined(own) for own in sums]
+        weights = Weighing.of([(one, rows_of[i]) for i, one in enumerate(each)], heads)
+    return grads, [own for (own,) in results], weights
 
 
 def warmup_step(

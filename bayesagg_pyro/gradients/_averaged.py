@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,34 +12,34 @@ from torch import Tensor
 from bayesagg_pyro.gradients._cat import weighted
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._error import Moments, repeated
-from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._samples import drawn_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
+if TYPE_CHECKING:
+    from bayesagg_pyro.gradients._conditional import Conditional
 
-def averaged(
-    estimator: Estimator,
+
+def of_some(
+    estimator: Conditional,
+    count: int,
     head: Head,
     posterior: Posterior,
     features: Tensor,
     targets: Targets,
     generator: torch.Generator | None,
 ) -> GradientDistribution | None:
-    """Each example's mean, and the variance of the average example in place of its own.
+    """Each example's mean, and the average variance of so many in place of its own.
 
     Returns:
-        None where that would not pay: for small batches, for several tasks with missing targets (a
-        share might hold none of one), and where a mean alone is no cheaper.
+        None where that would not pay: for small batches, and for several tasks with missing targets
+        (a share might hold none of one).
     """
-    batch, count = len(features), estimator.rows_for_average(head)
-    factor = targets.factor(torch.float32)
-    if count is None or batch <= 2 * count or (head.tasks > 1 and factor is not None):
+    batch, factor = len(features), targets.factor(torch.float32)
+    if batch <= 2 * count or (head.tasks > 1 and factor is not None):
         return None
     mean = estimator.mean(head, posterior, features, targets, generator)
-    if mean is None:
-        return None
     own = _some(batch, count, factor, features.device, generator)
     some = targets.examples(own)
     part = estimator.estimate(head, posterior, features[own], some, generator)
@@ -61,7 +62,6 @@ def averaged(
     def stated() -> MomentError:
         def again(generator: torch.Generator) -> Moments:
             found = estimator.mean(head, posterior, features, targets, generator)
-            assert found is not None
             return Moments(found, found)
 
         sampled = clean(repeated(again, features.device).mean)

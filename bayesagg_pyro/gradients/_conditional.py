@@ -32,6 +32,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.errors import DtypeError
+from bayesagg_pyro.gradients._averaged import of_some
 from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
 from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
@@ -149,18 +150,26 @@ class Conditional(Estimator):
         features: Tensor,
         targets: Targets,
         generator: torch.Generator | None = None,
-    ) -> Tensor | None:
-        """The mean alone, from E[δ] and E[δ_c z_k]; None where a tolerance is asked for."""
-        if self.tolerance is not None:
-            return None
+    ) -> Tensor:
+        """The mean alone, [tasks, B, d], from E[δ] and E[δ_c z_k]."""
         rows = self._rows(head, posterior, features, targets)
         return rows.mean(self.samples, self.generator or generator)
 
-    def rows_for_average(self, head: Head) -> int | None:
-        """`average_rows`, or fewer for very many classes."""
-        if self.average_rows is None or not many(classes := head.outputs_per_task):
-            return self.average_rows
-        return min(self.average_rows, max(32, _LOGITS // classes))
+    def averaged(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution | None:
+        """Every example's mean, and the variance of some of them."""
+        rows = self.average_rows
+        if rows is None or self.tolerance is not None:
+            return None
+        if many(classes := head.outputs_per_task):
+            rows = min(rows, max(32, _LOGITS // classes))
+        return of_some(self, rows, head, posterior, features, targets, generator)
 
     def _rows(self, head: Head, posterior: Posterior, features: Tensor, targets: Targets) -> _Rows:
         if not is_softmax(head) or not isinstance(posterior, GaussianFamily):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._pieces import CACHE
 from bayesagg_pyro.errors import UnsupportedError
-from bayesagg_pyro.gradients._averaged import averaged
+from bayesagg_pyro.gradients._at_point import AtPoint, at_weights
 from bayesagg_pyro.gradients._cat import weighted
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
-from bayesagg_pyro.gradients._monte_carlo import AtPoint, MonteCarlo
+from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import registered
@@ -21,8 +20,6 @@ from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
 from bayesagg_pyro.targets import Parsed, RawTargets
 
 _QUADRATURE = Quadrature()
-#: Examples, as pixels are, from which factors are worth their own way of rounding.
-_ROWS = 1024
 
 
 def distribution(
@@ -46,9 +43,10 @@ def distribution(
         estimator: how; None takes the most exact way there is: a registered formula, quadrature
             for one linear predictor, conditional samples for softmax, else Monte Carlo.
         generator: randomness for estimators that sample and have no generator of their own.
-        average: whether the variance may be that of the average example, the same for all, from
-            `estimator.average_rows` of them drawn at random. Their number divides the squared
-            error of that average, which `moment_error` tells; means are each example's own.
+        average: whether the variance may be that of the average example, the same for all, where
+            that costs less (`Estimator.averaged`). `Conditional` takes it from `average_rows` of
+            them drawn at random, whose number divides its squared error (`moment_error`). Means
+            are each example's own.
 
     Returns:
         Moments [tasks, B, d] in the features' dtype; in float64 where examples are weighted.
@@ -64,27 +62,20 @@ def distribution(
     features = features.detach()
     # Moments stay exact under autocast.
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-        large = head.tasks * features.numel() > CACHE or len(features) > _ROWS
-        by_factors = average and large and observed.weight is None
         if posterior is None:
             if estimator is None or estimator.mean_needs_posterior:
                 raise UnsupportedError(
                     "gradients without a posterior are those at the head's own weights: give "
                     f'estimator=gradients.PlugIn(at="weights"), not {estimator!r}'
                 )
-            grad = estimator.at_weights(head, features, observed, factored=by_factors)
+            grad = at_weights(head, features, observed, average=average)
         else:
             head.check_weights(posterior, "posterior")
             estimator = estimator or default_estimator(head, posterior)
-            # Averages without the variance of every example, weighted already: where that pays.
-            found: GradientDistribution | None = None
-            if average and estimator.average_rows is not None:
-                found = averaged(estimator, head, posterior, features, observed, generator)
-            elif by_factors:
-                found = estimator.factored(head, posterior, features, observed)
-            if found is not None:
+            given = head, posterior, features, observed, generator
+            if average and (found := estimator.averaged(*given)) is not None:
                 return found
-            grad = estimator.estimate(head, posterior, features, observed, generator)
+            grad = estimator.estimate(*given)
     return grad if observed.weight is None else weighted(grad, observed.weight)
 
 

@@ -231,29 +231,6 @@ def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(count > 0, observed.shape[1] / count.clamp(min=1), 0.0)
 
 
-def without_variance(mean: Tensor, dtype: torch.dtype, targets: Targets) -> GradientDistribution:
-    """Gradients that are certain, 0 where a target is missing.
-
-    Args:
-        mean: the gradients, [tasks, B, d].
-        dtype: what they are given in.
-        targets: [B, tasks].
-    """
-    observed = None if targets.mask is None else targets.mask.mT
-    if observed is not None:
-        mean = torch.where(observed[..., None], mean, 0.0)
-    certain, none = mean.to(dtype), mean.new_zeros((), dtype=dtype)
-    shape = mean.shape
-    return GradientDistribution(
-        certain,
-        torch.zeros_like(certain),
-        observed=observed,
-        covariance=lambda: none.expand(*shape, shape[-1]),
-        sampler=lambda count, generator: certain.expand(count, *shape),
-        error=lambda: MomentError(none.expand(shape), none.expand(shape)),
-    )
-
-
 def finish(
     head: Head,
     posterior: Posterior,

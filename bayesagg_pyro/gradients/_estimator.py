@@ -12,6 +12,7 @@ from bayesagg_pyro.gradients._closed_forms import gaussian_moments
 from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._gaussian_averages import averages
 from bayesagg_pyro.gradients._registry import might_be_registered, registered
+from bayesagg_pyro.gradients._samples import factors_pay
 from bayesagg_pyro.heads import Gaussian as GaussianHead
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Gaussian, Posterior
@@ -21,9 +22,12 @@ from bayesagg_pyro.targets import Targets
 class Estimator(ABC):
     """Turns a posterior over weights into a gradient distribution.
 
-    Subclasses give `estimate`. All else is for those that can do with less: a mean without a
-    posterior, a variance that is an average over examples, moments that nobody makes.
+    Subclasses give `estimate`, and the rest where they can do with less.
     """
+
+    #: Whether means are a matter of the posterior, and not of the head's own weights alone. Where
+    #: not, and nobody reads the variance, no posterior is made.
+    mean_needs_posterior: bool = True
 
     def check(self, head: Head, kind: type[Posterior]) -> None:
         """Refuse a head, or a kind of posterior, whose gradients this cannot estimate.
@@ -33,16 +37,8 @@ class Estimator(ABC):
         """
         return
 
-    #: Whether means are a matter of the posterior, and not of the head's own weights alone. Where
-    #: not, and nobody reads the variance, no posterior is made, and `at_weights` is asked.
-    mean_needs_posterior: bool = True
-
-    #: Examples that do for an average of the variance over a larger batch; None for all of them.
-    average_rows: int | None = None
-
-    def rows_for_average(self, head: Head) -> int | None:
-        """`average_rows`, or fewer where an example of that head costs much."""
-        return self.average_rows
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     @abstractmethod
     def estimate(
@@ -53,38 +49,22 @@ class Estimator(ABC):
         targets: Targets,
         generator: torch.Generator | None = None,
     ) -> GradientDistribution:
-        """Moments of the gradient; `generator` serves an estimator that has none of its own."""
+        """Moments of the gradient; `generator` serves an estimator that has none of its own.
 
-    def mean(
+        They are of examples that all count once: weights of examples are applied afterwards.
+        """
+
+    def averaged(
         self,
         head: Head,
         posterior: Posterior,
         features: Tensor,
         targets: Targets,
         generator: torch.Generator | None = None,
-    ) -> Tensor | None:
-        """E g alone, [tasks, B, d], where that is much cheaper than both moments; else None."""
-        return None
-
-    def at_weights(
-        self, head: Head, features: Tensor, targets: Targets, *, factored: bool = False
-    ) -> GradientDistribution:
-        """The gradient at the head's own weights, without variance.
-
-        Args:
-            head: the head.
-            features: [B, d].
-            targets: [B, tasks].
-            factored: whether its moments are best left to be made when somebody asks for them.
-        """
-        raise NotImplementedError
-
-    def factored(
-        self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
     ) -> GradientDistribution | None:
-        """What `estimate` gives, whose averages are found without moments of size [tasks, B, d].
+        """What `estimate` gives, where the average of the variance will do and is found for less.
 
-        None where there is no such thing.
+        Weights of examples are applied. None where all examples cost as little.
         """
         return None
 
@@ -115,17 +95,21 @@ class Exact(Estimator):
             raise _no_formula(head, type(posterior))
         return formula(head, posterior, features, targets)
 
-    def factored(
-        self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
+    def averaged(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
     ) -> GradientDistribution | None:
-        """For linear Gaussian heads with dense posteriors."""
+        """For many examples of linear Gaussian heads with dense posteriors."""
+        if not factors_pay(head, features, targets):
+            return None
         known = registered(head, posterior) is gaussian_moments and head.embedding is None
         if not (known and isinstance(head, GaussianHead) and isinstance(posterior, Gaussian)):
             return None
         return averages(head, posterior, features, targets)
-
-    def __repr__(self) -> str:
-        return "Exact()"
 
 
 def _no_formula(head: Head, kind: type[Posterior]) -> UnsupportedError:

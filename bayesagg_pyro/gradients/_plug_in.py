@@ -11,14 +11,9 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.gradients._dispatch import default_estimator
-from bayesagg_pyro.gradients._distribution import (
-    GradientDistribution,
-    MomentError,
-    without_variance,
-)
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._lazy import Certain
-from bayesagg_pyro.gradients._samples import are_linear, output_slopes, sampled_gradients
+from bayesagg_pyro.gradients._samples import sampled_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
@@ -74,52 +69,15 @@ class PlugIn(Estimator):
         """The other estimator's distribution, shifted to the gradient at the point."""
         inner = self.estimator or default_estimator(head, posterior)
         grad = inner.estimate(head, posterior, features, targets, generator)
-        mean = self.mean(head, posterior, features, targets).to(grad.mean.dtype)
+        point = head.point().detach() if self.at == "weights" else posterior.mean
+        weight = point.to(linalg.head_dtype(features.device))
+        mean = sampled_gradients(head, weight[None], features, targets)[0].to(grad.mean.dtype)
         shift, sampler, error = mean - grad.mean, grad.sampler, grad.error
         return replace(
             grad,
             mean=mean,
             sampler=sampler and (lambda count, generator: sampler(count, generator) + shift),
             error=error and (lambda: MomentError(torch.zeros_like(mean), error().variance)),
-        )
-
-    def mean(
-        self,
-        head: Head,
-        posterior: Posterior,
-        features: Tensor,
-        targets: Targets,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """The gradient at the point."""
-        point = head.point().detach() if self.at == "weights" else posterior.mean
-        weight = point.to(linalg.head_dtype(features.device))
-        return sampled_gradients(head, weight[None], features, targets)[0]
-
-    def at_weights(
-        self, head: Head, features: Tensor, targets: Targets, *, factored: bool = False
-    ) -> GradientDistribution:
-        """The gradient at the head's own weights, by factors where the head is linear."""
-        weight = head.point().detach().to(linalg.head_dtype(features.device))
-
-        def made() -> GradientDistribution:
-            with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-                (mean,) = sampled_gradients(head, weight[None], features, targets)
-            return without_variance(mean, features.dtype, targets)
-
-        if torch.is_inference_mode_enabled() or not factored or head.embedding is not None:
-            return made()
-        if not are_linear(head):
-            return made()
-        (slope,) = output_slopes(head, weight[None], features, targets)
-        rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., : head.in_features]
-        return Certain.of(
-            made,
-            slope=slope.to(features.dtype),
-            weight=rows.to(features.dtype),
-            observed=None if targets.mask is None else targets.mask.mT,
-            _like=features.new_empty(0),
-            shape=torch.Size([head.tasks, *features.shape]),
         )
 
     def __repr__(self) -> str:

@@ -27,6 +27,7 @@ from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._lazy import Factored, Factors
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax, predictor_terms
+from bayesagg_pyro.gradients._samples import factors_pay
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
@@ -100,13 +101,20 @@ class Quadrature(Estimator):
         nodes = self.nodes or predictor.transition.nodes
         return until(self.tolerance, moments, nodes, _LIMIT, f"head {head.site!r}, Quadrature")
 
-    def factored(
-        self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
+    def averaged(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
     ) -> GradientDistribution | None:
-        """For posteriors whose weights are independent, without moments of size [tasks, B, d]."""
+        """For many examples, and posteriors whose weights are independent."""
+        if not factors_pay(head, features, targets) or self.tolerance is not None:
+            return None
         if not isinstance(posterior, GaussianFamily):
             raise _not_gaussian(head, type(posterior))
-        if not has_one_predictor(head) or head.embedding is not None or self.tolerance is not None:
+        if not has_one_predictor(head) or head.embedding is not None:
             return None
         posterior = posterior.to(features.device, linalg.head_dtype(features.device))
         design, d = head.design_matrix(features), head.in_features

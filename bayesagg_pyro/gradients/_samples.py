@@ -7,11 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._pieces import LARGE, fitting, slices
+from bayesagg_pyro._pieces import CACHE, LARGE, fitting, slices
 from bayesagg_pyro.gradients._predictor import pull_back
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import Targets
+
+#: Examples, as pixels are, from which factors are worth their own way of rounding.
+_ROWS = 1024
 
 
 def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:
@@ -54,6 +57,12 @@ def sampled_gradients(head: Head, weight: Tensor, features: Tensor, targets: Tar
 def are_linear(head: Head) -> bool:
     """Whether a task's loss is a function of outputs that are linear in weights and φ(h)."""
     return head.is_still(Head, "outputs", "design", "pointwise")
+
+
+def factors_pay(head: Head, features: Tensor, targets: Targets) -> bool:
+    """Whether moments of so many examples are best left unmade; none of them is weighted."""
+    large = head.tasks * features.numel() > CACHE or len(features) > _ROWS
+    return large and targets.weight is None
 
 
 def output_slopes(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> Tensor:

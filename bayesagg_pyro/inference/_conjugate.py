@@ -92,9 +92,6 @@ class Conjugate(Scheme):
         owner, terms = f"head {head.site!r}", Dense(weight * precision)
         return cavity(terms, weight * shift, known, gaussian_prior(head, base, "a cavity"), owner)
 
-    def __repr__(self) -> str:
-        return "Conjugate()"
-
 
 def _given(
     head: Head, features: Tensor, targets: RawTargets, prior: Posterior

@@ -48,9 +48,6 @@ class Delta(Scheme):
         """Nothing is kept but whether there was a batch."""
         return _Seen(head)
 
-    def __repr__(self) -> str:
-        return "Delta()"
-
 
 def _point(head: Head) -> Point:
     # A copy: the head's weights move on while a prior or a held posterior stays.

@@ -76,7 +76,7 @@ def test_the_mean_alone_is_that_of_both_moments(rng, structure) -> None:
     alone = estimator.mean(head, posterior, h, Targets(y), seeded(3))
     close(alone, both.mean)
     tolerant = Conditional(64, tolerance=0.1)
-    assert tolerant.mean(head, posterior, h, Targets(y)) is None
+    assert tolerant.averaged(head, posterior, h, Targets(y)) is None
 
 
 def test_missing_and_weighted_examples_are_not_averaged_over(rng) -> None:

@@ -9,7 +9,7 @@ import torch
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
-from bayesagg_pyro.gradients import _dispatch, _gaussian_averages
+from bayesagg_pyro.gradients import _gaussian_averages, _samples
 from bayesagg_pyro.gradients._lazy import Certain, Factored, Joined, Lazy
 from bayesagg_pyro.posteriors import DiagonalGaussian
 
@@ -38,7 +38,7 @@ def _case(rng: torch.Generator, kind: str, holes: bool, dtype: torch.dtype = tor
 
 @pytest.fixture
 def everything_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_dispatch, "CACHE", 0)
+    monkeypatch.setattr(_samples, "CACHE", 0)
 
 
 @pytest.mark.usefixtures("everything_large")
@@ -148,7 +148,7 @@ def test_a_step_with_many_tasks_is_that_of_all_moments(
     start = {name: value.clone() for name, value in head.state_dict().items()}
     found = []
     for most in (2**20, 0):
-        monkeypatch.setattr(_dispatch, "CACHE", most)
+        monkeypatch.setattr(_samples, "CACHE", most)
         head.load_state_dict(start)
         mtl = ba.BayesAgg({"y": head}, rules, inference=inference.TaylorGGN("diag"))
         mtl.collect(features, {"y": (targets, mask)})
