@@ -100,5 +100,4 @@ class Categorical(Classes, Head):
         return None if self.class_weight is None else self.class_weight[targets]
 
     def extra_repr(self) -> str:
-        """What `print(head)` shows."""
         return f"{super().extra_repr()}, classes={self.classes}"

@@ -248,7 +248,6 @@ class FromPyro(SharedWeights):
         return features.reshape(examples, self.in_features), self._as_taken(targets)
 
     def extra_repr(self) -> str:
-        """What `print(head)` shows."""
         return f"{super().extra_repr()}, sites={list(self.layout.latents)}"
 
 

@@ -191,21 +191,35 @@ class Head(CheckedInput, ABC):
         tolerance: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Any:
-        """p(y | h) with the weights integrated out; see `bayesagg_pyro.predictive.predictive`.
+        """p(y | h) = ∫ p(y | w, h) dposterior(w), by the most exact way there is for the two.
+
+        With a Gaussian posterior: `Gaussian` heads in closed form; other heads of one linear
+        predictor, `Heteroscedastic` and two-class `Categorical` by quadrature over the predictors.
+        Everything else, and heads whose outputs are no longer linear in the weights, by draws of
+        these: all stored ones of an `Empirical` posterior, else `samples` new ones.
 
         Args:
             features: [B, d].
-            posterior: over the weights; Gaussian, or any that can be sampled.
-            method: "auto" takes the most exact there is.
-            samples: draws of the weights, where they are drawn; None for 512 (128 of a Pyro model).
-            tolerance: largest sampling error allowed, for which samples are doubled.
+            posterior: over the weights.
+            method: "auto" as above; "quadrature" or an error; "probit", MacKay's approximation, for
+                Bernoulli heads; "samples", a mixture over draws, for all.
+            samples: draws of the weights; None for 512, or 128 of a Pyro model. What is made of
+                draws has an attribute `standard_error`, of the probabilities (that of 1,
+                [B, tasks], or of all classes, [B, tasks, C]) or of the mean, [B, tasks]: below
+                sqrt(p (1 − p) / samples) for a probability p.
+            tolerance: largest standard error allowed, of a probability, or of a mean in predictive
+                standard deviations: draws are doubled until it is met, up to 131,072 (8,192 of a
+                Pyro model) and then with a warning. Stored draws are as many as they are.
             generator: a new one with a fixed seed if None, so that calls agree.
 
         Returns:
-            A distribution of batch shape [B, tasks] with `mean`, `log_prob` and `sample`.
+            A distribution of batch shape [B, tasks] in the precision of head algebra: Bernoulli or
+            Categorical for classes, else a `PredictiveDistribution`, which knows the two parts of
+            its variance.
 
         Raises:
             SettingError: for a method that this head or posterior does not have.
+            ShapeError: for a posterior over the weights of another head.
         """
         return predictive_of(
             self,

@@ -206,7 +206,6 @@ class Network(SharedWeights):
         return self.observation.supports(values)
 
     def extra_repr(self) -> str:
-        """What `print(head)` shows."""
         return f"{super().extra_repr()}, weights={self.weight_size}"
 
 

@@ -156,7 +156,6 @@ class Ordinal(Classes, OnePredictor):
         return lower - outputs, upper - outputs, gap
 
     def extra_repr(self) -> str:
-        """What `print(head)` shows."""
         return f"{super().extra_repr()}, classes={self.classes}, link={self.link!r}"
 
 

@@ -69,7 +69,6 @@ class Dense(Summable):
     matrix: Tensor
 
     def matvec(self, vectors: Tensor) -> Tensor:
-        """Applied to one vector per task, [tasks, P]."""
         return linalg.matvec(self.matrix, vectors)
 
     def posterior(self, prior: GaussianFamily, owner: str) -> Gaussian:
@@ -146,7 +145,6 @@ class Diagonal(Summable):
     diagonal: Tensor
 
     def matvec(self, vectors: Tensor) -> Tensor:
-        """Applied to one vector per task, [tasks, P]."""
         return self.diagonal * vectors
 
     def posterior(self, prior: GaussianFamily, owner: str) -> DiagonalGaussian:
@@ -174,7 +172,6 @@ class Kronecker(Summable):
     count: Tensor
 
     def matvec(self, vectors: Tensor) -> Tensor:
-        """Applied to one vector per task, [tasks, C·D]."""
         matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
         product: Tensor = self.outputs @ matrix @ self.inputs
         return (product / linalg.nonzero(self.count)[:, None, None]).flatten(1)

@@ -231,7 +231,6 @@ class ExamplesOrSums(Examples):
         return super().__bool__() or bool(self._sums)
 
     def holds(self, features: Tensor) -> Tensor | None:
-        """Whether the dtype to keep them in has room for them."""
         return super().holds(features) if self._sums is None else None
 
     def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:

@@ -111,7 +111,6 @@ class BlockedGaussian(Gaussian):
         return variance
 
     def solve(self, vectors: Tensor) -> Tensor:
-        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         size = self.upper.shape[-1]
         row = vectors[:, None]  # products with rows are faster than with columns
         first = row[..., :size] @ self.upper_inverse.mT @ self.upper_inverse
@@ -120,7 +119,6 @@ class BlockedGaussian(Gaussian):
         return solution.squeeze(1)
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
-        """Moments of hᵀ w; the variance is a sum of squares."""
         size = self.upper.shape[-1]
         design = design.expand(self.tasks, -1, -1)
         first = design[..., :size] @ self.upper_inverse.mT

@@ -60,11 +60,9 @@ class DiagonalGaussian(GaussianFamily):
         return self.precision.reciprocal().expand(self._mean.shape)
 
     def precision_times(self, vectors: Tensor) -> Tensor:
-        """Λ applied to one vector per task, [tasks, P]."""
         return self.precision * vectors
 
     def solve(self, vectors: Tensor) -> Tensor:
-        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         return vectors / self.precision
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> Projection:
@@ -78,7 +76,6 @@ class DiagonalGaussian(GaussianFamily):
         return Factors(cross, design, (design.square() @ cross.mT).mT)
 
     def to_gaussian(self) -> Gaussian:
-        """The same distribution with a dense precision."""
         dense = Gaussian(
             self._mean,
             torch.diag_embed(self.precision),
@@ -94,7 +91,6 @@ class DiagonalGaussian(GaussianFamily):
 
     @property
     def precision_log_det(self) -> Tensor:
-        """The log-determinant of Λ, [tasks or 1]."""
         return self.precision.log().sum(-1)
 
     def mahalanobis(self, vectors: Tensor) -> Tensor:

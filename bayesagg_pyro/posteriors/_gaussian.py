@@ -76,7 +76,6 @@ class Gaussian(GaussianFamily):
 
     @property
     def precision_matrix(self) -> Tensor:
-        """Λ, [tasks or 1, P, P]."""
         return self._precision_matrix
 
     @property
@@ -111,17 +110,14 @@ class Gaussian(GaussianFamily):
 
     @property
     def variance(self) -> Tensor:
-        """Marginal variances S_pp, [tasks, P]."""
         norm: Tensor = torch.linalg.vector_norm(self.inverse_tril, dim=-2)
         return norm.square().expand(self._mean.shape)
 
     def precision_times(self, vectors: Tensor) -> Tensor:
-        """Λ applied to one vector per task, [tasks, P]."""
         # Λ is symmetric, and products with rows are faster than with columns.
         return (vectors[:, None] @ self.precision_matrix)[:, 0]
 
     def solve(self, vectors: Tensor) -> Tensor:
-        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         if len(self.precision_tril) == 1:
             return linalg.solve(self.precision_tril, vectors)
         # The moments need L⁻¹ anyway; batched solvers would copy every factor for one column.
@@ -154,7 +150,6 @@ class Gaussian(GaussianFamily):
 
     @property
     def precision_log_det(self) -> Tensor:
-        """The log-determinant of Λ, [tasks or 1]."""
         return 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def mahalanobis(self, vectors: Tensor) -> Tensor:

@@ -137,14 +137,12 @@ class KroneckerGaussian(GaussianFamily):
         return (q1.square() @ values.reciprocal() @ q2.square().mT).flatten(1)
 
     def precision_times(self, vectors: Tensor) -> Tensor:
-        """Λ applied to one vector per task, [tasks, C·D]."""
         matrix = vectors.unflatten(-1, (self.outputs.shape[-1], -1))
         data = (self.outputs @ matrix @ self.inputs) / linalg.nonzero(self.count)[:, None, None]
         product: Tensor = data + self.isotropic[:, None, None] * matrix
         return product.flatten(-2)
 
     def solve(self, vectors: Tensor) -> Tensor:
-        """Λ⁻¹ applied to one vector per task, [tasks, C·D]."""
         return self._rotate(self._unrotate(vectors) / self.eigen.values)
 
     def project(self, design: Tensor, dtype: torch.dtype | None = None) -> NoReturn:

@@ -72,13 +72,11 @@ class LowRankGaussian(GaussianFamily):
         return linalg.cholesky(eye + inner, what="capacitance of a low-rank posterior").tril
 
     def precision_times(self, vectors: Tensor) -> Tensor:
-        """Λ applied to one vector per task, [tasks, P]."""
         scaled = (vectors / self.diagonal)[..., None]
         inner = torch.cholesky_solve(self.factor.mT @ scaled, self.capacitance_tril)
         return (scaled - (self.factor @ inner) / self.diagonal[..., None])[..., 0]
 
     def solve(self, vectors: Tensor) -> Tensor:
-        """Λ⁻¹ applied to one vector per task, [tasks, P]."""
         column = vectors[..., None]
         return self.diagonal * vectors + (self.factor @ (self.factor.mT @ column))[..., 0]
 
@@ -90,7 +88,6 @@ class LowRankGaussian(GaussianFamily):
         return Projection(cross.to(dtype), variance)
 
     def to_gaussian(self) -> Gaussian:
-        """The same distribution with a dense precision."""
         scaled = self.factor / self.diagonal[..., None]
         whitened = torch.linalg.solve_triangular(self.capacitance_tril, scaled.mT, upper=False)
         precision = torch.diag_embed(self.diagonal.reciprocal()) - whitened.mT @ whitened

@@ -101,7 +101,6 @@ class PackedGaussian(GaussianFamily):
         return self._as_dense(Gaussian(self._mean, self.precision_matrix))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of weights [..., tasks, P], as [..., tasks]."""
         return self.to_gaussian().log_prob(value)
 
     def sound(self) -> bool:

@@ -38,56 +38,9 @@ _SAMPLES, _LIMIT = 512, 2**17
 Method: TypeAlias = Literal["auto", "quadrature", "probit", "samples"]
 
 
-def predictive(
-    head: Head,
-    features: Tensor,
-    posterior: Posterior,
-    *,
-    method: Method = "auto",
-    samples: int | None = None,
-    tolerance: float | None = None,
-    generator: torch.Generator | None = None,
-) -> Any:
-    """p(y | h) = ∫ p(y | w, h) dposterior(w); what `head.predictive` returns.
-
-    With a Gaussian posterior: `Gaussian` heads in closed form; other heads of one linear predictor,
-    `Heteroscedastic` and two-class `Categorical` by quadrature over the predictors. Everything
-    else, and heads whose outputs are no longer linear in the weights, by draws of these: all stored
-    ones of an `Empirical` posterior, else `samples` new ones.
-
-    Args:
-        head: the head.
-        features: [B, d].
-        posterior: over its weights.
-        method: "auto" as above; "quadrature" or an error; "probit", MacKay's approximation, for
-            Bernoulli heads; "samples", a mixture over draws, for all.
-        samples: draws of the weights; None for 512, or 128 of a Pyro model. What is made of draws
-            has an attribute `standard_error`, of the probabilities (that of 1, [B, tasks], or of
-            all classes, [B, tasks, C]) or of the mean, [B, tasks]: below sqrt(p (1 − p) / samples)
-            for a probability p.
-        tolerance: largest standard error allowed, of a probability, or of a mean in predictive
-            standard deviations: draws are doubled until it is met, up to 131,072 (8,192 of a Pyro
-            model) and then with a warning. Stored draws are as many as they are.
-        generator: a new one with a fixed seed if None, so that calls agree.
-
-    Returns:
-        A distribution of batch shape [B, tasks] in the precision of head algebra: Bernoulli or
-        Categorical for classes, else a `PredictiveDistribution`, which knows the two parts of its
-        variance.
-
-    Raises:
-        SettingError: for a method that this head or posterior does not have.
-        ShapeError: for a posterior over the weights of another head.
-    """
-    return predictive_of(
-        head,
-        features,
-        posterior,
-        method=method,
-        samples=samples,
-        tolerance=tolerance,
-        generator=generator,
-    )
+def predictive(head: Head, features: Tensor, posterior: Posterior, **options: Any) -> Any:
+    """p(y | h) = ∫ p(y | w, h) dposterior(w): `head.predictive(features, posterior, **options)`."""
+    return predictive_of(head, features, posterior, **options)
 
 
 @predictive_of.register
@@ -137,7 +90,7 @@ def draws_until(
     """Double the draws behind a predictive distribution until its error is within the tolerance.
 
     Args:
-        tolerance: as in `predictive`; None tries once.
+        tolerance: as for `Head.predictive`; None tries once.
         make: the distribution of that many draws, with a `standard_error`.
         samples: to begin with.
         limit: where to stop, with a warning.

@@ -33,6 +33,7 @@ from tests.mutation.tracing import Coverage, digest, recorded
 from tests.mutation.verdict import chosen, verdict
 
 AREAS = {
+    "heads": "bayesagg_pyro/heads/*.py",
     "aggregation": "bayesagg_pyro/aggregation/*.py",
     "gradients": "bayesagg_pyro/gradients/*.py",
     "inference": "bayesagg_pyro/inference/*.py",
@@ -40,6 +41,7 @@ AREAS = {
     "posteriors": "bayesagg_pyro/posteriors/*.py",
     "predictive": "bayesagg_pyro/predictive/*.py",
     "engine": "bayesagg_pyro/engine/*.py",
+    "diagnostics": "bayesagg_pyro/diagnostics/*.py",  # and not how figures look
     "shared": "bayesagg_pyro/*.py",
 }
 #: Folders of tests that are of other parts than the library, or slow and wide, or of this.
