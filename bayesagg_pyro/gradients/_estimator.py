@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import UnsupportedError
-from bayesagg_pyro.gradients._closed_forms import gaussian_moments
+from bayesagg_pyro.gradients._closed_forms import gaussian_averages, gaussian_moments
 from bayesagg_pyro.gradients._distribution import GradientDistribution
-from bayesagg_pyro.gradients._gaussian_averages import averages
 from bayesagg_pyro.gradients._registry import might_be_registered, registered
 from bayesagg_pyro.gradients._samples import factors_pay
 from bayesagg_pyro.heads import Gaussian as GaussianHead
@@ -109,7 +108,7 @@ class Exact(Estimator):
         known = registered(head, posterior) is gaussian_moments and head.embedding is None
         if not (known and isinstance(head, GaussianHead) and isinstance(posterior, Gaussian)):
             return None
-        return averages(head, posterior, features, targets)
+        return gaussian_averages(head, posterior, features, targets)
 
 
 def _no_formula(head: Head, kind: type[Posterior]) -> UnsupportedError:

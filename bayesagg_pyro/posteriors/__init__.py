@@ -5,13 +5,12 @@ weights of one task (P = in_features + bias; times the classes for a Categorical
 """
 
 from bayesagg_pyro.posteriors._blocked import BlockedGaussian
-from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian
+from bayesagg_pyro.posteriors._diagonal import DiagonalGaussian, isotropic
 from bayesagg_pyro.posteriors._divergence import gaussian_divergence
 from bayesagg_pyro.posteriors._empirical import Empirical
 from bayesagg_pyro.posteriors._family import GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
 from bayesagg_pyro.posteriors._info import Info
-from bayesagg_pyro.posteriors._isotropic import isotropic
 from bayesagg_pyro.posteriors._kronecker import KroneckerGaussian
 from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
 from bayesagg_pyro.posteriors._normal_inverse_gamma import NormalInverseGamma

@@ -9,7 +9,7 @@ import torch
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, gradients, heads, inference, priors
-from bayesagg_pyro.gradients import _gaussian_averages, _samples
+from bayesagg_pyro.gradients import _closed_forms, _samples
 from bayesagg_pyro.gradients._lazy import Certain, Factored, Joined, Lazy
 from bayesagg_pyro.posteriors import DiagonalGaussian
 
@@ -72,7 +72,7 @@ def test_directions_and_weights_are_those_of_all_moments(
 def test_gaussian_heads_add_up_averages(
     rng: torch.Generator, holes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_gaussian_averages, "_ROWS", 12)  # two rows at a time
+    monkeypatch.setattr(_closed_forms, "_ROWS", 12)  # two rows at a time
     head = heads.Gaussian(5, 3, bias=True).double()
     features, y = (torch.randn(7, n, generator=rng, dtype=torch.float64) for n in (5, 3))
     mask = None if holes == "none" else torch.rand(7, 3, generator=rng) < 0.6

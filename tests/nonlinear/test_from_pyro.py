@@ -14,7 +14,7 @@ from pyro_models import D, binary, classes, linear, mixed, two_tasks
 from torch import Tensor
 
 from bayesagg_pyro import gradients, heads, inference, posteriors, predictive, priors
-from bayesagg_pyro.heads._normal_map import from_normal
+from bayesagg_pyro.heads._trace import from_normal
 
 N = 12
 

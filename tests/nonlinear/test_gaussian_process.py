@@ -173,7 +173,7 @@ def test_whitening_needs_no_jitter_for_repeated_points(rng: torch.Generator) -> 
 
 def test_derivatives_of_the_whitening(rng: torch.Generator) -> None:
     """Also with equal eigenvalues, where eigenvectors have no derivative."""
-    from bayesagg_pyro.heads._inverse_root import inverse_root
+    from bayesagg_pyro.heads._inducing import inverse_root
 
     root = normal(rng, 4, 4)
     spd = root @ root.T + 0.5 * torch.eye(4)
