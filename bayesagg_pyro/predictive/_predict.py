@@ -23,14 +23,13 @@ from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 from bayesagg_pyro.predictive import _classes as classes
 from bayesagg_pyro.predictive._compound import NormalCompound, PredictorCompound
-from bayesagg_pyro.predictive._mixture import SampledPredictive
+from bayesagg_pyro.predictive._mixture import SampledPredictive, student_t
 from bayesagg_pyro.predictive._outputs import (
     at_temperature,
     drawn_outputs,
     joint_outputs,
     predictor,
 )
-from bayesagg_pyro.predictive._student_t import student_t
 
 #: Draws where none are asked for, and at most, where a tolerance asks for more.
 _SAMPLES, _LIMIT = 512, 2**17
