@@ -92,7 +92,9 @@ def of_attributes(owners: Iterable[Any]) -> Undo:
         if before.get("in_place", False):
             base = before.get("_base")  # never written to
             own = [v for v in before.values() if isinstance(v, GaussianFamily) and v is not base]
-            written += [(posterior, _twin(posterior)) for posterior in own]
+            for one in own:
+                clones = {k: tensor.clone() for k, tensor in one.tensors().items()}
+                written.append((one, one._rebuilt(clones, one._info)))
 
     def undo() -> None:
         for owner, before in found:
@@ -172,9 +174,3 @@ def of_aggregation(aggregation: Aggregation) -> Undo:
     """Puts back what an aggregation remembers."""
     before = aggregation.state_dict()
     return lambda: aggregation.load_state_dict(before)
-
-
-def _twin(posterior: GaussianFamily) -> GaussianFamily:
-    build: Any = type(posterior)
-    twin: GaussianFamily = build(**{k: t.clone() for k, t in posterior.tensors().items()})
-    return twin.replace(info=posterior.info)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from bayesagg_pyro.gradients._samples import drawn_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
+
+_Way = TypeVar("_Way")
 
 
 class MomentError(NamedTuple):
@@ -129,13 +131,9 @@ class GradientDistribution:
         Raises:
             StateError: if nothing is known of it.
         """
-        if self.error is None:
-            raise StateError(
-                "the error of these moments is not known; "
-                "they were built from a mean and a variance alone"
-            )
+        error = _there(self.error, "has moments whose error is not known")
         with torch.no_grad():  # as moments are made: a head may have parameters that learn
-            return self.error()
+            return error()
 
     @property
     def covariance_matrix(self) -> Tensor:
@@ -144,12 +142,7 @@ class GradientDistribution:
         Raises:
             StateError: if the estimator kept no way to compute it.
         """
-        if self.covariance is None:
-            raise StateError(
-                "this gradient distribution has no full covariance; "
-                "it was built from a mean and a variance alone"
-            )
-        return self.covariance()
+        return _there(self.covariance, "has no full covariance")()
 
     def sample(
         self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
@@ -159,13 +152,9 @@ class GradientDistribution:
         Raises:
             StateError: if the distribution was built from moments alone.
         """
-        if self.sampler is None:
-            raise StateError(
-                "this gradient distribution cannot be sampled; "
-                "it was built from a mean and a variance alone"
-            )
+        sampler = _there(self.sampler, "cannot be sampled")
         count = int(torch.Size(sample_shape).numel())
-        return self.sampler(count, generator).reshape(*sample_shape, *self.mean.shape)
+        return sampler(count, generator).reshape(*sample_shape, *self.mean.shape)
 
     def loss_scale(self) -> Tensor | None:
         """B / n_t for each task, [tasks, 1, 1]; None when every target is observed.
@@ -176,6 +165,15 @@ class GradientDistribution:
         if self.batch_loss_scale is not None or self.observed is None:
             return self.batch_loss_scale
         return loss_scale(self.observed, self.like.dtype)
+
+
+def _there(way: _Way | None, lacks: str) -> _Way:
+    """What makes something of a distribution, if there is such a way."""
+    if way is None:
+        raise StateError(
+            f"this gradient distribution {lacks}; it was built from a mean and a variance alone"
+        )
+    return way
 
 
 def mapped(

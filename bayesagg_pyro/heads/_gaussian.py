@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._standardising import Standardising
@@ -50,6 +48,7 @@ class Gaussian(Standardising):
     """
 
     per_task: ClassVar[tuple[str, ...]] = ("noise_scale", *Standardising.per_task)
+    exact: ClassVar[Mapping[str, float]] = {"noise_scale": 1.0, **Standardising.exact}
     noise_scale: Tensor  #: τ, [] or [tasks], float64
     noise_source: Literal["given", "learned", "estimated"]  #: where τ comes from
 
@@ -114,17 +113,6 @@ class Gaussian(Standardising):
         view = copy(self)
         vars(view)["_buffers"] = {**self._buffers, "noise_scale": noise_scale}
         return view
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gaussian:
-        # Casting a layer must not round the model's noise: only its device follows.
-        scale = self.noise_scale
-        del self.noise_scale
-        super()._apply(fn, recurse)
-        device = self.weight.device
-        if scale.is_meta:  # it gets a place here, and its value from a state
-            scale = torch.ones_like(scale, device=device)
-        self.register_buffer("noise_scale", scale.to(device, linalg.head_dtype(device)))
-        return self
 
     def likelihood(self, outputs: Tensor) -> Any:
         """Normal(f, τ), batch shape [..., B, tasks]."""

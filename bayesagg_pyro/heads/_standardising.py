@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -61,6 +61,9 @@ class Standardising(OnePredictor):
     """
 
     per_task: ClassVar[tuple[str, ...]] = ("target_loc", "target_scale")
+    #: Buffers that casting a layer must not round, so that only their device follows; and what they
+    #: hold where they get a place and no value yet.
+    exact: ClassVar[Mapping[str, float]] = dict.fromkeys(per_task, 0.0)
     #: Names in a state that older versions did not save.
     newer_state: ClassVar[tuple[str, ...]] = per_task
     target_loc: Tensor | None  #: [tasks], float64; None for a head that keeps the user's units
@@ -170,15 +173,15 @@ class Standardising(OnePredictor):
         return outputs if units is None else units.back(outputs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Standardising:
-        # Casting a layer must not round units: only their device follows.
-        kept = {n: self._buffers[n] for n in Standardising.per_task if n in self._buffers}
+        kept = {n: self._buffers[n] for n in self.exact if n in self._buffers}
         for name in kept:
             self._buffers[name] = None
         super()._apply(fn, recurse)
         device = self.weight.device
         for name, value in kept.items():
             if value is not None:
-                value = torch.zeros_like(value, device=device) if value.is_meta else value
+                if value.is_meta:
+                    value = torch.full_like(value, self.exact[name], device=device)
                 self._buffers[name] = value.to(device, linalg.head_dtype(device))
         return self
 

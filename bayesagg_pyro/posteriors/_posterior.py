@@ -87,7 +87,7 @@ class Posterior(TorchDistribution):
             made.info = info
         return made
 
-    def with_info(self, **known: Tensor) -> Self:
+    def with_info(self, **known: Tensor | None) -> Self:
         """The same distribution with more known of how it came about, by the names in `Info`."""
         info = self.info or Info.unknown(self.mean)
         return self.replace(info=dataclasses.replace(info, **known))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro._optimise import likeliest_noise, search
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, OnePredictor, Ordinal
-from bayesagg_pyro.posteriors import GaussianFamily, Info, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._outputs import at_temperature, predictor
 from bayesagg_pyro.quadrature import normal_rule
@@ -56,10 +55,9 @@ def calibration(
 
 def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
     """The posterior, predicting with what `calibration` found."""
-    info = posterior.info or Info.unknown(found)
     if isinstance(head, Gaussian):
-        return posterior.replace(info=replace(info, noise_scale=found))
-    return posterior.replace(info=replace(info, temperature=found))
+        return posterior.with_info(noise_scale=found)
+    return posterior.with_info(temperature=found)
 
 
 def _noise_scale(
@@ -84,7 +82,6 @@ def _temperature(
     head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
 ) -> Tensor:
     ones = posterior.mean.new_ones(head.tasks)
-    info = posterior.info or Info.unknown(ones)
     one = head.is_still(OnePredictor, "outputs") and isinstance(posterior, GaussianFamily)
     score = _by_rule if one else _by_law
     scores = [score(head, posterior, features, targets) for features, targets in examples]
@@ -104,21 +101,20 @@ def _temperature(
     edge = math.log(_RANGE) * ones
     found = search(each, -edge, edge, points=_POINTS, steps=_STEPS).exp()
     seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
-    before = ones if info.temperature is None else info.temperature
-    return torch.where(seen, found, before)
+    before = None if posterior.info is None else posterior.info.temperature
+    return torch.where(seen, found, ones if before is None else before)
 
 
 def _by_rule(
     head: Any, posterior: Any, features: Tensor, targets: Targets
 ) -> Callable[[Tensor], Tensor]:
     """log E p(y | u / T), [B, tasks], for temperatures [tasks]: u ~ N is worked out once."""
-    info = posterior.info or Info.unknown(posterior.mean.new_ones(head.tasks))
-    plain = posterior.replace(info=replace(info, temperature=None))
+    plain = posterior.with_info(temperature=None)
     mean, variance = predictor(head, plain, features)
     values = targets.values if head.target_kind == "class" else targets.values.to(mean)
 
     def score(temperature: Tensor) -> Tensor:
-        law: Any = at_temperature(head, plain.replace(info=replace(info, temperature=temperature)))
+        law: Any = at_temperature(head, posterior.with_info(temperature=temperature))
         m, std = mean / temperature, variance.sqrt() / temperature
         z, p = normal_rule(m, std, _NODES, law.transition(values))
         return (p.log() + log_likelihood(law, m + std * z, values.expand_as(z))).logsumexp(0)
@@ -130,10 +126,9 @@ def _by_law(
     head: Head, posterior: Posterior, features: Tensor, targets: Targets
 ) -> Callable[[Tensor], Tensor]:
     """The log predictive density, [B, tasks], for temperatures [tasks]."""
-    info = posterior.info or Info.unknown(posterior.mean.new_ones(head.tasks))
 
     def score(temperature: Tensor) -> Tensor:
-        trial = posterior.replace(info=replace(info, temperature=temperature))
+        trial = posterior.with_info(temperature=temperature)
         found: Tensor = head.predictive(features, trial).log_prob(targets.values)
         return found
 
