@@ -16,9 +16,9 @@ from bayesagg_pyro.inference._curvature import Dense, gaussian_prior
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
 from bayesagg_pyro.inference._normal_equations import (
     condition,
-    data_terms,
     gaussian,
     noise_precision,
+    sums,
 )
 from bayesagg_pyro.inference._scheme import Scheme
 from bayesagg_pyro.inference._statistics import Storage
@@ -61,8 +61,7 @@ class Conjugate(Scheme):
         """
         if not isinstance(targets, Parsed):  # parsed targets come with checked features
             head.check_features(features)
-        head, known, observed, noise = _given(head, features, targets, prior)
-        precision, shift = data_terms(head, features, observed, noise, known.mean)
+        head, known, observed, noise, precision, shift = _given(head, features, targets, prior)
         total = known.precision_matrix + precision
         if features.device.type == "cpu":  # where looking at the outcome costs nothing
             tril, failed = torch.linalg.cholesky_ex(total)
@@ -87,21 +86,26 @@ class Conjugate(Scheme):
         weight: float = 1.0,
     ) -> GaussianFamily:
         """Λ_p − ω τ⁻² HᵀH, around m_p − ω τ⁻² Λ⁻¹ Hᵀ(y − H m_p); see `Scheme.leave_out`."""
-        head, known, observed, noise = _given(head, features, targets, prior)
-        precision, shift = data_terms(head, features, observed, noise, known.mean)
+        head, known, *_, precision, shift = _given(head, features, targets, prior)
         owner, terms = f"head {head.site!r}", Dense(weight * precision)
         return cavity(terms, weight * shift, known, gaussian_prior(head, base, "a cavity"), owner)
 
 
 def _given(
     head: Head, features: Tensor, targets: RawTargets, prior: Posterior
-) -> tuple[GaussianHead, GaussianPosterior, Parsed, Tensor]:
-    """Head, prior and targets as they are needed, and τ⁻²."""
+) -> tuple[GaussianHead, GaussianPosterior, Parsed, Tensor, Tensor, Tensor]:
+    """Head, prior and targets as they are needed; τ⁻², and what the batch adds.
+
+    That is τ⁻² HᵀH to the precision, [1 or tasks, D, D], and τ⁻² Hᵀ(y − H m_p) to precision × mean
+    beyond that of the prior's, [tasks, D], over the observed examples.
+    """
     head = gaussian(head, "Conjugate inference")
     known = gaussian_prior(head, prior, "Conjugate inference").to_gaussian()
     observed = head.parse_targets(targets, len(features))
     known = known.to(features.device, linalg.head_dtype(features.device))
-    return head, known, observed, noise_precision(head, known.mean)
+    noise, found = noise_precision(head, known.mean), sums(head, features, observed, known.mean)
+    each = noise.reshape(-1, 1)
+    return head, known, observed, noise, found.gram * each[..., None], found.moment * each
 
 
 def _by_square_root(

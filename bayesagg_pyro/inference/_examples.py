@@ -135,12 +135,6 @@ class Examples(Statistics):
                 weight = weight[:, :1].expand_as(weight)
             yield part["features"], Parsed(part["values"], part.get("mask"), weight)
 
-    def kept_bytes(self) -> int:
-        """What the examples take, without room for more."""
-        return self._rows * sum(
-            array[:1].numel() * array.element_size() for array in self._arrays.values()
-        )
-
     def part(self, head: Head, rows: slice) -> Self:
         """The same features with the targets of some tasks, for a head of those; nothing copied."""
         own = type(self)(head, self._storage, self._scheme)
@@ -237,19 +231,17 @@ class ExamplesOrSums(Examples):
         """Append a batch, or add its expansion."""
         if self._sums is None:
             super().add(features, targets, validity)
-            memory = self._storage.memory
-            if memory is not None and self.kept_bytes() > memory >= 2 * self._bytes_of_sums():
-                self._sum_up()
+            memory, arrays = self._storage.memory, self._arrays.values()
+            each = sum(array[:1].numel() * array.element_size() for array in arrays)
+            if memory is not None and self._rows * each > memory >= 2 * self._bytes_of_sums():
+                sums = ExpansionSums(self.head, self._scheme)
+                for some in self.chunks():
+                    sums.add(*some)
+                self._sums, self._arrays, self._rows = sums, {}, 0
             return
         sums = copy(self._sums)  # a snapshot of these statistics keeps its own
         sums.add(features, targets, validity)
         self._sums = sums
-
-    def _sum_up(self) -> None:
-        sums = ExpansionSums(self.head, self._scheme)
-        for features, targets in self.chunks():
-            sums.add(features, targets)
-        self._sums, self._arrays, self._rows = sums, {}, 0
 
     def _bytes_of_sums(self) -> int:
         head, outputs = self.head, self.head.outputs_per_task

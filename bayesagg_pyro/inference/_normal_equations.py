@@ -78,26 +78,6 @@ def _sums(head: Head, features: Tensor, targets: Targets, point: Tensor | None) 
     return Sums(linalg.gram(design, shared), weighted.mT @ design, (weighted * values).sum(0))
 
 
-def data_terms(
-    head: Head, features: Tensor, targets: Targets, noise_precision: Tensor, point: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What a batch adds to the precision, and to precision × mean beyond that of a point.
-
-    Args:
-        head: gives the design.
-        features: [B, d].
-        targets: [B, tasks].
-        noise_precision: τ⁻², [] or [tasks].
-        point: w, [tasks, D].
-
-    Returns:
-        τ⁻² HᵀH, [1 or tasks, D, D], and τ⁻² Hᵀ(y − Hw), [tasks, D], over the observed examples.
-    """
-    found = sums(head, features, targets, point)
-    noise_precision = noise_precision.reshape(-1, 1)
-    return found.gram * noise_precision[..., None], found.moment * noise_precision
-
-
 def noise_precision(head: Gaussian, like: Tensor) -> Tensor:
     """τ⁻², [] or [tasks]."""
     return head.noise_scale.to(like.device, like.dtype).square().reciprocal()
