@@ -56,7 +56,7 @@ def infer_by_tasks(slot: Slot, features: Tensor, targets: Targets, memory: int) 
 
 def by_examples(
     heads: Mapping[str, HeadStep], groups: Sequence[Group], memory: int
-) -> list[tuple[int, slice]]:
+) -> list[list[tuple[int, slice | None]]]:
     """Which group, and which of its examples, in pieces whose moments fit; [] if those of all do.
 
     Args:
@@ -64,12 +64,12 @@ def by_examples(
         groups: the heads that read the same features, each group apart.
         memory: bytes that moments may take.
     """
-    pieces = []
+    pieces: list[list[tuple[int, slice | None]]] = []
     for i, group in enumerate(groups):
         own = [heads[name] for name in group.targets]
         tasks, h = sum(one.slot.head.tasks for one in own), own[0].features
         each = tasks * (_NODES * 8 + _MOMENTS * h.shape[1] * h.element_size())
-        pieces += [(i, rows) for rows in slices(len(h), max(1, memory // each))]
+        pieces += [[(i, rows)] for rows in slices(len(h), max(1, memory // each))]
     return pieces if len(pieces) > len(groups) else []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.amp import GradScaler
@@ -22,6 +22,7 @@ from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
 
 _T = TypeVar("_T")
+_Default = TypeVar("_Default")
 
 
 def check_heads(heads: Mapping[str, Head]) -> None:
@@ -141,22 +142,23 @@ def per_head(
     given: _T | Mapping[str, _T] | None,
     heads: Iterable[str],
     kind: type,
-    default: Callable[[str], _T],
-) -> dict[str, _T]:
+    default: Callable[[str], _Default],
+) -> dict[str, _T | _Default]:
     """One setting for all heads, or for those that are named; where there is none, the default.
 
     Raises:
         TaskError: for names of no head.
         DtypeError: if a setting has the wrong type.
     """
-    chosen = given if isinstance(given, Mapping) else dict.fromkeys(heads, given)
+    chosen: Mapping[str, Any] = given if isinstance(given, Mapping) else dict.fromkeys(heads, given)
     unknown = [name for name in chosen if name not in heads]
     if unknown:
         raise TaskError(f"{argument} is given for unknown heads {unknown}, not {[*heads]}")
-    spread = {}
+    spread: dict[str, _T | _Default] = {}
     for name in heads:
-        value = chosen.get(name)
-        if value is not None and not isinstance(value, kind):
+        value: Any = chosen.get(name)
+        fits = value is None or isinstance(value, kind)
+        if not fits:
             hint = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
             raise DtypeError(
                 f"{argument} of {name!r} must be a {kind.__name__}, not {value!r}{hint}"

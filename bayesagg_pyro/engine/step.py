@@ -100,13 +100,13 @@ def _aggregated(
     # What is kept has the variance of each example also where an average would do.
     average = not (keep or aggregation.variance_per_example)
     groups = batch.groups
-    pieces: list[tuple[int, slice]] = []
+    pieces: list[list[tuple[int, slice | None]]] = []
     if memory is not None and aggregation.per_example:
         pieces = by_examples(heads, groups, memory)
     results: list[list[Aggregated]] = [[] for _ in groups]
     sums: list[list[WeightSums]] = [[] for _ in groups]
     rows_of: dict[int, Mapping[str, slice]] = {}
-    for piece in [[one] for one in pieces] or [[(i, None) for i in range(len(groups))]]:
+    for piece in pieces or [[(i, None) for i in range(len(groups))]]:
         grads = []
         for i, some in piece:
             grads.append(cat({n: heads[n].gradient(some, average) for n in groups[i].targets}))

@@ -1,6 +1,5 @@
 """Gradient distributions: what uncertain head weights say about dL/dH."""
 
-from bayesagg_pyro.gradients._at_point import AtPoint
 from bayesagg_pyro.gradients._cat import block_diag, cat
 from bayesagg_pyro.gradients._closed_forms import (
     gaussian_moments,
@@ -12,7 +11,7 @@ from bayesagg_pyro.gradients._dispatch import distribution
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError, loss_scale
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._heteroscedastic import heteroscedastic_moments
-from bayesagg_pyro.gradients._monte_carlo import MonteCarlo
+from bayesagg_pyro.gradients._monte_carlo import AtPoint, MonteCarlo
 from bayesagg_pyro.gradients._plug_in import PlugIn
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import register

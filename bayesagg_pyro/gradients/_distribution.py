@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import ShapeError, StateError
-from bayesagg_pyro.gradients._samples import drawn_gradients
+from bayesagg_pyro.gradients._samples import drawn_gradients, sampled_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
@@ -227,6 +227,25 @@ def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
     """B / n_t of each task, [tasks, 1, 1], for observed [tasks, B]; 0 where nothing is observed."""
     count = observed.sum(1, keepdim=True)[..., None].to(dtype)
     return torch.where(count > 0, observed.shape[1] / count.clamp(min=1), 0.0)
+
+
+def certain(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> GradientDistribution:
+    """The gradient at weights [blocks, P], without variance; 0 where a target is missing."""
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        (mean,) = sampled_gradients(head, weight[None], features, targets)
+    observed = None if targets.mask is None else targets.mask.mT
+    if observed is not None:
+        mean = torch.where(observed[..., None], mean, 0.0)
+    known, none = mean.to(features.dtype), mean.new_zeros((), dtype=features.dtype)
+    shape = mean.shape
+    return GradientDistribution(
+        known,
+        torch.zeros_like(known),
+        observed=observed,
+        covariance=lambda: none.expand(*shape, shape[-1]),
+        sampler=lambda count, generator: known.expand(count, *shape),
+        error=lambda: MomentError(none.expand(shape), none.expand(shape)),
+    )
 
 
 def finish(

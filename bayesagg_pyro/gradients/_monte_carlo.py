@@ -1,4 +1,4 @@
-"""Gradients at many draws of the weights: the paper's estimator for classification.
+"""Gradients at weights: at many draws, the paper's estimator for classification, or at one point.
 
 Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
 """
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import integers, positive_or_none
-from bayesagg_pyro.gradients._at_point import AtPoint
-from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
+from bayesagg_pyro.errors import DtypeError
+from bayesagg_pyro.gradients._distribution import GradientDistribution, certain, finish
 from bayesagg_pyro.gradients._error import REPEATS, Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._samples import (
@@ -101,3 +101,37 @@ class MonteCarlo(Estimator):
 
     def __repr__(self) -> str:
         return f"MonteCarlo(samples={self.samples}, tolerance={self.tolerance})"
+
+
+class AtPoint(Estimator):
+    """∂ℓ/∂h at the weights of a `posteriors.Point`, by automatic differentiation; variance 0."""
+
+    def check(self, head: Head, kind: type[Posterior]) -> None:
+        """Refuse posteriors other than a `Point`."""
+        if not issubclass(kind, Point):
+            raise _no_point(head, kind)
+
+    def estimate(
+        self,
+        head: Head,
+        posterior: Posterior,
+        features: Tensor,
+        targets: Targets,
+        generator: torch.Generator | None = None,
+    ) -> GradientDistribution:
+        """The gradient of each task and example.
+
+        Raises:
+            DtypeError: if the posterior is not a point.
+        """
+        if not isinstance(posterior, Point):
+            raise _no_point(head, type(posterior))
+        at = posterior.to(features.device, linalg.head_dtype(features.device))
+        return certain(head, at.value, features, targets)
+
+
+def _no_point(head: Head, kind: type[Posterior]) -> DtypeError:
+    return DtypeError(
+        f"head {head.site!r}: AtPoint is for posteriors.Point, not {kind.__name__}; use "
+        "gradients.MonteCarlo()"
+    )

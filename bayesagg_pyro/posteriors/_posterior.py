@@ -89,8 +89,8 @@ class Posterior(TorchDistribution):
 
     def with_info(self, **known: Tensor | None) -> Self:
         """The same distribution with more known of how it came about, by the names in `Info`."""
-        info = self.info or Info.unknown(self.mean)
-        return self.replace(info=dataclasses.replace(info, **known))
+        info, told = self.info or Info.unknown(self.mean), dict[str, Any](known)
+        return self.replace(info=dataclasses.replace(info, **told))
 
     def part(self, rows: slice) -> Self:
         """The distribution of some of the tasks."""
