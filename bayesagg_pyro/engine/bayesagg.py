@@ -79,33 +79,34 @@ class BayesAgg(Calls):
 
     Args:
         heads: {name: head}. Names must be usable as names of submodules.
-        aggregation: how gradient distributions become one direction. None takes the one rule that
-            docs/settings.md recommends, for tasks of all kinds, whose units do not matter: among
-            Gaussian heads, which predict with their posterior mean, `PrecisionWeighted` with one
-            weight per task, s = 0.8 and `keep_length`; every other task has the weight 1 / T of a
-            mean of losses, and a loss of one's own is brought to the size of −log p.
-        inference: a scheme for all heads, or {name: scheme}. Heads without one have Conjugate
-            where they are Gaussian still (no subclass that changes the model), TaylorGGN elsewhere,
-            with structure "kron" for Categorical heads of more than 768 weights a task, where the
-            prior allows it (docs/schemes.md says what that costs).
-        estimator: of the gradients' moments, likewise. None picks by head and posterior types;
-            where no aggregation is given either, heads that learn by gradient give the gradient at
-            their own weights, `gradients.PlugIn(at="weights")`, and no step makes a posterior.
-        prior: a policy for all heads, or {name: policy}. Heads without one have
-            `FullData(variance=1.0)`: the paper's policy, with a weaker prior than its own choices
-            (1e-3 on QM9).
+        aggregation: how gradient distributions become one direction. None takes the rule that
+            docs/settings.md recommends for tasks of all kinds and units: among Gaussian heads,
+            which predict with their posterior mean, `PrecisionWeighted` with one weight per task,
+            s = 0.8 and `keep_length`; every other task has weight 1 / T, as in a mean of losses,
+            and a custom loss is scaled to the size of −log p.
+        inference: a scheme for all heads, or {name: scheme}. The default is Conjugate for Gaussian
+            heads (unless a subclass changes the model) and TaylorGGN for others, with structure
+            "kron" for Categorical heads of more than 768 weights per task if the prior allows it
+            (docs/schemes.md says what that costs).
+        estimator: of the gradients' moments, likewise. None picks by the types of head and
+            posterior. If no aggregation is given either, heads that learn by gradient contribute
+            the gradient at their own weights, `gradients.PlugIn(at="weights")`, and no step makes
+            a posterior for them.
+        prior: a policy for all heads, or {name: policy}. The default is `FullData(variance=1.0)`:
+            the paper's policy, with a weaker prior than the paper chose (1e-3 on QM9).
         warmup: whether to begin with a warm-up. Without one, an `update_prior()` must still come
             before the first Bayesian step: run the first epoch's batches through `collect`.
-        warmup_epochs: call `start_bayes()` on the so many-th `update_prior()` by itself.
+        warmup_epochs: how many calls of `update_prior()` end the warm-up, instead of
+            `start_bayes()`.
         reduction: "sum" makes a Bayesian update as large as the warm-up's, the gradient of T mean
-            losses. In the paper ("mean") weights sum to 1 and it is about T times smaller, of which
-            Adam's second moments know nothing for a thousand steps.
-        validate: "now" looks at all values before anything changes (on a GPU this waits for the
-            device); "deferred" turns the update into zeros on the device where values are bad and
-            raises at the next synchronisation point (`update_prior`, `refit`,
-            `raise_deferred`); "auto" is "now" on the CPU, else "deferred".
-        generator: randomness of sampled schemes and estimators, from which each head has a stream
-            of its own, whatever the order of heads. None leaves them to torch's global generator.
+            losses. In the paper ("mean") weights sum to 1, so it is about T times smaller, which
+            Adam's second moments take a thousand steps to adapt to.
+        validate: "now" checks all values before anything changes (on a GPU this synchronises);
+            "deferred" turns the update into zeros on the device if values are bad, and raises at
+            the next synchronisation point (`update_prior`, `refit`, `raise_deferred`); "auto" is
+            "now" on the CPU, else "deferred".
+        generator: randomness of sampled schemes and estimators; each head has a stream of its own,
+            whatever the order of heads. None uses torch's global generator.
         keep_gradients: keep the last step's gradient distribution, weights, features and
             posteriors in `info`.
         working_memory: bytes above which a step cuts its temporaries into chunks, of tasks for
@@ -223,8 +224,9 @@ class BayesAgg(Calls):
 
         Returns:
             {name: [tasks]}: mean of each task's loss over its observed examples, at the weights
-            that `predict` uses, before the update; NaN for a task without any. Of targets that a
-            `heads.Gaussian` standardises, in standardised units.
+            that `predict` uses, before the update; NaN for a task without any. They are for
+            logging and carry no graph. If a `heads.Gaussian` standardises its targets, its losses
+            are in standardised units.
 
         Raises:
             ShapeError, DtypeError, NonFiniteError, DeviceError, TaskError: for bad input, before
@@ -489,6 +491,12 @@ class BayesAgg(Calls):
             StateError: if there is none yet.
         """
         return known("prior", {n: slot.tracker.prior for n, slot in self._slots.items()})
+
+    def extra_repr(self) -> str:
+        """What `print(engine)` shows of its stages."""
+        policies = {name: slot.policy for name, slot in self._slots.items()}
+        stages = {"aggregation": self.aggregation, "inference": self.schemes, "prior": policies}
+        return "\n".join(f"{name}={stage}" for name, stage in stages.items())
 
     def forward(self, features: Features) -> dict[str, Tensor]:
         """Predictions, as `predict` makes them."""

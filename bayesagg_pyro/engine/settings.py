@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 from torch.amp import GradScaler
+from torch.distributions import Distribution
 
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.errors import (
@@ -153,15 +154,24 @@ def per_head(
     chosen: Mapping[str, Any] = given if isinstance(given, Mapping) else dict.fromkeys(heads, given)
     unknown = [name for name in chosen if name not in heads]
     if unknown:
-        raise TaskError(f"{argument} is given for unknown heads {unknown}, not {[*heads]}")
+        raise TaskError(
+            f"{argument} is given for unknown heads {unknown}; the heads are {[*heads]}"
+        )
     spread: dict[str, _T | _Default] = {}
     for name in heads:
         value: Any = chosen.get(name)
         fits = value is None or isinstance(value, kind)
         if not fits:
             hint = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
+            if isinstance(value, Distribution):
+                hint = (
+                    "; a policy starts from a distribution: priors.FullData(base=lambda head: ...),"
+                    " or priors.Constant to keep it. A prior that is not Gaussian goes into a Pyro "
+                    "model, heads.FromPyro"
+                )
             raise DtypeError(
-                f"{argument} of {name!r} must be a {kind.__name__}, not {value!r}{hint}"
+                f"{argument} of {name!r} must be a bayesagg_pyro {kind.__name__}, not "
+                f"{value!r}{hint}"
             )
         spread[name] = default(name) if value is None else value
     return spread

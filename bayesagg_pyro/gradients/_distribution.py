@@ -31,7 +31,7 @@ class MomentError(NamedTuple):
     variance: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GradientDistribution:
     """The distribution of ∂ℓ_tb/∂h_b over head weights, for every task t and example b.
 
@@ -62,7 +62,7 @@ class GradientDistribution:
     sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
     batch_loss_scale: Tensor | None = None
     error: Callable[[], MomentError] | None = None
-    shape: torch.Size = field(init=False, repr=False)
+    shape: torch.Size = field(init=False)
 
     def __post_init__(self) -> None:
         if self.mean.ndim != 3 or self.mean.shape != self.variance.shape:
@@ -76,6 +76,10 @@ class GradientDistribution:
                 f"not {list(self.observed.shape)}"
             )
         object.__setattr__(self, "shape", self.mean.shape)
+
+    def __repr__(self) -> str:
+        tasks, examples, features = self.shape
+        return f"{type(self).__name__}(tasks={tasks}, examples={examples}, features={features})"
 
     @property
     def tasks(self) -> int:

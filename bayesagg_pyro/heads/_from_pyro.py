@@ -146,15 +146,22 @@ class FromPyro(SharedWeights):
         return self._at(self._means, features, weight)
 
     def latents(self, weight: Tensor, features: Tensor) -> dict[str, Tensor]:
-        """The latent sites' values at weights [1, P], by the model's names.
+        """The latent sites' values, [..., *site], at weights [..., 1, P], by the model's names.
 
         Args:
-            weight: [1, P].
+            weight: [..., 1, P]: one vector, or draws from a posterior.
             features: [B, d], with which to run the model.
         """
-        trace: Any = pyro.poutine.trace(self.user_model)
-        run(trace, self.layout, weight[0], features.to(weight.dtype), None)
-        return {name: trace.trace.nodes[name]["value"] for name in self.layout.latents}
+
+        def at(w: Tensor) -> dict[str, Tensor]:
+            trace: Any = pyro.poutine.trace(self.user_model)
+            run(trace, self.layout, w, features.to(w.dtype), None)
+            return {name: trace.trace.nodes[name]["value"] for name in self.layout.latents}
+
+        if weight.ndim == 2:
+            return at(weight[0])
+        found = torch.func.vmap(at)(weight.reshape(-1, self.weight_size))
+        return {name: x.reshape(*weight.shape[:-2], *x.shape[1:]) for name, x in found.items()}
 
     def likelihood(self, outputs: Tensor) -> NoReturn:
         """A model's likelihood takes more than outputs: see `likelihood_at`."""

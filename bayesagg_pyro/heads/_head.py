@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from bayesagg_pyro._settings import positive
 from bayesagg_pyro.errors import SettingError
@@ -160,6 +162,39 @@ class Head(CheckedInput, ABC):
     def counted(self, outputs: Tensor, targets: Targets) -> Tensor:
         """Outputs, and harmless ones for examples that do not count, where they may overflow."""
         return outputs
+
+    # -- which targets there can be --------------------------------------------------------------
+
+    @cached_property
+    def _support(self) -> tuple[str, constraints.Constraint] | None:
+        """The likelihood and its support, where one that outputs do not decide bounds targets."""
+        outputs = torch.zeros(1, self.tasks, self.outputs_per_task, device=self.weight.device)
+        try:
+            found = type(
+                self.likelihood(outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs)
+            )
+        except (NotImplementedError, RuntimeError, TypeError, ValueError):
+            return None
+        support: Any = getattr(found, "support", None)
+        fixed = isinstance(support, constraints.Constraint) and not constraints.is_dependent(
+            support
+        )
+        if not fixed or support.event_dim or support is constraints.real:
+            return None
+        return found.__name__, support
+
+    @property
+    def support_description(self) -> str:
+        """What a message says targets are where some are not; empty where all finite ones are."""
+        return "{} takes targets in {}".format(*self._support) if self._support else ""
+
+    def supports(self, values: Tensor) -> Tensor:
+        """Which target values are in the likelihood's support, as booleans of their shape.
+
+        Overridden where outputs decide the support, or the distribution does not say.
+        """
+        good = super().supports(values)
+        return good & self._support[1].check(values) if self._support else good
 
     # -- the Pyro model --------------------------------------------------------------------------
 

@@ -193,9 +193,10 @@ class CheckedInput(LinearOutputs):
         if tensor.ndim == 1 and tasks == 1:
             tensor = tensor[:, None]
         if tensor.shape != (batch, tasks):
+            one_hot = self.target_kind == "class" and tensor.ndim == 2 and len(tensor) == batch
             raise ShapeError(
                 f"{self._owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
-                f"not {list(tensor.shape)}"
+                f"not {list(tensor.shape)}" + one_hot * "; of one-hot rows take .argmax(-1)"
             )
         return tensor
 

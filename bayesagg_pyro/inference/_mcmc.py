@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import Any, get_args
 
 import torch
@@ -19,7 +18,7 @@ from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._scheme import Refresh
 from bayesagg_pyro.inference._whitening import DenseWhitening, Whiten, approximate
-from bayesagg_pyro.posteriors import Empirical, Posterior
+from bayesagg_pyro.posteriors import Empirical, Info, Posterior
 from bayesagg_pyro.posteriors._chains import effective_size, r_hat
 
 #: Draws per chain below which there is nothing to split and compare.
@@ -92,8 +91,9 @@ class _Sampler(Iterative):
                 acceptance.append(float(found["acceptance rate"]["chain 0"]))
         z = torch.stack(chains)  # [chains, draws, tasks, P]
         weight = whitening.weights(z.detach())
-        info = replace(
-            whitening.centre.info,
+        info = Info(
+            whitening.centre.info.jitter,
+            whitening.centre.info.condition,
             divergences=torch.tensor(divergences, device=z.device),
             acceptance=torch.tensor(acceptance, dtype=z.dtype, device=z.device),
             r_hat=r_hat(weight),

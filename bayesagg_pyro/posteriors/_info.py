@@ -12,7 +12,7 @@ _OF_ALL_TASKS = ("elbo", "divergences", "acceptance")
 _OF_WEIGHTS = ("r_hat", "ess")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Info:
     """How a posterior came about. Tensors stay on their device: reading one may synchronise.
 
@@ -124,6 +124,9 @@ class Info:
             else value.shape in ((1,), (tasks,))
             for name, value in self.known().items()
         )
+
+    def __repr__(self) -> str:
+        return f"Info({', '.join(f'{name}={value}' for name, value in self.known().items())})"
 
     def known(self) -> dict[str, Tensor]:
         """What is known, by name."""

@@ -140,6 +140,9 @@ class Posterior(TorchDistribution):
             return self
         raise UnsupportedError(f"a {type(self).__name__} cannot be expanded to {batch_shape}")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(tasks={self.tasks}, weights={self.event_shape[-1]})"
+
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that the constructor takes, by argument name."""
         if not self.arguments:

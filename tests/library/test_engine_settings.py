@@ -72,7 +72,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a distribution for a policy": (
         {"prior": priors.isotropic(HEAD["a"], 1.0)},
         errors.DtypeError,
-        "prior of 'a'",
+        r"prior of 'a'.*FullData\(base=lambda head: \.\.\.\)",
     ),
     "policies of other heads": (
         {"prior": {"a": priors.FullData(), "b": priors.FullData()}},

@@ -42,6 +42,8 @@ def test_an_engine_shows_the_scheme_of_each_head() -> None:
     schemes = {"a": inference.Conjugate(), "b": inference.Delta()}
     mtl = ba.BayesAgg({"a": heads.Gaussian(3), "b": heads.Bernoulli(3)}, inference=schemes)
     assert repr(mtl.schemes) == repr(schemes)
+    for stage in (schemes, mtl.aggregation, priors.FullData(1.0)):
+        assert repr(stage) in repr(mtl)
     with pytest.raises(errors.StateError, match=r"head 'a' is settled.*make a new engine"):
         mtl.schemes["a"] = inference.Delta()  # type: ignore[index]
 
@@ -49,3 +51,14 @@ def test_an_engine_shows_the_scheme_of_each_head() -> None:
 def test_a_network_takes_a_module() -> None:
     with pytest.raises(errors.SettingError, match=r"torch\.nn\.Module is needed, not function"):
         heads.Network(lambda x: x, heads.Bernoulli(3))  # type: ignore[arg-type]
+
+
+def test_what_passes_between_stages_is_told_by_its_size() -> None:
+    """Tensors of a batch would fill pages, and lazy ones would be computed to be shown."""
+    head, h, y = heads.Bernoulli(3, tasks=2), torch.randn(5, 3), torch.ones(5, 2)
+    posterior = inference.Laplace().infer(head, h, y, priors.isotropic(head, 1.0))
+    assert repr(posterior) == "Gaussian(tasks=2, weights=4)"
+    assert repr(posterior.info).startswith("Info(jitter=tensor([0., 0.]")
+    assert "None" not in repr(posterior.info)
+    size = "(tasks=2, examples=5, features=3)"
+    assert repr(gradients.distribution(head, posterior, h, y)) == f"GradientDistribution{size}"

@@ -252,3 +252,46 @@ def test_every_dtype_trains_to_the_same_or_is_refused(name, rng) -> None:
             continue
         with pytest.raises(errors.DtypeError, match="'a'"):
             results(y.to(dtype))
+
+
+class Waiting(heads.OnePredictor):
+    def likelihood(self, outputs: Tensor) -> Any:
+        return torch.distributions.LogNormal(outputs, 0.5, validate_args=False)
+
+
+class Tail(heads.OnePredictor):
+    """Its support is bounded by the outputs, so that none is known beforehand."""
+
+    def likelihood(self, outputs: Tensor) -> Any:
+        return torch.distributions.Pareto(outputs.exp(), 1.0, validate_args=False)
+
+
+class Shares(heads.Head):
+    def likelihood(self, outputs: Tensor) -> Any:
+        a, b = outputs.exp().unbind(-1)
+        return torch.distributions.Beta(a, b, validate_args=False)
+
+
+@pytest.mark.parametrize(
+    ("head", "bad", "kind"),
+    [(Waiting(D), -1.0, "LogNormal"), (Shares(D, outputs_per_task=2), 1.5, "Beta")],
+)
+def test_a_likelihood_says_by_its_support_what_targets_are(
+    head: heads.Head, bad: float, kind: str
+) -> None:
+    y = torch.full((B, 1), 0.5)
+    y[2] = bad
+    with pytest.raises(errors.SettingError, match=f"task 0, example 2, is {bad}; {kind} takes"):
+        head.parse_targets(y, B)
+    assert not head.valid(head.parse_targets(y, B, validate=False))
+    head.parse_targets((y, y == 0.5), B)  # what is not observed is not looked at
+    head.parse_targets(y.clamp(0.1, 0.9), B)
+
+
+def test_a_support_that_outputs_decide_is_not_checked() -> None:
+    assert Tail(D).supports(torch.tensor([[0.5], [torch.nan]])).tolist() == [[True], [False]]
+
+
+def test_one_hot_classes_are_told_what_to_do() -> None:
+    with pytest.raises(errors.ShapeError, match=r"take \.argmax\(-1\)"):
+        heads.Categorical(D, classes=4).parse_targets(torch.eye(B)[:, :4], B)

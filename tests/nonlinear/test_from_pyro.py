@@ -134,7 +134,10 @@ def test_densities_are_pyros_own(kind: str, rng: torch.Generator) -> None:
     weight = normal(rng, 4, 1, head.weight_size)
     found = head.negative_log_probs(h, head.parse_targets(y, N), weight)
     taken = y[:, 0] if head.tasks == 1 else y
-    for w, nll in zip(weight, found, strict=True):
+    drawn = head.latents(weight, h)
+    for draw, (w, nll) in enumerate(zip(weight, found, strict=True)):
+        for name, value in head.latents(w, h).items():
+            torch.testing.assert_close(drawn[name][draw], value)
         model = poutine.condition(head.user_model, data=head.latents(w, h))
         trace = poutine.trace(model).get_trace(h, taken)
         trace.compute_log_prob()

@@ -17,6 +17,7 @@ def test_nuts_recovers_the_analytic_posterior(rng) -> None:
     found = inference.NUTS(260, warmup=40, chains=2, generator=seed()).infer(*p.arguments)
     mean, covariance = p.far(found)
     assert found.info.ess.min() >= 500
+    assert found.info.converged is None, "that of the approximation it starts from says nothing"
     assert mean < 0.1
     assert covariance < 0.1
     assert found.info.r_hat.max() < 1.01
