@@ -1,4 +1,4 @@
-"""What can go wrong, as types: every message names the task, the value and the remedy.
+"""Errors, as types: every message names the task or head, the value and the remedy.
 
 Each error is also the built-in exception that a caller would expect (`ShapeError` is a
 `ValueError`), so code that does not know this library still catches it.
@@ -32,7 +32,7 @@ class DtypeError(BayesAggError, TypeError):
 
 
 class DeviceError(BayesAggError, ValueError):
-    """Tensors that meet in one computation live on different devices."""
+    """Tensors in one computation are on different devices."""
 
 
 class NonFiniteError(BayesAggError, ValueError):
@@ -48,7 +48,7 @@ class SettingError(BayesAggError, ValueError):
 
 
 class StateError(BayesAggError, RuntimeError):
-    """A call came too early or too late: no prior yet, nothing collected, no gradient graph."""
+    """A call came at the wrong time: no prior yet, nothing collected, no gradient graph."""
 
 
 class NumericalError(BayesAggError, ArithmeticError):
@@ -56,8 +56,8 @@ class NumericalError(BayesAggError, ArithmeticError):
 
 
 class UnsupportedError(BayesAggError, NotImplementedError):
-    """Two parts that fit nobody has written a formula for; another pair serves."""
+    """Parts that could go together, but for whose combination there is no formula."""
 
 
 class MissingPackageError(BayesAggError, ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed; the message names the extra to install."""

@@ -1,4 +1,4 @@
-"""A one-dimensional rule for Gaussian expectations that stays right for wide posteriors.
+"""One-dimensional quadrature for Gaussian expectations, accurate for wide posteriors too.
 
 It is a trapezoid in t with z = z₀ + κ log((1 + q eᵗ) / (1 + q e⁻ᵗ)), z₀ being the place where the
 integrand bends. For q = 1 that is z = z₀ + κ t, evenly spaced: right where the normal is narrower
@@ -31,7 +31,7 @@ _REACH = 14.0
 
 
 class Transition(NamedTuple):
-    """What a rule must know of a function f(u): broadcastable to the shape of u where tensors.
+    """Where a function f(u) bends, for the rule to place its nodes; tensors broadcast against u.
 
     Attributes:
         centre: where it bends.

@@ -1,4 +1,4 @@
-"""Targets of one head after parsing: values, which of them were observed, how much each counts."""
+"""Targets of one head after parsing: values, which are observed, and how much each counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Parsed", "RawTargets", "Targets", "alike"]
 
 
 class Targets(NamedTuple):
-    """Targets of one head; what stages pass to each other, once a head has `Parsed` them.
+    """Targets of one head: values [B, tasks], a mask and weights; stages exchange them `Parsed`.
 
     Attributes:
         values: [B, tasks], finite; the entries that are not observed hold the head's filler.
@@ -96,7 +96,7 @@ class Targets(NamedTuple):
 
 
 def alike(columns: Tensor) -> bool:
-    """Whether all columns of [B, tasks] are one, as those of a mask [B] for all tasks."""
+    """Whether all columns of [B, tasks] are equal, as for a mask [B] for all tasks."""
     return columns.shape[1] > 1 and columns.stride(1) == 0
 
 
@@ -106,7 +106,7 @@ def _at(part: Tensor, rows: slice | Tensor) -> Tensor:
 
 
 class Parsed(Targets):
-    """Targets that a head has checked and filled; to parse them again looks at no value."""
+    """Targets that a head has checked and filled; parsing them again is free."""
 
     __slots__ = ()
 

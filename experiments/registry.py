@@ -6,14 +6,14 @@ import importlib
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from experiments.errors import SettingsError
 
 if TYPE_CHECKING:
     from experiments.benchmark import Benchmark
 
-__all__ = ["BUILT_IN", "GROUP", "built_in", "find", "names", "place"]
+__all__ = ["BUILT_IN", "GROUP", "built_in", "find", "imported", "names", "place"]
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "digits": "experiments.digits.benchmark:Digits",
@@ -73,16 +73,29 @@ def find(name: str) -> type[Benchmark]:
     """
     from experiments.benchmark import Benchmark
 
-    module, _, attribute = place(name).partition(":")
+    found: type[Benchmark] = imported(f"benchmark = {name!r}", place(name), Benchmark)
+    return found
+
+
+def imported(owner: str, place: str, base: type) -> Any:
+    """The class at ``module:Class``, a subclass of ``base``.
+
+    Args:
+        owner: Who speaks in errors.
+        place: ``module:Class``.
+        base: What it must derive from.
+
+    Raises:
+        SettingsError: It cannot be imported, or is something else.
+    """
+    module, _, attribute = place.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise SettingsError(
-            f"benchmark = {name!r} cannot be imported ({error}): give module:Class, with the "
-            "module's folder in PYTHONPATH"
+            f"{owner} cannot be imported ({error}): give module:Class, with the module's folder in "
+            "PYTHONPATH"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Benchmark)):
-        raise SettingsError(
-            f"benchmark = {name!r} is no subclass of experiments.benchmark.Benchmark"
-        )
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise SettingsError(f"{owner} is no subclass of {base.__module__}.{base.__qualname__}")
     return found

@@ -18,7 +18,7 @@ from bayesagg_pyro.gradients._cat import widened
 
 @dataclass(frozen=True)
 class Aggregated:
-    """An update direction and how it came about.
+    """An update direction and the weights behind it.
 
     Attributes:
         direction: [B, d].

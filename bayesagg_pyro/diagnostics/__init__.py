@@ -1,4 +1,4 @@
-"""Diagnostics: whether to believe a posterior, its gradients, the update and the predictions.
+"""Diagnostics: whether to trust a posterior, its gradients, the update and the predictions.
 
 Every function takes values that pass between the stages and returns one small value with tensors
 and `checks()`: its worst numbers held against the thresholds that people use (`THRESHOLDS`).

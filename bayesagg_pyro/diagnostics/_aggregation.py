@@ -22,7 +22,7 @@ _QUANTILES = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True)
 class Weights:
-    """Summary of the weights α [tasks, B, d], of examples that have a target of the task.
+    """Summary of the weights α [tasks, B, d], over examples that have a target for the task.
 
     Attributes:
         mean: over examples and dimensions, [tasks]; NaN for a task without any target.
@@ -86,7 +86,7 @@ def weights(grad: GradientDistribution, result: Aggregated) -> Weights:
 
 @dataclass(frozen=True)
 class Conflicts:
-    """How the gradients of pairs of tasks agree, on the examples with a target of both.
+    """How far the gradients of pairs of tasks agree, on examples that have targets for both.
 
     All are NaN for pairs without any such example.
 
@@ -110,7 +110,7 @@ class Conflicts:
 
 
 def conflicts(grad: GradientDistribution) -> Conflicts:
-    """Agreement of tasks, with and without regard to uncertainty.
+    """Agreement between tasks, with and without taking uncertainty into account.
 
     The inner product of two independent gradients has mean μᵢ·μⱼ and, with diagonal covariances,
     variance Σ_d μᵢ² Vⱼ + μⱼ² Vᵢ + Vᵢ Vⱼ; a conflict counts when it stands out from that.
@@ -164,7 +164,7 @@ class Update:
 
 
 def update(grad: GradientDistribution, result: Aggregated) -> Update:
-    """Analyse an update direction in the space of the features.
+    """Shares, cosines and first-order changes of an update direction, in feature space.
 
     Args:
         grad: what was aggregated.
@@ -210,7 +210,7 @@ class DroppedByDiagonal:
 
 
 def diagonal_against_full(grad: GradientDistribution) -> DroppedByDiagonal:
-    """What is lost by treating dimensions one by one; costs [tasks, B, d, d].
+    """What is lost by ignoring correlations between dimensions; takes memory [tasks, B, d, d].
 
     Raises:
         StateError: if the estimator offers no covariance.

@@ -133,7 +133,7 @@ def simulate_calibration(
     point: Callable[[Head, Targets], Tensor] | None = None,
     generator: torch.Generator | None = None,
 ) -> Calibration:
-    """Draw weights from the prior and targets from them; ask where the posterior puts the truth.
+    """Simulation-based calibration: ranks of true weights among draws from their posteriors.
 
     A head with T tasks makes T replications at once: its tasks are independent given the features.
 

@@ -116,7 +116,7 @@ def staleness(
     features: Tensor,
     targets: RawTargets,
 ) -> Staleness:
-    """Compare a prior with the posterior that present features would give.
+    """Compare a prior with the posterior that current features would give.
 
     Args:
         head: the head.

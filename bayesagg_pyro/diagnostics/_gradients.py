@@ -65,7 +65,7 @@ class Moments:
 def moments(
     grad: GradientDistribution, *, draws: int = 4096, generator: torch.Generator | None = None
 ) -> Moments:
-    """Compare the stated mean and variance with plain samples of the same distribution.
+    """Compare the stated mean and variance with samples from the same distribution.
 
     Args:
         grad: from any estimator that can be sampled.

@@ -73,7 +73,7 @@ def importance(
     draws: int = 4000,
     generator: torch.Generator | None = None,
 ) -> Importance:
-    """Weigh draws from an approximation by the true unnormalised posterior.
+    """Weight draws from an approximation by the true unnormalised posterior (PSIS).
 
     Yao et al. (2018), https://arxiv.org/abs/1802.02538.
 

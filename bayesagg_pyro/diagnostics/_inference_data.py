@@ -25,7 +25,7 @@ def to_inference_data(
     draws: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Any:
-    """A posterior as ArviZ' data, with the log-likelihood of every observed target.
+    """A posterior as ArviZ InferenceData, with the log-likelihood of every observed target.
 
     The group `posterior` holds `<name>.weight` [chain, draw, task, weight], with the chains of a
     sampler kept apart; `log_likelihood` and `observed_data` hold `<name>.targets` [.., observation]

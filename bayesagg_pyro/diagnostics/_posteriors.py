@@ -77,7 +77,7 @@ def wasserstein2(p: Posterior, q: Posterior, *, generator: torch.Generator | Non
 
 @dataclass(frozen=True)
 class AgainstReference:
-    """A posterior beside a reference, such as NUTS samples.
+    """A posterior compared with a reference, such as NUTS samples.
 
     Attributes:
         z: (mean − reference mean) / reference standard deviation, [tasks, P].
@@ -105,7 +105,7 @@ class AgainstReference:
 def against_reference(
     posterior: Posterior, reference: Posterior, *, generator: torch.Generator | None = None
 ) -> AgainstReference:
-    """Compare a posterior with one that is taken to be right.
+    """Compare a posterior with a reference that is taken to be exact.
 
     Args:
         posterior: what is to be judged.
@@ -159,7 +159,7 @@ class Conditioning:
 
 
 def conditioning(posterior: Posterior) -> Conditioning:
-    """Condition number, by an eigenvalue problem, and the jitter that inference took."""
+    """Exact condition number of the precision, and the jitter that inference added."""
     if isinstance(posterior, GaussianFamily):
         matrix = posterior.precision_matrix.double()
     else:

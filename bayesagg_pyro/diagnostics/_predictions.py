@@ -75,7 +75,7 @@ class Pit:
 
 
 def pit(predictive: Any, targets: Tensor, *, observed: Tensor | None = None) -> Pit:
-    """PIT values of predictions of real targets.
+    """PIT values of predictive distributions, for real targets.
 
     Args:
         predictive: a distribution with a `cdf`, of batch shape [B, tasks].
@@ -135,7 +135,7 @@ class Epistemic:
 def epistemic_against_error(
     deviation: Tensor, error: Tensor, *, observed: Tensor | None = None, groups: int = 10
 ) -> Epistemic:
-    """Whether larger uncertainty goes with larger error.
+    """Whether larger uncertainty comes with larger error.
 
     Args:
         deviation: stated standard deviations, any shape.

@@ -27,7 +27,7 @@ Fresh = Callable[[], tuple[Features, Mapping[str, RawTargets]]]
 
 
 class Recorder:
-    """Writes one record every n training steps of an engine, and costs nothing in between.
+    """Writes one record every n training steps of an engine, at no cost in between.
 
     A step that is recorded keeps its gradient distribution and posteriors, computes the light
     diagnostics from them, and copies their numbers from the device once. Other steps only count.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Threshold:
-    """A limit that people use, and what it means to pass it.
+    """A common threshold, and what it means to exceed it.
 
     Attributes:
         label: name of the quantity, as in reports.
@@ -39,7 +39,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Check:
-    """A value held against its threshold.
+    """A value compared with its threshold.
 
     Attributes:
         key: which threshold, a key of `THRESHOLDS`.
@@ -76,7 +76,7 @@ class Check:
 def judge(
     key: str, values: Tensor | float, axes: Sequence[str] = (), *, seen: Tensor | None = None
 ) -> Check:
-    """Hold the worst of `values` against the threshold `key`.
+    """Compare the worst of `values` with the threshold `key`.
 
     Args:
         key: a key of `THRESHOLDS`.

@@ -1,4 +1,4 @@
-"""The engine: strings the stages together, and keeps what belongs to heads between steps.
+"""The engine: runs the stages in order, and keeps the state of heads between steps.
 
 It holds no formula. `step` is what happens to a batch, `bayesagg` the calls that users make.
 """

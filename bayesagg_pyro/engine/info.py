@@ -20,7 +20,7 @@ from bayesagg_pyro.targets import Targets
 
 @dataclass(frozen=True)
 class Stages:
-    """The values that passed between the stages of one step.
+    """What the stages of one step returned.
 
     Attributes:
         features: [B, d], detached: the rows of all groups of heads one after the other, without
@@ -40,7 +40,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What the last `backward` did. Tensors stay on the device: reading one may synchronise.
+    """What the last `backward` did. Tensors stay on the device; reading one may synchronise.
 
     Attributes:
         bayesian: False in the warm-up, whose update is the gradient of the summed losses.
@@ -105,7 +105,7 @@ def keeping(
 
 
 class Observer(Protocol):
-    """Somebody who watches training from `BayesAgg.observer`, such as a recorder."""
+    """What `BayesAgg.observer` is told about training, such as a recorder."""
 
     def wants(self) -> bool:
         """Whether the next training step is to be shown with everything kept; changes nothing."""

@@ -1,4 +1,4 @@
-"""Gradient distributions: what uncertain head weights say about dL/dH."""
+"""Gradient distributions: dL/dH under uncertain head weights."""
 
 from bayesagg_pyro.gradients._cat import block_diag, cat
 from bayesagg_pyro.gradients._closed_forms import (

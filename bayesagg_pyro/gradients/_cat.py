@@ -15,7 +15,7 @@ from bayesagg_pyro.gradients._lazy import Joined, Lazy
 
 
 def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
-    """Stack the tasks of several heads over the same features; `groups` remembers whose is whose.
+    """Stack the tasks of several heads on the same features; `groups` maps heads to rows.
 
     Args:
         parts: {name: distribution [tasks_name, B, d]}.
@@ -110,7 +110,7 @@ def _scales(grads: list[GradientDistribution]) -> Tensor | None:
 def block_diag(
     grads: Sequence[GradientDistribution], heads: Mapping[str, int]
 ) -> GradientDistribution:
-    """Gradients by several tensors of features as those by one whose rows follow each other.
+    """Gradients in several feature tensors as those in one tensor that stacks their rows.
 
     A task has no target at the rows that its head does not read.
 

@@ -22,7 +22,7 @@ Point: TypeAlias = Literal["posterior mean", "weights"]
 
 
 class PlugIn(Estimator):
-    """The gradient at one point, with the variance that another estimator finds.
+    """The gradient at a point estimate, with the variance from another estimator.
 
     E[g] differs from the gradient at E[w] by what the posterior's width adds: 2 S h for a Gaussian
     head, which pulls features towards zero where weights are uncertain. Here that term is dropped

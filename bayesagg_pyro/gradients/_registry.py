@@ -25,7 +25,7 @@ _embedded: set[Formula] = set()
 def register(
     head: type[Head], posterior: type[Posterior], *, embedded: bool = False
 ) -> Callable[[_F], _F]:
-    """Decorator: this function gives the moments for `head` with `posterior` and their subclasses.
+    """Decorator that registers a formula for the moments of a head type and a posterior type.
 
     The most specific registered pair wins; an ambiguous choice warns. A subclass of `head` that
     is another model (`heads.Head.is_still`: it overrides `loss`, `likelihood`, `forward`, ...) does

@@ -22,7 +22,7 @@ Kind = Literal["real", "binary", "class"]
 
 
 class FromPyro(SharedWeights):
-    """A head from `def model(features, targets=None)`, with latent sites and an observed one.
+    """Any Pyro model as a head: `def model(features, targets=None)` with an observed site.
 
     The model is traced once to find its sites. All latents together are functions of one weight
     vector w in R^P that is standard normal under the model's own priors (the non-centred

@@ -17,7 +17,7 @@ from bayesagg_pyro.targets import RawTargets
 
 
 class GaussianProcess(Gaussian):
-    """T regression tasks, each a Gaussian process of the features with one common kernel.
+    """T regression tasks, each a Gaussian process on the features; they share one kernel.
 
     The weights are the whitened values at M inducing points, in which the head is linear: a
     Gaussian head on φ(h) = K_ZZ^(−1/2) k(Z, h). So posteriors given a batch or an epoch are exact

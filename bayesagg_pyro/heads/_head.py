@@ -20,7 +20,7 @@ from bayesagg_pyro.targets import RawTargets, Targets
 
 
 class Head(CheckedInput, ABC):
-    """T like tasks on shared features: outputs f = W h (+ b), and a likelihood p(y | f).
+    """T tasks of one kind on shared features: outputs f = W h (+ b) and a likelihood p(y | f).
 
     To write a head of your own, subclass this and give it a `likelihood`. All general schemes,
     the sampled gradient moments and the engine then work at once; register moments

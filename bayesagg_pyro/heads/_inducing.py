@@ -16,7 +16,7 @@ from bayesagg_pyro.heads._module import check_module, in_precision
 
 
 class InducingPoints(Embedding):
-    """Values of a function at M points, whitened: f(h) = φ(h)ᵀ w with w ~ N(0, I).
+    """A Gaussian process through its whitened values at M points: f(h) = φ(h)ᵀ w, w ~ N(0, I).
 
     Under that prior f has the covariance Q(h, h') = k(h, Z) K_ZZ⁺ k(Z, h'), the part of the kernel
     that the points can express; conditioning w on data gives the posterior of the deterministic

@@ -16,7 +16,7 @@ from bayesagg_pyro.quadrature import Transition
 
 
 class NegativeBinomial(Counts, OnePredictor):
-    """T tasks of overdispersed counts with a log link and a given dispersion (NB2).
+    """T tasks of overdispersed counts, with a log link and a fixed dispersion (NB2).
 
     With r = 1/α and p = sigmoid(u + log α), P(y) = Γ(y + r) / (Γ(r) y!) · p^y (1 − p)^r. The
     derivative of the loss is bounded by y and r: an example that is predicted far too high pulls

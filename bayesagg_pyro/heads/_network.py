@@ -19,7 +19,7 @@ from bayesagg_pyro.targets import Targets
 
 
 class Network(SharedWeights):
-    """T tasks whose outputs are a network of the features: the paper's "non-linear" future work.
+    """T tasks whose outputs are a network of the features, with a posterior over its parameters.
 
     `TaylorGGN` and `Laplace` expand the likelihood through the generalised Gauss-Newton matrix
     Σ Jᵀ H J of all parameters, `structure="full"` (P² numbers) or "diag". Gradients in the features

@@ -20,7 +20,7 @@ from bayesagg_pyro.quadrature import Transition
 
 
 class Ordinal(Classes, OnePredictor):
-    """T tasks of C ordered classes, cumulative logit or probit.
+    """T tasks with C ordered classes: cumulative logit or probit.
 
     McCullagh (1980), https://doi.org/10.1111/j.2517-6161.1980.tb01109.x.
 

@@ -15,7 +15,7 @@ from bayesagg_pyro.quadrature import Transition
 
 
 class StudentT(OnePredictor):
-    """T regression tasks whose noise has heavy tails: a far target pulls less, not more.
+    """T regression tasks with heavy-tailed noise: outliers have little influence.
 
     The curvature that second-order inference uses is Fisher's expected one, (ν + 1) / (ν + 3) / τ²:
     the exact one is negative for |y − u| > τ sqrt(ν).

@@ -19,7 +19,7 @@ from bayesagg_pyro.validity import CHECKED, Validity
 
 
 class Delta(Scheme):
-    """A point instead of a posterior: weights learn by the gradient of their loss, without a prior.
+    """A point estimate instead of a posterior: weights learn by gradient, without a prior.
 
     The gradient distribution is then the ordinary gradient with variance 0, and precision weighting
     gives tasks of variance 0 equal weights: with Delta for all heads the update is that of linear

@@ -22,7 +22,7 @@ Data: TypeAlias = Literal["auto", "noise", "bootstrap", "fixed"]
 
 
 class Ensemble(Iterative):
-    """Each member is the posterior mode for a prior mean drawn from the prior, and perturbed data.
+    """Members are posterior modes for perturbed data and a prior mean drawn from the prior.
 
     With Gaussian likelihoods and targets that get another draw of their noise, the members are
     exact, independent draws from the posterior (randomised maximum a posteriori; Bardsley et al.,

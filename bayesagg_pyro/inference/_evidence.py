@@ -29,7 +29,7 @@ _POINTS, _STEPS = 13, 14
 
 
 def learns_noise(head: Head) -> TypeGuard[Gaussian]:
-    """Whether the head's noise is to be learned: `heads.Gaussian(noise_scale="learned")`."""
+    """Whether the head's noise is learned, as with `heads.Gaussian(noise_scale="learned")`."""
     return isinstance(head, Gaussian) and head.noise_source == "learned"
 
 
@@ -63,7 +63,7 @@ def log_evidence(
 
 
 class Evidence:
-    """Chooses the prior's variance, and the noise, by the marginal likelihood ("type II").
+    """Learns the prior's variance, and the noise, by marginal likelihood ("type II").
 
     The covariance of the prior is multiplied by the γ that maximises log p(targets), for each task
     or for all; a head made with `noise_scale="learned"` gets its τ the same way. The `info` of the
@@ -258,7 +258,7 @@ def _examples(statistics: Statistics) -> Iterable[tuple[Tensor, Targets]]:
 
 
 def scaled(prior: GaussianFamily, factor: Tensor) -> GaussianFamily:
-    """The same prior, the covariance of each task times its factor, [tasks]."""
+    """The same prior with each task's covariance multiplied by its factor, [tasks]."""
     if isinstance(prior, DiagonalGaussian):
         return DiagonalGaussian(
             prior.mean,

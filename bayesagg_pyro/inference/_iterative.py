@@ -21,7 +21,7 @@ from bayesagg_pyro.targets import Parsed, RawTargets
 
 
 class Iterative(Scheme):
-    """Base of the schemes that iterate or sample, or have others do so.
+    """Base of schemes that iterate or sample, or that call other libraries to do so.
 
     They need no more of a head than its loss: subclasses give `fit`, on the joint density of data
     and weights.

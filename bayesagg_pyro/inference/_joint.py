@@ -53,7 +53,7 @@ def log_joint(
 
 
 class Joint:
-    """log p(y, w | h) of one head: one value per block of weights, which is per task.
+    """log p(y, w | h) of one head: one value per task (per block, where tasks share weights).
 
     Tasks are independent unless a head shares weights between them (`head.blocks`).
 

@@ -30,7 +30,7 @@ from bayesagg_pyro.validity import CHECKED, Validity
 
 
 class LaplaceTorch(Iterative):
-    """Hands each task to laplace-torch as a linear last layer, and takes its posterior back.
+    """The posterior of laplace-torch, which sees each task as a linear last layer.
 
     Needs the extra `laplace`. A check on, or a bridge from, that package: `inference.Laplace` finds
     the same posterior faster, and knows dense priors, weights, and binary tasks.

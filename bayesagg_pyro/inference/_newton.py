@@ -79,7 +79,7 @@ def potential(head: Head, chunks: Iterable[Chunk], prior: GaussianFamily, w: Ten
 
 
 class SecondOrder(Scheme):
-    """Base of the schemes that expand the likelihood to second order around the point estimate.
+    """Base of schemes that expand the likelihood to second order around the point estimate.
 
     Args:
         structure: of the curvature. "full": a dense block per task. "diag": independent weights.

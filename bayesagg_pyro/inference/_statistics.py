@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Statistics(ABC):
-    """What a scheme keeps of the training batches to make a full-data posterior of them.
+    """What a scheme stores of the training batches, to make a full-data posterior from them.
 
     `copy.copy` of one must be a snapshot that a later `add` or `scale_` leaves alone: a call that
     fails puts it back.
@@ -111,7 +111,7 @@ class Statistics(ABC):
 
 @dataclass(frozen=True)
 class Storage:
-    """How to keep what an epoch shows.
+    """How the examples of an epoch are stored.
 
     Attributes:
         streaming: keep no examples but the sum of the batches' quadratic expansions, each at the

@@ -23,7 +23,7 @@ from bayesagg_pyro.posteriors import GaussianFamily
 
 
 class TaylorGGN(SecondOrder):
-    """N(ŵ − B⁻¹ a, B⁻¹) at the current point estimate ŵ, gradient term a kept.
+    """One Newton step from the point estimate ŵ: N(ŵ − B⁻¹ a, B⁻¹), with gradient a.
 
     a = ∇NLL(ŵ) + Λ_p (ŵ − m_p) and B = GGN(ŵ) + Λ_p. Away from the optimum the step can overshoot
     (on separable data the curvature vanishes while the gradient does not): `info.gain_ratio`

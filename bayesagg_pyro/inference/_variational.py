@@ -44,7 +44,7 @@ Named: TypeAlias = Literal["full", "low_rank", "diagonal"]
 
 
 class Variational(Iterative):
-    """Maximises the evidence lower bound over a family of guides, with Pyro.
+    """Stochastic variational inference (SVI) with Pyro: maximises the evidence lower bound.
 
     Weights are whitened, w = m + A z, so that learning rates are in posterior standard deviations
     whatever the units of the features; the step size falls to 0 along a half cosine. The built-in

@@ -14,7 +14,7 @@ from bayesagg_pyro.posteriors._low_rank import LowRankGaussian
 
 
 def gaussian_divergence(p: GaussianFamily, q: GaussianFamily) -> Tensor:
-    """KL(p ‖ q) in nats for each task, [tasks]; `torch.distributions.kl_divergence` comes here.
+    """KL(p ‖ q) in nats for each task, [tasks]; `torch.distributions.kl_divergence` calls this.
 
     (tr Λ_q S_p − P + log |Λ_p| − log |Λ_q| + |m_p − m_q|²_Λq) / 2 (Rasmussen and Williams, 2006,
     equation A.23, https://gaussianprocess.org/gpml/). Two Kronecker products, or anything beside a

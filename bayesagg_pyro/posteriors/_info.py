@@ -14,7 +14,7 @@ _OF_WEIGHTS = ("r_hat", "ess")
 
 @dataclass(frozen=True, repr=False)
 class Info:
-    """How a posterior came about. Tensors stay on their device: reading one may synchronise.
+    """How a posterior was found. Tensors stay on their device; reading one may synchronise.
 
     Attributes:
         jitter: [tasks or 1], multiple of the precision's diagonal added to factor it (0: none).

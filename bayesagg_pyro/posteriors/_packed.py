@@ -13,7 +13,7 @@ from bayesagg_pyro.posteriors._info import Info
 
 
 class PackedGaussian(GaussianFamily):
-    """N(m, Λ⁻¹) with the lower triangle of each Λ alone, in any precision, and no factor.
+    """N(m, Λ⁻¹) stored as the lower triangle of each Λ, in any dtype, without a factor.
 
     A `Gaussian` holds Λ and its factor, 16 P² bytes a task in float64; this one 2 P² in float32.
     Rounding to float32 changes each entry of Λ by at most 6e-8 of itself; entries are kept in units

@@ -26,7 +26,7 @@ _NODES = 128
 def calibration(
     head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
 ) -> Tensor | None:
-    """The noise scale of `Gaussian` heads without a given one; the temperature of classes.
+    """The noise scale of `Gaussian` heads without a given one, or the temperature of classes.
 
     τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1. The temperature T divides the logits, of
     ordered classes the predictor and the cut-points, at every draw of the weights (Guo et al.,
@@ -54,7 +54,7 @@ def calibration(
 
 
 def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
-    """The posterior, predicting with what `calibration` found."""
+    """The posterior with the noise or temperature that `calibration` found, for predictions."""
     if isinstance(head, Gaussian):
         return posterior.with_info(noise_scale=found)
     return posterior.with_info(temperature=found)

@@ -17,7 +17,7 @@ from bayesagg_pyro.targets import RawTargets
 def log_predictive_density(
     head: Head, posterior: Posterior, features: Tensor, targets: RawTargets, **options: Any
 ) -> Tensor:
-    """The density log p(y | h, posterior) of each example and task; minus it is the usual test NLL.
+    """log p(y | h, posterior) for each example and task; its negative is the usual test NLL.
 
     Exact or by quadrature where `head.predictive` is, else over its draws, and differentiable in
     the features. Weights of examples and classes temper inference and are no part of a density:

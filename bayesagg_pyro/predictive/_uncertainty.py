@@ -23,7 +23,7 @@ from bayesagg_pyro.predictive._outputs import at_temperature, drawn_outputs, pre
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The uncertainty of y given h in two parts that add up.
+    """The uncertainty of y given h, in two parts that add up.
 
     Attributes:
         epistemic: of not knowing the weights, at least 0, [B, tasks]. Var E[y | w]; for classes the

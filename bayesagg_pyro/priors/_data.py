@@ -37,7 +37,7 @@ Variance: TypeAlias = float | Sequence[float] | Literal["learned"] | Evidence
 
 
 class DataPolicy(Policy):
-    """A policy whose priors are posteriors of data on a base prior.
+    """Base of policies whose priors are posteriors of data, starting from a base prior.
 
     It collects what training shows, and makes a posterior of it at each update.
 

@@ -13,7 +13,7 @@ from bayesagg_pyro.validity import CHECKED, Validity
 
 
 class Fresh(DataPolicy):
-    """Posterior of the batches given to `update_prior(batches=...)`, at their present features.
+    """Posterior of the batches given to `update_prior(batches=...)`, at their current features.
 
     Nothing is collected on the way, so the prior never mixes old networks with new ones; it costs
     forward passes at each update, and grows old from there as the network moves on:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Policy(ABC):
-    """A rule for the prior over time.
+    """Decides where the prior of a step comes from, and how it changes over training.
 
     As the user makes it, it is a setting, which heads may share. `start` gives each head its own
     copy, which holds what changes: what was collected on the way and the prior in force.

@@ -24,7 +24,7 @@ from bayesagg_pyro.validity import CHECKED, Validity
 
 
 class PreviousBatch(DataPolicy):
-    """The posterior of one batch, part forgotten, is the prior of the next.
+    """The prior of a batch is the posterior of the previous one, partly forgotten.
 
     Forgetting mixes the posterior with the base prior geometrically,
     p ∝ posterior^(1−φ) · base^φ ("stabilised forgetting", Kulhavý and Zarrop, 1993,

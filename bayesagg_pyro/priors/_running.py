@@ -18,7 +18,7 @@ from bayesagg_pyro.validity import CHECKED, Validity
 
 
 class Running(DataPolicy):
-    """Posterior of all training batches so far, each fading as the features it showed grow old.
+    """Posterior of all training batches so far, in which older batches fade.
 
     The sums of a batch count half after `half_life` more examples, so about 1.44 · half_life
     examples count in all (give it about 0.7 training sets to weigh as `FullData` does, less to

@@ -18,8 +18,8 @@ def _method(several: bool) -> inspect.Parameter:
         list[str] if several else str,
         "How tasks are combined: ls sums their losses (the usual baseline); bayesagg weighs their "
         "gradients by how certain they are (the paper's method). docs/methods.md lists all; "
-        "torchjd:NAME takes one of TorchJD's, NAME@LEVEL one that works at several levels."
-        + (" all, paper and ensembles stand for many." if several else ""),
+        "torchjd:NAME takes one of TorchJD's, module:Class one of yours, NAME@LEVEL one that works "
+        "at several levels." + (" all, paper and ensembles stand for many." if several else ""),
         WHAT,
         metavar="all|paper|ensembles|NAME" if several else "NAME",
         show_default="all (sweep: bayesagg)" if several else "bayesagg",

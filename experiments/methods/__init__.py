@@ -40,6 +40,7 @@ from experiments.methods.single_task import SingleTask
 from experiments.methods.torchjd import PREFIX, torchjd_method
 from experiments.methods.uncertainty import UncertaintyWeights
 from experiments.methods.weighted import WeightedLosses
+from experiments.registry import imported
 
 __all__ = [
     "ENSEMBLES",
@@ -65,7 +66,8 @@ __all__ = [
     "options",
 ]
 
-#: Every method with a name of its own; ``torchjd:NAME`` stands for one more for each class there.
+#: Every method with a name of its own; ``torchjd:NAME`` stands for one more for each class there,
+#: ``module:Class`` for a user's.
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
@@ -117,14 +119,17 @@ def find(name: str) -> type[Method]:
 
     Raises:
         SettingsError: There is none; the message lists those there are. Or it is one of TorchJD's,
-            which is not installed.
+            which is not installed, or ``module:Class`` is no method.
     """
     if name.startswith(PREFIX):
         return torchjd_method(name)
+    if ":" in name:
+        found: type[Method] = imported(f"method = {name!r}", name, Method)
+        return found
     if name not in METHODS:
         raise SettingsError(
-            f"method = {name!r} is unknown: give one of {', '.join(METHODS)}, or {PREFIX}NAME for "
-            "an aggregator or scalarization of TorchJD"
+            f"method = {name!r} is unknown: give one of {', '.join(METHODS)}, {PREFIX}NAME for an "
+            "aggregator or scalarization of TorchJD, or module:Class for one of your own"
         )
     return METHODS[name]
 

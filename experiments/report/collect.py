@@ -197,7 +197,7 @@ def _groups(records: Sequence[Record], found: pd.DataFrame) -> dict[str, Group]:
 def title_of(key: str) -> str:
     """Name in print of a method with or without ``@LEVEL``."""
     name, _, level = key.partition("@")
-    title = METHODS[name].title if name in METHODS else name.removeprefix("torchjd:")
+    title = METHODS[name].title if name in METHODS else name.rpartition(":")[2]
     return f"{title} ({level})" if level else title
 
 

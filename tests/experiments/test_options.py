@@ -138,10 +138,12 @@ def test_a_sweep_takes_the_papers_values_for_what_is_not_given(tmp_path: Path) -
 
 def test_a_benchmark_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its class, or by an entry point's name, and with its own fields as options."""
-    size = ["--rows", "60", "--epochs", "2"]
-    run(TOY, "--method", "ls", *size, "--no-figures", "--out", str(tmp_path / "one"))
-    options = json.loads((tmp_path / "one" / RESULTS).read_text())["benchmark"]["options"]
+    size, own = ["--rows", "60", "--epochs", "2"], "tests.experiments.toy:Squares"
+    run("run", TOY, "--method", own, *size, "--no-estimate", "--out", str(tmp_path / "one"))
+    (saved,) = (tmp_path / "one").rglob(RESULTS)
+    options = json.loads(saved.read_text())["benchmark"]["options"]
     assert options == {"rows": 60, "dropout": 0.1, "blow_up": False}
+    assert "Squares" in run("report", str(tmp_path / "one"))
     text = run("run", TOY, "--method", "ls", *size, "--dropout", "0", "0.5", "--plan",
                "--no-estimate", "--out", str(tmp_path))  # fmt: skip
     assert "2 runs" in text

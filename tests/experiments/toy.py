@@ -12,6 +12,7 @@ from torch import nn
 
 from bayesagg_pyro import heads
 from experiments.benchmark import Benchmark, Data, Task
+from experiments.methods import WeightedLosses
 from experiments.rows import Rows
 from experiments.scores import MeanAbsoluteError, mixed
 from experiments.settings import Settings
@@ -76,6 +77,15 @@ class Toy(Benchmark):
             "pair": heads.Gaussian(WIDTH, tasks=2, bias=bias),
             "alone": heads.Gaussian(WIDTH, tasks=1, bias=bias),
         }
+
+
+class Squares(WeightedLosses):
+    """A method that the library does not have."""
+
+    name, title = "squares", "Squares"
+
+    def total(self, losses: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+        return losses.square().sum() / 2
 
 
 def without_times(history: list[dict[str, Any]]) -> list[dict[str, Any]]:

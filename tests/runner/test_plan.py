@@ -41,6 +41,10 @@ def test_methods_by_name() -> None:
     assert choose("ls, bayesagg,ls") == ["ls", "bayesagg"]
     with pytest.raises(SettingsError, match=r"method = 'adam' is unknown: give one of .*ls"):
         choose("ls,adam")
+    with pytest.raises(SettingsError, match=r"method = 'nowhere:Own' cannot be imported \(No mod"):
+        choose("nowhere:Own")
+    with pytest.raises(SettingsError, match=r"no subclass of experiments\.methods\.base\.Method"):
+        choose("tests.experiments.toy:Toy")
     with pytest.raises(SettingsError, match="names no method"):
         choose(" , ")
 

@@ -39,7 +39,7 @@ def plot_posterior(
     *,
     path: Path = None,
 ) -> Figure:
-    """k-hat of every task, and where there is a reference, means and spreads against it.
+    """k-hat of every task and, given a reference, means and spreads compared with it.
 
     Args:
         weighed: from `importance`, for each head.

@@ -62,7 +62,7 @@ THEMES: dict[Theme, tuple[_Panel, ...]] = {
 def plot_record(
     rows: Sequence[Row], theme: Theme, *, path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Curves over training steps of one theme; the warm-up is shaded.
+    """Curves of one group of columns over training steps; the warm-up is shaded.
 
     Args:
         rows: from `read`.

@@ -104,7 +104,7 @@ def plot_aggregation(
     *,
     path: Path = None,
 ) -> Figure:
-    """Weights of tasks, what they own of the update, what it does to them, and who disagrees.
+    """Task weights, shares of the update, its effect on each loss, and conflicts.
 
     Args:
         names: of the tasks.

@@ -45,7 +45,7 @@ def report(
     title: str = "Diagnostics",
     generator: torch.Generator | None = None,
 ) -> list[Check]:
-    """Write one self-contained HTML page about what a step on this batch would do.
+    """Write a self-contained HTML report on what a step on this batch would do.
 
     The page shows posteriors, gradients, update, features, predictions and, from a recorder's file,
     training; each with what it means in plain words and the threshold that people use. The engine
