@@ -31,7 +31,7 @@ def require_folder(folder: Path, what: str) -> None:
         DataError: ``folder`` does not exist, or is a file.
     """
     if not folder.exists():
-        raise DataError(f"there is no folder {folder}: give the one that holds {what}")
+        raise DataError(f"there is no folder {folder}: --data is the one that holds {what}")
     if not folder.is_dir():
         raise DataError(f"{folder} is a file: give the folder that holds {what}")
 

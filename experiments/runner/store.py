@@ -243,7 +243,7 @@ def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list
         DataError: There is no such folder.
     """
     if not folder.is_dir():
-        raise DataError(f"no folder {folder}: give the --out of a run or a sweep")
+        raise DataError(f"there is no folder {folder}: give the --out of a run or a sweep")
     found: list[Mapping[str, Any]] = []
     for path in sorted(folder.rglob(RESULTS)):
         try:
