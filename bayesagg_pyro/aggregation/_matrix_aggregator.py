@@ -26,8 +26,7 @@ from bayesagg_pyro._state import (
     set_generator,
 )
 from bayesagg_pyro.aggregation._torchjd_state import load_state, read_state
-from bayesagg_pyro.aggregation._torchjd_tasks import give_back, of_some
-from bayesagg_pyro.aggregation._torchjd_traits import traits_of
+from bayesagg_pyro.aggregation._torchjd_traits import give_back, of_some, traits_of
 from bayesagg_pyro.errors import DtypeError, NonFiniteError, NumericalError, ShapeError
 
 
