@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,9 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def _main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # one that cannot show Δ shows ? in its place
+            stream.reconfigure(errors="replace")
     # A job in the background of a script ignores Ctrl-C, and has to go on doing so.
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:

@@ -16,13 +16,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.errors import SettingsError
+from experiments.errors import DamagedDataError, SettingsError
 from experiments.files import prepare_folder, strict
 from experiments.runner import values
 from experiments.runner.plan import Job, Request, plan
 from experiments.runner.store import Place
 from experiments.runner.worker import Ending, Outcome
 from experiments.settings import require
+from models.files import reason
 
 __all__ = ["STUDIES", "Study", "Trial"]
 
@@ -90,11 +91,17 @@ class Study:
         prepare_folder(out)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         file = optuna.storages.journal.JournalFileBackend(str(out / STUDIES))
-        return optuna.create_study(
-            storage=optuna.storages.JournalStorage(file),
-            study_name=f"{self._request.benchmark} {self.method} {digest}",
-            load_if_exists=True,
-        )
+        try:
+            return optuna.create_study(
+                storage=optuna.storages.JournalStorage(file),
+                study_name=f"{self._request.benchmark} {self.method} {digest}",
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # optuna reads it all
+            raise DamagedDataError(
+                f"{out / STUDIES} is damaged ({reason(error)}): delete it; the search begins anew, "
+                "and runs that are done are not run again"
+            ) from error
 
     def next(self, many: int, total: int) -> list[Trial]:
         """Trials to run side by side: those that were begun, or so many new ones up to a total.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,19 @@ def test_ctrl_c_during_imports() -> None:
         [sys.executable, "-c", PRESSED_DURING_IMPORTS], capture_output=True, text=True, check=False
     )
     assert (found.returncode, found.stderr) == (130, "interrupted\n")
+
+
+def test_output_that_cannot_show_every_letter() -> None:
+    """As of a pipe under Windows; a table must not end in a traceback after hours of training."""
+    found = subprocess.run(
+        [sys.executable, "-m", "experiments", "compare", "qm9-small", "--help"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "Usage:" in found.stdout
 
 
 @pytest.mark.parametrize(

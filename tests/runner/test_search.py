@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from experiments.cli import app, many
 from experiments.runner import Ending, Job, Outcome, Place, State, work
+from experiments.runner.search import STUDIES
 
 pytest.importorskip("optuna")
 
@@ -70,6 +71,11 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monke
     assert not trials(sweep(tmp_path / "parts", *asked))
     longer = sweep(tmp_path / "parts", "--method", "ls", *ASKED, "--search", "5")
     assert len(trials(longer)) == 1
+    log = tmp_path / "parts" / STUDIES
+    for damaged in (b"no log\n" + log.read_bytes(), b"{}\n", b"\xff\n", b"[1]\n"):
+        log.write_bytes(damaged)
+        assert f"{STUDIES} is damaged" in sweep(tmp_path / "parts", *asked, code=2)
+        assert log.read_bytes() == damaged
 
 
 def test_a_trial_that_fails_is_not_tried_again(
