@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,20 +18,24 @@ from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
 
+#: Half-life in epochs, where none is given.
+_EPOCHS: Final = 0.25
+
+
 class Running(DataPolicy):
     """Posterior of all training batches so far, in which older batches fade.
 
     The sums of a batch count half after `half_life` more examples, so about 1.44 · half_life
-    examples count in all (give it about 0.7 training sets to weigh as `FullData` does, less to
-    follow faster). A step's prior holds every batch before it and, but for what is left of the
-    last epoch, not its own.
+    examples count in all: 0.7 training sets weigh as `FullData` does, less follows faster. A step's
+    prior holds every batch before it and, but for what is left of the last epoch, not its own.
 
     It needs a scheme with sums: Conjugate and IntegratedNoise, or TaylorGGN and Laplace with
     streamed expansions, each at the weights of its moment. For Gaussian heads everything is device
     code of static shape on sums updated in place; with `refresh=1` a captured step includes it.
 
     Args:
-        half_life: in training examples.
+        half_life: in training examples. None for a quarter of those between the last two updates
+            of the prior, an epoch; nothing fades before the first update.
         refresh: make the prior anew every so many batches.
         variance: γ of the base prior, which does not fade.
         base: makes another base prior, see `DataPolicy`.
@@ -44,7 +49,7 @@ class Running(DataPolicy):
 
     def __init__(
         self,
-        half_life: float,
+        half_life: float | None = None,
         *,
         refresh: int = 1,
         variance: Variance = 1.0,
@@ -59,7 +64,7 @@ class Running(DataPolicy):
             leave_batch_out=leave_batch_out,
             storage=Storage(streaming=True),
         )
-        if not half_life > 0:  # infinity lets nothing fade
+        if half_life is not None and not half_life > 0:  # infinity lets nothing fade
             raise SettingError(f"half_life must be positive (in examples), not {half_life}")
         integers(refresh=refresh)
         self.half_life = half_life
@@ -89,7 +94,7 @@ class Running(DataPolicy):
 
     def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         if self._any:
-            kept = 0.5 ** (len(features) / self.half_life)
+            kept = self._kept(len(features))
             self._statistics.scale_(validity.keep(kept, 1.0))  # a bad batch lets nothing fade
         super().collect(features, targets, validity)
         self._any, self._next = True, None
@@ -156,10 +161,19 @@ class Running(DataPolicy):
         """Make it the prior; the sums stay."""
         self._adopt(prior)
         self.prior, self._age = prior, 0
-        self._epoch, self._examples = self._examples, 0
+        self._epoch, self._examples = self._examples or self._epoch, 0
 
     def _batch_weight(self) -> float:
-        return 0.0 if self._epoch is None else 0.5 ** (self._epoch / self.half_life)
+        return 0.0 if self._epoch is None else self._kept(self._epoch)
+
+    def _kept(self, examples: int) -> float:
+        """What is left of a batch after so many more examples."""
+        half_life = self.half_life
+        if half_life is None:
+            if self._epoch is None:
+                return 1.0
+            half_life = _EPOCHS * self._epoch
+        return 0.5 ** (examples / half_life)
 
     def to(self, device: torch.device) -> None:
         super().to(device)
@@ -178,4 +192,5 @@ class Running(DataPolicy):
         self._epoch = count(state, "epoch") if "epoch" in state else None
 
     def __repr__(self) -> str:
-        return f"Running(half_life={self.half_life:g}, refresh={self.refresh})"
+        shown = "" if self.half_life is None else f"half_life={self.half_life:g}, "
+        return f"Running({shown}refresh={self.refresh})"

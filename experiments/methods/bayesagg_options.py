@@ -39,8 +39,8 @@ class BayesAggOptions(MethodOptions):
             (``"constant"``).
         prior_variance: Variance γ of the prior under that posterior; ``"evidence"`` finds its own.
         fresh_share: Share of the training examples whose features ``"fresh"`` computes anew.
-        half_life: Of a step's weight under ``"running"``, in examples; with 0.7 training sets it
-            weighs about as much as ``"full-data"``.
+        half_life: Of a step's weight under ``"running"``, in examples; None for a quarter of an
+            epoch.
         leave_batch_out: Take a step's own batch out of its prior, where it would count twice.
         resolution: A weight for each ``"example"`` and dimension (the paper), with the variance
             averaged over the batch for each ``"dimension"``, or over both for each ``"task"``.
@@ -70,7 +70,7 @@ class BayesAggOptions(MethodOptions):
     prior: Prior = "full-data"
     prior_variance: float = 1e-3
     fresh_share: float = 1.0
-    half_life: float = 77_000.0
+    half_life: float | None = None
     leave_batch_out: bool = False
     resolution: Resolution = "example"
     floor: float | None = None

@@ -138,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--coverage", type=Path, default=Path("results/coverage"))
     options = parser.parse_args(arguments)
     options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
     here = Path(__file__).resolve().parents[2]
     os.nice(5)
     os.environ.setdefault("OMP_NUM_THREADS", "1")

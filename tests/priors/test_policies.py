@@ -58,6 +58,22 @@ def test_running_fades_by_examples(half_life, temperature, seed) -> None:
     check(tracker.prior, weighted_posterior(data, base, weights))
 
 
+def test_running_fades_by_a_quarter_of_an_epoch(rng) -> None:
+    """Nothing fades in the first epoch, whose length nobody knows yet, nor when refitted."""
+    data = gaussian(rng)
+    tracker = priors.Running(variance=0.7).start(data.head, inference.Conjugate())
+    base = priors.isotropic(data.head, 0.7)
+    for part in PARTS:
+        tracker.collect(*data.parsed(part))
+    check(tracker.prior, weighted_posterior(data, base, [1.0] * len(PARTS)))
+    for _ in range(2):  # the second finds nothing new
+        tracker.update()
+    for part in PARTS:
+        tracker.collect(*data.parsed(part))
+    weights = [0.5 ** ((30 - part.stop) / 7.5) + 0.5**4 for part in PARTS]
+    check(tracker.prior, weighted_posterior(data, base, weights))
+
+
 def test_running_never_lags_an_epoch(rng) -> None:
     """Its prior holds the batch just passed; FullData's does not before the update."""
     run = Run(rng, "conjugate", priors.Running(30))
