@@ -173,7 +173,8 @@ class Running(DataPolicy):
             if self._epoch is None:
                 return 1.0
             half_life = _EPOCHS * self._epoch
-        return 0.5 ** (examples / half_life)
+        kept: float = 0.5 ** (examples / half_life)
+        return kept
 
     def to(self, device: torch.device) -> None:
         super().to(device)
