@@ -17,7 +17,6 @@ from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
-
 #: Half-life in epochs, where none is given.
 _EPOCHS: Final = 0.25
 
