@@ -189,9 +189,7 @@ def leave(
 
 def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEngine:
     name, threads = given["engine"], todo[0].run.settings.threads
-    if name == "local":
-        return lambda parallel: Local(parallel, threads)
-    if name != "dask" and name not in _CLUSTERS:
+    if name not in ("local", "dask", *_CLUSTERS):
         raise SettingsError(
             f"engine = {name!r} is unknown: give local, slurm, submitit-local or dask"
         )
@@ -204,6 +202,10 @@ def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEng
         key: int(values[-1]) if values[-1].isdigit() else values[-1]
         for key, values in pairs(given["queue"] or [], "queue").items()
     }
+    if name == "local":
+        for option, value in {**own, **more}.items():
+            require(False, option, value, "give --engine slurm as well, or leave it out")
+        return lambda parallel: Local(parallel, threads)
     if name == "dask":
         minutes = own.pop("time_limit", 1440)
         for option, value in {**own, **more}.items():

@@ -110,6 +110,7 @@ def test_output_that_cannot_show_every_letter() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (("--partition", "gpu"), "partition = 'gpu' cannot work: give --engine slurm as well"),
         (("--engine", "dask", "--partition", "gpu"), "partition = 'gpu' cannot work: leave it out"),
         (("--engine", "slurm", "--queue", "high"), "--queue 'high' cannot be read"),
         (("--engine", "dusk"), "give local, slurm, submitit-local or dask"),
