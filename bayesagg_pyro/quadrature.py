@@ -28,6 +28,11 @@ _EVEN = 1.5
 _FAR = 40.0
 #: As far off a bend is worth nodes: deviations of what lies beyond are 1e-21 and less.
 _REACH = 14.0
+_GAMMA_NODES = 128
+#: The density of log λ is negligible where it is below exp(−_DEPTH) of its peak ...
+_DEPTH = 40.0
+#: ... but observations far out ask for λ as small as exp(−_TAIL), whatever ν is.
+_TAIL = 30.0
 
 
 class Transition(NamedTuple):
@@ -146,3 +151,24 @@ def _two_bends(
         for side, (z, p) in zip((1, -1), rules, strict=True)
     ]
     return torch.cat([z for z, _ in rules]), torch.cat(shares)
+
+
+def gamma_rule(df: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes t = log λ and log-weights, [N, ...], for λ ~ Gamma(ν/2, ν/2).
+
+    The density of t is exp(ν/2 (t − eᵗ)): a peak of width sqrt(2/ν) at 0, with a tail exp(ν t / 2)
+    to the left. A trapezoid in v with t = ω sinh v resolves both.
+
+    Args:
+        df: ν, positive, [...].
+    """
+    excess = 2 * _DEPTH / df
+    width = 3 * (2 / df).sqrt().clamp(max=1.0)
+    left = excess + (2 * excess).sqrt() + _TAIL
+    right = (excess + (2 * excess).sqrt()).log1p()
+    low, high = -torch.asinh(left / width), torch.asinh(right / width)
+    unit = torch.linspace(0, 1, _GAMMA_NODES, dtype=df.dtype, device=df.device)
+    v = low + (high - low) * unit.reshape(-1, *[1] * df.ndim)
+    t = width * v.sinh()
+    log_weight = 0.5 * df * (t - t.expm1()) + v.cosh().log()
+    return t, log_weight - log_weight.logsumexp(0)

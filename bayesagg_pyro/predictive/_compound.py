@@ -13,8 +13,9 @@ from torch.distributions import Normal
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.linalg import reciprocal
-from bayesagg_pyro.predictive._distribution import PredictiveDistribution, beside, log_likelihood
+from bayesagg_pyro.predictive._distribution import PredictiveDistribution, log_likelihood
 from bayesagg_pyro.predictive._integral import log_expectation
+from bayesagg_pyro.predictive._laws import beside
 from bayesagg_pyro.quadrature import Transition, normal_rule
 
 #: Nodes of rules for moments of y, which cost little beside those for densities.

@@ -70,11 +70,6 @@ class PredictiveDistribution(TakesTargets, TorchDistribution):
                 return self.draw(shape)
 
 
-def beside(parts: Tensor, value: Tensor) -> Tensor:
-    """Parts [N, B, tasks, ...] with axes for those that values [..., B, tasks] have in front."""
-    return parts.reshape(len(parts), *[1] * max(value.ndim - 2, 0), *parts.shape[1:])
-
-
 def log_likelihood(head: Head, outputs: Tensor, targets: Tensor) -> Tensor:
     """The density log p(y | f), [..., B, tasks], without the weights of tempering.
 

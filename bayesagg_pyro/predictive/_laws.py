@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyro.distributions as dist
@@ -9,10 +10,20 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import DtypeError, ShapeError
+from bayesagg_pyro.heads._cumulative import upper_tail
 from bayesagg_pyro.heads._input import TargetKind, wrong_kind
+from bayesagg_pyro.quadrature import gamma_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: Quantiles of Student's t are looked for in arcsinh, up to this many scales: 1e17.
+_FAR, _BISECTIONS = 40.0, 56
+
+
+def beside(parts: Tensor, value: Tensor) -> Tensor:
+    """Parts [N, B, tasks, ...] with axes for those that values [..., B, tasks] have in front."""
+    return parts.reshape(len(parts), *[1] * max(value.ndim - 2, 0), *parts.shape[1:])
 
 
 class TakesTargets:
@@ -100,7 +111,34 @@ class NormalPredictive(_Scores, dist.Normal):
 
 
 class StudentTPredictive(_Scores, dist.StudentT):
-    """Student's t."""
+    """Student's t, of which torch has no probabilities: it is N(0, 1 / λ) for an uncertain λ."""
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(Y ≤ y), [..., B, tasks]."""
+        z = (self.placed(value).to(self._dtype) - self.loc) / self.scale
+        return torch.where(z < 0, self._tail(-z), 1 - self._tail(z))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantiles at levels, [..., B, tasks], by bisection."""
+        level = self.placed(value, "levels").to(self._dtype)
+        level = level.expand(torch.broadcast_shapes(level.shape, self.batch_shape))
+        share = torch.minimum(level, 1 - level)
+        near, far = torch.zeros_like(share), torch.full_like(share, _FAR)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (near + far)
+            beyond = self._tail(middle.sinh()) > share
+            near, far = torch.where(beyond, middle, near), torch.where(beyond, far, middle)
+        z = torch.where(share > 0, near.sinh(), torch.where(share == 0, torch.inf, torch.nan))
+        return self.loc + self.scale * torch.where(level < 0.5, -z, z)
+
+    def _tail(self, z: Tensor) -> Tensor:
+        """P(Z > z) of the standard distribution, z at least 0; small ones are not lost beside 1."""
+        log_precision, log_weight = (beside(x, z) for x in self._rule)
+        return (log_weight.exp() * upper_tail(z * (0.5 * log_precision).exp())).sum(0)
+
+    @cached_property
+    def _rule(self) -> tuple[Tensor, Tensor]:
+        return gamma_rule(self.df)
 
 
 class BernoulliPredictive(_Scores, dist.Bernoulli):

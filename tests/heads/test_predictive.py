@@ -307,6 +307,27 @@ def test_the_parts_of_a_students_t_from_an_integrated_noise(rng) -> None:
     torch.testing.assert_close(found.epistemic, draws.epistemic_variance, rtol=0.2, atol=0)
 
 
+@pytest.mark.parametrize("seen", [0, 3, 300])
+def test_probabilities_and_quantiles_of_a_students_t(rng, seen) -> None:
+    """In the targets' units, too, and in the tails."""
+    mtl = ba.BayesAgg({"y": heads.Gaussian(2, 2)}, inference=inference.IntegratedNoise())
+    h, y = normal(rng, 2 + seen, 2), 1e3 * normal(rng, 2 + seen, 2) + 1e6
+    mtl.collect(h, {"y": y})
+    mtl.update_prior()
+    found = mtl.predictive(h[:2])["y"]
+    df = 2 * mtl.posteriors()["y"].shape_parameter.numpy()
+    scale = np.sqrt(found.variance.numpy() * (df - 2) / df)
+    law = stats.t(df, found.mean.numpy(), scale)
+    at = found.mean + torch.tensor([-1e6, -300.0, 0.0, 2e3, 9e4]).double()[:, None, None]
+    below = law.cdf(at.numpy())
+    np.testing.assert_allclose(found.cdf(at).numpy(), below, rtol=1e-7, atol=1e-20)
+    for level in (1e-4, 0.05, 0.5, 0.9):
+        q = found.icdf(torch.tensor(level))
+        np.testing.assert_allclose(q.numpy(), law.ppf(float(torch.tensor(level))), rtol=1e-9)
+    ends = found.standardised.icdf(torch.tensor([0.0, 1.0, 1.1])[:, None, None])[:, 0, 0]
+    assert str(ends.tolist()) == "[-inf, inf, nan]"
+
+
 @pytest.mark.parametrize(
     ("far", "kind"),
     [(3.0, heads.Poisson), (500.0, heads.Poisson), (5000.0, heads.NegativeBinomial)],
