@@ -129,7 +129,8 @@ class StudentTPredictive(_Scores, dist.StudentT):
             beyond = self._tail(middle.sinh()) > share
             near, far = torch.where(beyond, middle, near), torch.where(beyond, far, middle)
         z = torch.where(share > 0, near.sinh(), torch.where(share == 0, torch.inf, torch.nan))
-        return self.loc + self.scale * torch.where(level < 0.5, -z, z)
+        quantile: Tensor = self.loc + self.scale * torch.where(level < 0.5, -z, z)
+        return quantile
 
     def _tail(self, z: Tensor) -> Tensor:
         """P(Z > z) of the standard distribution, z at least 0; small ones are not lost beside 1."""
