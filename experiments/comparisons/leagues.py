@@ -79,6 +79,11 @@ def _neighbours(**ours: Any) -> list[Entry]:
             changes={**ours, "rule": "default", "prior": "evidence"},
         ),
         Entry(
+            "running",
+            "BayesAgg, a prior that keeps up within the epoch",
+            changes={**ours, "rule": "default", "prior": "running"},
+        ),
+        Entry(
             "once",
             "BayesAgg, a batch left out of its prior",
             changes={**ours, "rule": "default", "leave_batch_out": True},
