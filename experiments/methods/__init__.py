@@ -135,12 +135,11 @@ def find(name: str) -> type[Method]:
 
 
 def current(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Name and options of a method as any version recorded them, by today's names of options."""
+    """Name and options of a method as any version recorded them, as this one would."""
     kind, options = METHODS.get(str(said.get("name"))), said.get("options")
     if kind is None or not isinstance(options, Mapping):
         return said
-    renamed = kind.options_type.renamed
-    return {**said, "options": {renamed.get(name, name): v for name, v in options.items()}}
+    return {**said, "options": kind.options_type.current(options)}
 
 
 def check(name: str, options: MethodOptions) -> type[Method]:

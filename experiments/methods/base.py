@@ -92,6 +92,11 @@ class MethodOptions:
     def check(self, epochs: int) -> None:
         """Raise a ``SettingsError`` when the options do not fit a run of ``epochs`` epochs."""
 
+    @classmethod
+    def current(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options as any version recorded them, as this one would."""
+        return {cls.renamed.get(name, name): value for name, value in options.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """The options as plain values, for a results file."""
         return dataclasses.asdict(self)

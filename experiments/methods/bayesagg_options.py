@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from bayesagg_pyro import priors
 from bayesagg_pyro.aggregation import PrecisionWeighted
@@ -116,6 +116,12 @@ class BayesAggOptions(MethodOptions):
             self.leave_batch_out,
             f"prior {self.prior} never holds the step's batch",
         )
+
+    @classmethod
+    def current(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The half-life was a number once, also where no prior had one."""
+        found = super().current(options)
+        return found if found.get("prior") == "running" else {**found, "half_life": None}
 
     def check(self, epochs: int) -> None:
         """There must be at least one Bayesian epoch."""
