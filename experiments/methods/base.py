@@ -97,6 +97,12 @@ class MethodOptions:
         """Options as any version recorded them, as this one would."""
         return {cls.renamed.get(name, name): value for name, value in options.items()}
 
+    @classmethod
+    def former(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of today as the first version recorded them."""
+        old = {name: old for old, name in cls.renamed.items()}
+        return {old.get(name, name): value for name, value in options.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """The options as plain values, for a results file."""
         return dataclasses.asdict(self)

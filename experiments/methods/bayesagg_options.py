@@ -119,9 +119,15 @@ class BayesAggOptions(MethodOptions):
 
     @classmethod
     def current(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The half-life was a number once, also where no prior had one."""
+        """A number stood for the half-life once, also where no prior had one."""
         found = super().current(options)
         return found if found.get("prior") == "running" else {**found, "half_life": None}
+
+    @classmethod
+    def former(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """With that number."""
+        found = super().former(options)
+        return found if found["prior"] == "running" else {**found, "half_life": 77_000.0}
 
     def check(self, epochs: int) -> None:
         """There must be at least one Bayesian epoch."""

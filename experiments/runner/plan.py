@@ -270,9 +270,7 @@ def fingerprint(run: Run) -> str:
         options[SPLIT] = "seed"
     described["benchmark"]["options"] = options
     # Earlier versions' folders keep their names.
-    former = {name: old for old, name in type(run.options).renamed.items()}
-    own = described["method"]["options"]
-    described["method"]["options"] = {former.get(name, name): v for name, v in own.items()}
+    described["method"]["options"] = run.options.former(described["method"]["options"])
     text = json.dumps(strict(described), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
