@@ -300,7 +300,7 @@ class HeadStep:
     age: int
     made: bool = field(default=True, kw_only=True)
 
-    def gradient(self, rows: slice | None = None, average: bool = False) -> GradientDistribution:
+    def gradient(self, rows: slice | None, average: bool) -> GradientDistribution:
         """The gradient's distribution for some of the examples, [tasks, B, d].
 
         Args:

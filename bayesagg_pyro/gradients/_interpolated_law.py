@@ -59,10 +59,9 @@ class InterpolatedLaw(Law):
         widest: Tensor = (variance @ centred.square().mT).amax(-1).clamp(min=0).sqrt()
         return widest
 
-    def logits(self, z: Tensor) -> Tensor:
+    def probabilities(self, z: Tensor) -> Tensor:
         spread = self.node_std @ self._mixed(z).flatten(2)
-        found: Tensor = spread.unflatten(2, z.shape).add_(self.logit_mean[..., None])
-        return found
+        return spread.unflatten(2, z.shape).add_(self.logit_mean[..., None]).softmax(2)
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         own = delta.flatten(2) @ self._mixed(z).flatten(2).mT / z.shape[1]  # [tasks, b, R]

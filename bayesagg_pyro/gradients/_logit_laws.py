@@ -40,12 +40,8 @@ class Law(ABC):
         """The largest standard deviation of an example's logits less their average, [tasks, b]."""
 
     @abstractmethod
-    def logits(self, z: Tensor) -> Tensor:
-        """f at the points, [tasks, b, C, J]."""
-
     def probabilities(self, z: Tensor) -> Tensor:
         """softmax(f) at the points, [tasks, b, C, J]."""
-        return self.logits(z).softmax(2)
 
     @abstractmethod
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
@@ -82,8 +78,8 @@ class DenseLaw(Law):
         centred = self.root - self.root.mean(-2, keepdim=True)
         return centred.square().sum(-1).amax(-1).sqrt()
 
-    def logits(self, z: Tensor) -> Tensor:
-        return (self.root @ z).add_(self.logit_mean[..., None])
+    def probabilities(self, z: Tensor) -> Tensor:
+        return (self.root @ z).add_(self.logit_mean[..., None]).softmax(2)
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         centre = delta.mean(-1) @ self.weight_mean
@@ -134,9 +130,6 @@ class IndependentLaw(Law):
         basis = eye[None] if self.basis is None else self.basis
         centred = basis - basis.mean(-2, keepdim=True)
         return (self.std.square() @ centred.square().mT).amax(-1).sqrt()
-
-    def logits(self, z: Tensor) -> Tensor:
-        return self._logits(z).transpose(1, 2)
 
     def probabilities(self, z: Tensor) -> Tensor:
         return self._logits(z).softmax(1).transpose(1, 2)

@@ -184,5 +184,4 @@ def _belongs(tril: Tensor, matrix: Tensor, jitter: Tensor) -> bool:
     wanted = matrix + torch.diag_embed(diagonal * jitter[:, None])
     unit = diagonal.sqrt()
     apart = (tril.tril() @ tril.tril().mT - wanted).abs().amax(-1)
-    asymmetry = (matrix - matrix.mT).abs().amax(-1)
-    return bool((torch.maximum(apart, asymmetry) <= 1e-5 * unit * unit.amax(-1, True)).all())
+    return bool((apart <= 1e-5 * unit * unit.amax(-1, True)).all())

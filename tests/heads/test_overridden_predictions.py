@@ -160,6 +160,8 @@ def test_sampled_moments_in_inference_mode(kind: str) -> None:
         grad = gradients.distribution(head, posterior, *inside, estimator=few, generator=seed())
     torch.testing.assert_close(grad.mean, scale * right.mean)
     torch.testing.assert_close(grad.variance, scale**2 * right.variance)
+    gradients.distribution(head, posterior, h, (y, mask), estimator=few, generator=seed())
+    assert not h.requires_grad
 
 
 def test_sampled_gradients_hold_no_graph_of_the_heads_parameters() -> None:

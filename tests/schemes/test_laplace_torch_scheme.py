@@ -142,6 +142,17 @@ def test_bad_features_are_refused_by_name(rng) -> None:
         inference.LaplaceTorch().infer(p.head, spoilt, (values, mask), p.prior)
 
 
+def test_a_weight_of_zero_is_a_missing_label(rng) -> None:
+    p = Linear(rng)
+    values, mask, _ = p.targets
+    counted = torch.rand(values.shape, generator=rng) < 0.6
+    weighted = (values, mask, counted.to(values))
+    found = inference.LaplaceTorch().infer(p.head, p.features, weighted, p.prior)
+    without = inference.LaplaceTorch().infer(p.head, p.features, (values, mask & counted), p.prior)
+    torch.testing.assert_close(found.mean, without.mean)
+    torch.testing.assert_close(found.precision_matrix, without.precision_matrix)
+
+
 def test_weights_are_refused_when_they_come_and_bad_batches_are_left_out() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(8, 2), torch.randn(8, 1)
