@@ -61,7 +61,8 @@ class InterpolatedLaw(Law):
 
     def probabilities(self, z: Tensor) -> Tensor:
         spread = self.node_std @ self._mixed(z).flatten(2)
-        return spread.unflatten(2, z.shape).add_(self.logit_mean[..., None]).softmax(2)
+        found: Tensor = spread.unflatten(2, z.shape).add_(self.logit_mean[..., None]).softmax(2)
+        return found
 
     def mean(self, delta: Tensor, z: Tensor) -> Tensor:
         own = delta.flatten(2) @ self._mixed(z).flatten(2).mT / z.shape[1]  # [tasks, b, R]
