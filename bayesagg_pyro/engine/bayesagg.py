@@ -371,7 +371,8 @@ class BayesAgg(Calls):
                 None: predict by default again.
 
         Returns:
-            {name: [tasks]}; heads of other kinds are left out.
+            {name: [tasks]}, noise scales in units of the targets; heads of other kinds are left
+            out.
 
         Raises:
             StateError: before the first `update_prior()`, or if there are no batches.
@@ -402,7 +403,10 @@ class BayesAgg(Calls):
                 if last is not None:
                     seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
                     value = torch.where(seen, value, last)
-                found[name] = slot.calibration = value
+                slot.calibration = value
+                found[name] = value
+                if isinstance(slot.head, Standardising) and slot.head.units is not None:
+                    found[name] = value * slot.head.units.factor.to(value)
             return found
 
     def start_bayes(self) -> None:

@@ -155,6 +155,18 @@ def batch(rng, examples: int) -> tuple[Tensor, dict[str, Tensor]]:
     }
 
 
+def test_a_noise_scale_is_in_units_of_the_targets(rng) -> None:
+    found = []
+    for scale in (1.0, 1000.0):
+        mtl = ba.BayesAgg({"number": heads.Gaussian(6, tasks=2)})
+        features, targets = batch(torch.Generator().manual_seed(0), 80)
+        number = scale * (1 + targets["number"])
+        mtl.collect(features[:50], {"number": number[:50]})
+        mtl.update_prior()
+        found.append(mtl.calibrate([(features[50:], {"number": number[50:]})])["number"] / scale)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=0.0)
+
+
 def test_an_engine_predicts_with_it_until_the_next_update_and_saves_it(rng) -> None:
     mtl = engine()
     mtl.collect(*batch(rng, 50))
