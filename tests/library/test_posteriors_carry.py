@@ -209,3 +209,11 @@ def test_a_class_that_is_not_defined_is_refused_by_name(rng) -> None:
     state = {f"theirs.{k}": v for k, v in MAKE["Gaussian"](rng).state_dict().items()}
     with pytest.raises(StateError, match=r"theirs\.bayesagg_pyro\.Gaussian.*import the module"):
         Posterior.from_state_dict(state)
+
+
+def test_a_vector_that_claims_to_be_saved_by_columns_is_refused(rng) -> None:
+    state = MAKE["Gaussian"](rng).state_dict()
+    name = next(key for key, value in state.items() if value.ndim == 3)
+    state[f"{name}_by_columns"] = state.pop(name).flatten()
+    with pytest.raises(StateError):
+        Posterior.from_state_dict(state)
