@@ -180,8 +180,11 @@ def test_the_run_is_that_of_one_process(
     resumed = Trainer(run, folder / name, resume=True).train()
     assert len(alone["history"]) == len(resumed["history"]) == 4
     for one, other in zip(alone["history"], resumed["history"], strict=True):
-        for what in ("train_loss", "validation"):
-            assert other[what] == pytest.approx(one[what], rel=2e-3, nan_ok=True)
+        assert other["train_loss"] == pytest.approx(one["train_loss"], rel=2e-3)
+        # A picture of six between two classes may fall on either side.
+        near = 17.0 if name.startswith("cifar") else 0.0
+        there = pytest.approx(one["validation"], rel=2e-3, abs=near, nan_ok=True)
+        assert other["validation"] == there
         tasks = [epoch["effective_tasks"] or 0.0 for epoch in (one, other)]  # none in warm-up
         assert tasks[1] == pytest.approx(tasks[0], rel=2e-3)
 
