@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesagg_pyro.aggregation._several import apart
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
-from bayesagg_pyro.gradients._cat import widened
+from bayesagg_pyro.gradients._derived import widened
 
 
 @dataclass(frozen=True)

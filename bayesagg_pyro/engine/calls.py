@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.amp import GradScaler
 
@@ -69,7 +72,7 @@ class Calls(Stateful):
         Returns:
             None when no process has any more.
         """
-        if self._processes.alone():
+        if self._is_alone():
             batch = self._share(source, attached)
         else:
             made_with = () if scaler is None else (f"scaler of scale {scaler.get_scale():g}",)
@@ -86,6 +89,27 @@ class Calls(Stateful):
             if isinstance(head, Standardising) and head.units_state == "open":
                 return batch.standardised(self._heads)
         return batch
+
+    def _is_alone(self) -> bool:
+        """Whether no other process shares the batch.
+
+        Warns:
+            UserWarning: once, where a launcher has started several that no group connects.
+        """
+        peers = self._processes
+        if dist.is_available() and dist.is_initialized():
+            return peers.count == 1
+        started = os.environ.get("WORLD_SIZE", "")
+        if peers.wanted and not peers.warned and started not in ("", "1"):
+            peers.warned = True
+            warnings.warn(
+                f"{started} processes were started (WORLD_SIZE), but there is no process group: "
+                "each takes steps on its own share, with priors and heads of its own. Call "
+                "torch.distributed.init_process_group() before the first step; where that is "
+                "meant, give BayesAgg(..., distributed=False)",
+                stacklevel=2,
+            )
+        return True
 
     def _share(
         self, source: Iterator[Given], attached: bool, *, several: bool = False

@@ -13,7 +13,7 @@ from bayesagg_pyro.aggregation._several import as_joint
 from bayesagg_pyro.engine.batch import Batch, as_one
 from bayesagg_pyro.engine.slot import HeadStep
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
-from bayesagg_pyro.gradients._cat import widened
+from bayesagg_pyro.gradients._derived import widened
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 

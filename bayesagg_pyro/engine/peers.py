@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -26,6 +24,10 @@ class Peers:
         distributed: True for torch's default group, where there is one; a group; False keeps each
             process to itself.
 
+    Attributes:
+        wanted: whether there may be others.
+        warned: whether the user was told that a launcher's processes are not connected.
+
     Raises:
         SettingError: for anything else.
     """
@@ -39,40 +41,20 @@ class Peers:
                 "distributed must be True, False or a torch.distributed.ProcessGroup, not "
                 f"{distributed!r}"
             )
-        self._wanted = distributed is not False
+        self.wanted = distributed is not False
         self._group = None if isinstance(distributed, bool) else distributed
-        self._warned = False
+        self.warned = False
 
     @property
     def count(self) -> int:
         """How many share each batch."""
-        there = self._wanted and dist.is_available() and dist.is_initialized()
+        there = self.wanted and dist.is_available() and dist.is_initialized()
         return dist.get_world_size(self._group) if there else 1
 
     @property
     def rank(self) -> int:
         """This one's place among them."""
         return dist.get_rank(self._group)
-
-    def alone(self) -> bool:
-        """Whether there are no others.
-
-        Warns:
-            UserWarning: once, where a launcher has started several that no group connects.
-        """
-        if dist.is_available() and dist.is_initialized():
-            return not self._wanted or dist.get_world_size(self._group) == 1
-        started = os.environ.get("WORLD_SIZE", "")
-        if self._wanted and not self._warned and started not in ("", "1"):
-            self._warned = True
-            warnings.warn(
-                f"{started} processes were started (WORLD_SIZE), but there is no process group: "
-                "each takes steps on its own share, with priors and heads of its own. Call "
-                "torch.distributed.init_process_group() before the first step; where that is "
-                "meant, give BayesAgg(..., distributed=False)",
-                stacklevel=2,
-            )
-        return True
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Give every process the first one's values.

@@ -58,7 +58,7 @@ class Processes(Peers):
         self._steps = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Processes:
-        return Processes(self._wanted if self._group is None else self._group)
+        return Processes(self.wanted if self._group is None else self._group)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "joined": False}

@@ -15,7 +15,8 @@ from bayesagg_pyro import gradients, linalg, predictive
 from bayesagg_pyro.engine.loss_size import loss_size
 from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
-from bayesagg_pyro.gradients._cat import weighted
+from bayesagg_pyro.gradients._derived import weighted
+from bayesagg_pyro.gradients._samples import at_weights
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.inference import Scheme
@@ -127,7 +128,12 @@ class Slot:
             return HeadStep(self, features, targets, prior, prior, 0, made=False)
         held, refresh, age = self.posterior, self.scheme.refresh, 0
         if refresh == "epoch":
-            posterior = self._of_last_epoch()
+            if (posterior := self.tracker.posterior) is None:
+                raise StateError(
+                    f"head {self.head.site!r}: {self.scheme!r} takes the posterior of the last "
+                    "epoch's data, and there is none yet; run the first epoch's batches through "
+                    "backward() or collect() and call update_prior()"
+                )
             age = 0 if held is None or self.due else self.age + 1
         elif held is not None and self.age + 1 < (1 if refresh == "step" else int(refresh)):
             posterior, age = held, self.age + 1
@@ -136,16 +142,6 @@ class Slot:
                 self.head, features, targets, prior, start=held, generator=self.generator
             )
         return HeadStep(self, features, targets, prior, posterior, age)
-
-    def _of_last_epoch(self) -> Posterior:
-        posterior = self.tracker.posterior
-        if posterior is None:
-            raise StateError(
-                f"head {self.head.site!r}: {self.scheme!r} takes the posterior of the last epoch's "
-                "data, and there is none yet; run the first epoch's batches through backward() or "
-                "collect() and call update_prior()"
-            )
-        return posterior
 
     # -- weights ---------------------------------------------------------------------------------
 
@@ -160,8 +156,7 @@ class Slot:
 
     def losses(self, features: Tensor, targets: Targets, *, warmup: bool) -> Tensor:
         """Mean loss of each task at those weights, [tasks]; 0 for a task without examples."""
-        weight = None if self.learns else self.point(warmup=warmup)
-        each = self.head.losses(features, targets, weight)
+        each = self.head.losses(features, targets, self.point(warmup=warmup))
         wide = torch.promote_types(features.dtype, torch.float32)
         return targets.mean(each, none=0.0).to(wide)
 
@@ -308,15 +303,20 @@ class HeadStep:
             average: whether the variance of the average example will do.
         """
         slot, mask = self.slot, self.targets.mask
-        grad = gradients.distribution(
-            slot.head,
-            self.posterior if self.made else None,
-            self.features if rows is None else self.features[rows],
-            self.targets if rows is None else self.targets.examples(rows),
-            estimator=slot.estimators[slot.name],
-            generator=slot.generator,
-            average=average,
-        )
+        features = self.features if rows is None else self.features[rows]
+        targets = self.targets if rows is None else self.targets.examples(rows)
+        if self.made:
+            grad = gradients.distribution(
+                slot.head,
+                self.posterior,
+                features,
+                targets,
+                estimator=slot.estimators[slot.name],
+                generator=slot.generator,
+                average=average,
+            )
+        else:
+            grad = at_weights(slot.head, features, targets, average=average)
         if slot.loss_size is not None:
             grad = weighted(grad, (1 / slot.loss_size).expand(grad.shape[1], -1))
         if mask is None:

@@ -1,14 +1,14 @@
 """Gradient distributions: dL/dH under uncertain head weights."""
 
-from bayesagg_pyro.gradients._cat import block_diag, cat
 from bayesagg_pyro.gradients._closed_forms import (
     gaussian_moments,
     integrated_noise_moments,
     poisson_moments,
 )
 from bayesagg_pyro.gradients._conditional import Conditional
+from bayesagg_pyro.gradients._derived import block_diag
 from bayesagg_pyro.gradients._dispatch import distribution
-from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError, loss_scale
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError, cat, loss_scale
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
 from bayesagg_pyro.gradients._heteroscedastic import heteroscedastic_moments
 from bayesagg_pyro.gradients._monte_carlo import AtPoint, MonteCarlo

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.gradients._cat import weighted
+from bayesagg_pyro.gradients._derived import weighted
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
 from bayesagg_pyro.gradients._error import Moments, repeated
 from bayesagg_pyro.gradients._samples import drawn_gradients

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import CACHE, fitting, slices
-from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._lazy import Lazy
 from bayesagg_pyro.gradients._predictor import predictor_terms
 from bayesagg_pyro.gradients._registry import register
+from bayesagg_pyro.gradients._samples import finish
 from bayesagg_pyro.heads import Gaussian, Poisson
 from bayesagg_pyro.posteriors import Gaussian as DenseGaussian
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma

@@ -33,14 +33,15 @@ from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.gradients._averaged import of_some
-from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._law_of import independent, law_of, many
 from bayesagg_pyro.gradients._logit_laws import Law
+from bayesagg_pyro.gradients._monte_carlo import outer_products, sampled_moments
 from bayesagg_pyro.gradients._points import Points
 from bayesagg_pyro.gradients._predictor import is_softmax
-from bayesagg_pyro.gradients._samples import outer_products, sampled_moments
+from bayesagg_pyro.gradients._samples import finish
 from bayesagg_pyro.heads import Categorical, Head
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.targets import Targets

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import UnsupportedError
-from bayesagg_pyro.gradients._cat import weighted
 from bayesagg_pyro.gradients._conditional import Conditional
-from bayesagg_pyro.gradients._distribution import GradientDistribution, certain
+from bayesagg_pyro.gradients._derived import weighted
+from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._estimator import Estimator, Exact
-from bayesagg_pyro.gradients._lazy import Certain
 from bayesagg_pyro.gradients._monte_carlo import AtPoint, MonteCarlo
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax
 from bayesagg_pyro.gradients._quadrature import Quadrature
 from bayesagg_pyro.gradients._registry import registered
-from bayesagg_pyro.gradients._samples import are_linear, factors_pay, output_slopes
+from bayesagg_pyro.gradients._samples import at_weights
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import GaussianFamily, Point, Posterior
-from bayesagg_pyro.targets import Parsed, RawTargets, Targets
+from bayesagg_pyro.targets import Parsed, RawTargets
 
 _QUADRATURE = Quadrature()
 
@@ -72,42 +68,14 @@ def distribution(
                     "gradients without a posterior are those at the head's own weights: give "
                     f'estimator=gradients.PlugIn(at="weights"), not {estimator!r}'
                 )
-            grad = at_weights(head, features, observed, average=average)
-        else:
-            head.check_weights(posterior, "posterior")
-            estimator = estimator or default_estimator(head, posterior)
-            given = head, posterior, features, observed, generator
-            if average and (found := estimator.averaged(*given)) is not None:
-                return found
-            grad = estimator.estimate(*given)
+            return at_weights(head, features, observed, average=average)
+        head.check_weights(posterior, "posterior")
+        estimator = estimator or default_estimator(head, posterior)
+        given = head, posterior, features, observed, generator
+        if average and (found := estimator.averaged(*given)) is not None:
+            return found
+        grad = estimator.estimate(*given)
     return grad if observed.weight is None else weighted(grad, observed.weight)
-
-
-def at_weights(
-    head: Head, features: Tensor, targets: Targets, *, average: bool = False
-) -> GradientDistribution:
-    """The gradient at the head's own weights; of many examples by factors, if its average will do.
-
-    Args:
-        head: the head.
-        features: [B, d].
-        targets: [B, tasks].
-        average: whether moments are best left to be made when somebody asks for them.
-    """
-    weight = head.point().detach().to(linalg.head_dtype(features.device))
-    lazy = average and head.embedding is None and not torch.is_inference_mode_enabled()
-    if not (lazy and factors_pay(head, features, targets) and are_linear(head)):
-        return certain(head, weight, features, targets)
-    (slope,) = output_slopes(head, weight[None], features, targets)
-    rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., : head.in_features]
-    return Certain.of(
-        partial(certain, head, weight, features, targets),
-        slope=slope.to(features.dtype),
-        weight=rows.to(features.dtype),
-        observed=None if targets.mask is None else targets.mask.mT,
-        _like=features.new_empty(0),
-        shape=torch.Size([head.tasks, *features.shape]),
-    )
 
 
 def default_estimator(head: Head, posterior: Posterior) -> Estimator:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import ShapeError, StateError
-from bayesagg_pyro.gradients._samples import drawn_gradients, sampled_gradients
-from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Posterior
-from bayesagg_pyro.targets import Targets
+from bayesagg_pyro.errors import SettingError, ShapeError, StateError
 
 _Way = TypeVar("_Way")
 
@@ -97,6 +92,13 @@ class GradientDistribution:
             return self.observed
         return self.like.new_ones(self.shape[:2], dtype=torch.bool)
 
+    @classmethod
+    def joined(
+        cls, parts: Mapping[str, GradientDistribution], **fields: Any
+    ) -> GradientDistribution:
+        """The tasks of several; arguments as `cat` gives them."""
+        return mapped(list(parts.values()), lambda own: torch.cat(own, -3), torch.cat, **fields)
+
     def changed(self, **fields: Any) -> GradientDistribution:
         """The same with other fields, as `dataclasses.replace`; what is not made yet stays so."""
         return replace(self, **fields)
@@ -171,6 +173,44 @@ class GradientDistribution:
         return loss_scale(self.observed, self.like.dtype)
 
 
+def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
+    """Stack the tasks of several heads on the same features; `groups` maps heads to rows.
+
+    Args:
+        parts: {name: distribution [tasks_name, B, d]}.
+
+    Raises:
+        SettingError: if there is nothing to join.
+        ShapeError: if batch sizes or feature sizes differ.
+    """
+    if not parts:
+        raise SettingError("there is nothing to join: give at least one gradient distribution")
+    grads = list(parts.values())
+    first = grads[0]
+    groups: dict[str, slice] = {}
+    start = 0
+    for name, part in parts.items():
+        if part.shape[1:] != first.shape[1:]:
+            raise ShapeError(
+                f"gradients of {name!r} have shape {list(part.shape)}; "
+                f"[tasks, {first.shape[1]}, {first.shape[2]}] is needed"
+            )
+        groups[name] = slice(start, start + part.shape[0])
+        start += part.shape[0]
+    if len(grads) == 1:
+        return first.changed(groups=groups)
+    observed = scale = None
+    if any(grad.observed is not None for grad in grads):
+        observed = torch.cat([grad.labelled() for grad in grads])
+    if any(grad.batch_loss_scale is not None for grad in grads):  # else it follows from the mask
+        scales = [(grad.loss_scale(), grad) for grad in grads]
+        scale = torch.cat([g.like.new_ones(g.tasks, 1, 1) if s is None else s for s, g in scales])
+    # A kind that makes moments late joins late.
+    kinds = [type(grad) for grad in grads if type(grad) is not GradientDistribution]
+    kind = kinds[0] if kinds else GradientDistribution
+    return kind.joined(parts, observed=observed, groups=groups, batch_loss_scale=scale)
+
+
 def _there(way: _Way | None, lacks: str) -> _Way:
     """What makes something of a distribution, if there is such a way."""
     if way is None:
@@ -231,73 +271,3 @@ def loss_scale(observed: Tensor, dtype: torch.dtype) -> Tensor:
     """B / n_t of each task, [tasks, 1, 1], for observed [tasks, B]; 0 where nothing is observed."""
     count = observed.sum(1, keepdim=True)[..., None].to(dtype)
     return torch.where(count > 0, observed.shape[1] / count.clamp(min=1), 0.0)
-
-
-def certain(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> GradientDistribution:
-    """The gradient at weights [blocks, P], without variance; 0 where a target is missing."""
-    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-        (mean,) = sampled_gradients(head, weight[None], features, targets)
-    observed = None if targets.mask is None else targets.mask.mT
-    if observed is not None:
-        mean = torch.where(observed[..., None], mean, 0.0)
-    known, none = mean.to(features.dtype), mean.new_zeros((), dtype=features.dtype)
-    shape = mean.shape
-    return GradientDistribution(
-        known,
-        torch.zeros_like(known),
-        observed=observed,
-        covariance=lambda: none.expand(*shape, shape[-1]),
-        sampler=lambda count, generator: known.expand(count, *shape),
-        error=lambda: MomentError(none.expand(shape), none.expand(shape)),
-    )
-
-
-def finish(
-    head: Head,
-    posterior: Posterior,
-    features: Tensor,
-    targets: Targets,
-    mean: Tensor,
-    variance: Tensor,
-    covariance: Callable[[], Tensor],
-    error: Callable[[], MomentError] | None = None,
-) -> GradientDistribution:
-    """The last step of every formula: a distribution of its moments.
-
-    They come in the features' dtype, and are 0 where a target is missing.
-
-    Args:
-        head: the head.
-        posterior: over its weights; serves for samples on request.
-        features: [B, d].
-        targets: [B, tasks].
-        mean: [tasks, B, d].
-        variance: [tasks, B, d]; written to.
-        covariance: makes the full covariance, [tasks, B, d, d].
-        error: estimates the error of mean and variance; None for closed forms, which have none.
-    """
-    observed = None if targets.mask is None else targets.mask.mT
-    dtype = features.dtype
-    # What varies at all must not read as certain: squares underflow.
-    variance = variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
-
-    def clean(moment: Tensor) -> Tensor:
-        if observed is not None:
-            seen = observed.reshape(*observed.shape, *[1] * (moment.ndim - 2))
-            moment = torch.where(seen, moment, 0.0)
-        return moment.to(dtype)
-
-    shape, zero = mean.shape, mean.new_zeros(())  # and not the moments in their full precision
-
-    def stated() -> MomentError:
-        none = zero.expand(shape)
-        return MomentError(*map(clean, (none, none) if error is None else error()))
-
-    return GradientDistribution(
-        clean(mean),
-        clean(variance),
-        observed=observed,
-        covariance=lambda: clean(covariance()),
-        sampler=partial(drawn_gradients, head, posterior, features, targets),
-        error=stated,
-    )

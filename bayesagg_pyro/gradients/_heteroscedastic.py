@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._pieces import CACHE, fitting, slices
-from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import Moments, refined
 from bayesagg_pyro.gradients._registry import register
+from bayesagg_pyro.gradients._samples import finish
 from bayesagg_pyro.heads import Heteroscedastic
 from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.quadrature import EXPONENTIAL, normal_rule

@@ -87,6 +87,20 @@ class Lazy(GradientDistribution):
         lazy.__dict__.update(known | fields | {"_make": make})
         return lazy
 
+    @classmethod
+    def joined(
+        cls, parts: Mapping[str, GradientDistribution], **fields: Any
+    ) -> GradientDistribution:
+        """Not made yet either."""
+        shapes = [part.shape for part in parts.values()]
+        return Joined.of(
+            lambda: GradientDistribution.joined(parts, **fields),
+            parts=parts,
+            _like=next(iter(parts.values())).like,
+            shape=torch.Size([sum(shape[0] for shape in shapes), *shapes[0][1:]]),
+            **fields,
+        )
+
     def changed(self, **fields: Any) -> GradientDistribution:
         """With another loss scale, or groups."""
         if not fields.keys() <= {"groups", "batch_loss_scale"}:

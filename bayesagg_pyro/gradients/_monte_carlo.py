@@ -5,20 +5,19 @@ Achituve et al. (2024), https://proceedings.mlr.press/v235/achituve24a.html.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.errors import DtypeError
-from bayesagg_pyro.gradients._distribution import GradientDistribution, certain, finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import REPEATS, Moments, repeated, until
 from bayesagg_pyro.gradients._estimator import Estimator
-from bayesagg_pyro.gradients._samples import (
-    outer_products,
-    sampled_moments,
-    squares,
-)
+from bayesagg_pyro.gradients._samples import certain, finish, sampled_gradients
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, Point, Posterior
 from bayesagg_pyro.targets import Targets
@@ -135,3 +134,81 @@ def _no_point(head: Head, kind: type[Posterior]) -> DtypeError:
         f"head {head.site!r}: AtPoint is for posteriors.Point, not {kind.__name__}; use "
         "gradients.MonteCarlo()"
     )
+
+
+def sampled_moments(
+    head: Head,
+    posterior: Posterior,
+    features: Tensor,
+    targets: Targets,
+    samples: int,
+    generator: torch.Generator | None,
+    products: Callable[[Tensor], Tensor],
+    *,
+    again: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased second central moment over draws of the weights, in chunks.
+
+    As many as an `Empirical` posterior has are those, once each.
+
+    Args:
+        head: the head.
+        posterior: over its weights.
+        features: [B, d].
+        targets: [B, tasks].
+        samples: number of draws.
+        generator: source of randomness.
+        products: sums the products of centred gradients [n, tasks, B, d] over the first axis.
+        again: draw from the stored ones all the same, as a bootstrap does.
+    """
+    total = CentredSums(products)
+    stored = posterior.samples if isinstance(posterior, Empirical) and not again else None
+    if stored is not None and len(stored) != samples:
+        stored = None
+    for part in slices(samples, fitting(head.numbers_per_draw(len(features)), LARGE)):
+        drawn = (part.stop - part.start,)
+        weight = posterior.sample(drawn, generator=generator) if stored is None else stored[part]
+        total.add(sampled_gradients(head, weight, features, targets))
+    return total.mean, total.products / (samples - 1)
+
+
+def squares(centred: Tensor) -> Tensor:
+    """Products for variances, [n, tasks, B, d] to [tasks, B, d]."""
+    return centred.square().sum(0)
+
+
+def outer_products(centred: Tensor) -> Tensor:
+    """Products for full covariances, [n, tasks, B, d] to [tasks, B, d, d]."""
+    return torch.einsum("stbd,stbe->tbde", centred, centred)
+
+
+class CentredSums:
+    """Mean and sum of products of deviations over chunks, merged pairwise.
+
+    Chan, Golub and LeVeque (1983), https://doi.org/10.1080/00031305.1983.10483115.
+
+    Args:
+        products: sums the products of [n, ...] centred samples over the first axis.
+    """
+
+    mean: Tensor
+    products: Tensor
+
+    def __init__(self, products: Callable[[Tensor], Tensor]) -> None:
+        self._products = products
+        self._count = 0
+
+    def add(self, chunk: Tensor) -> None:
+        """Take in samples [n, ...]."""
+        new = chunk.shape[0]
+        mean = chunk.mean(0)
+        products = self._products(chunk - mean)
+        if self._count == 0:
+            self.mean, self.products, self._count = mean, products, new
+            return
+        total = self._count + new
+        shift = mean - self.mean
+        self.mean = self.mean + shift * (new / total)
+        between = self._products(shift[None]) * (self._count * new / total)
+        self.products = self.products + products + between
+        self._count = total

@@ -22,12 +22,12 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import fitting, slices
 from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.errors import DtypeError
-from bayesagg_pyro.gradients._distribution import GradientDistribution, finish
+from bayesagg_pyro.gradients._distribution import GradientDistribution
 from bayesagg_pyro.gradients._error import Moments, refined, until
 from bayesagg_pyro.gradients._estimator import Estimator
 from bayesagg_pyro.gradients._lazy import Factored, Factors
 from bayesagg_pyro.gradients._predictor import has_one_predictor, is_softmax, predictor_terms
-from bayesagg_pyro.gradients._samples import factors_pay
+from bayesagg_pyro.gradients._samples import factors_pay, finish
 from bayesagg_pyro.heads import Categorical, Head, OnePredictor
 from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior

@@ -1,16 +1,21 @@
-"""Gradients of a head's loss at sampled weights: what any head and any posterior can give."""
+"""Gradients of a head's loss at given weights, what any head can give, and their distributions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._pieces import CACHE, LARGE, fitting, slices
+from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import CACHE
+from bayesagg_pyro.gradients._derived import weighted
+from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
+from bayesagg_pyro.gradients._lazy import Certain
 from bayesagg_pyro.gradients._predictor import pull_back
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.posteriors import Empirical, Posterior
+from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.targets import Targets
 
 #: Examples, as pixels are, from which factors are worth their own way of rounding.
@@ -121,79 +126,99 @@ def drawn_gradients(
     return sampled_gradients(head, weight, features, targets).to(features.dtype)
 
 
-def sampled_moments(
+def at_weights(
+    head: Head, features: Tensor, targets: Targets, *, average: bool = False
+) -> GradientDistribution:
+    """The gradient at the head's own weights; of many examples by factors, if its average will do.
+
+    Args:
+        head: the head.
+        features: [B, d].
+        targets: [B, tasks].
+        average: whether moments are best left to be made when somebody asks for them.
+    """
+    weight = head.point().detach().to(linalg.head_dtype(features.device))
+    lazy = average and head.embedding is None and not torch.is_inference_mode_enabled()
+    if not (lazy and factors_pay(head, features, targets) and are_linear(head)):
+        grad = certain(head, weight, features, targets)
+        return grad if targets.weight is None else weighted(grad, targets.weight)
+    (slope,) = output_slopes(head, weight[None], features, targets)
+    rows = weight.unflatten(-1, (head.outputs_per_task, -1))[..., : head.in_features]
+    return Certain.of(
+        partial(certain, head, weight, features, targets),
+        slope=slope.to(features.dtype),
+        weight=rows.to(features.dtype),
+        observed=None if targets.mask is None else targets.mask.mT,
+        _like=features.new_empty(0),
+        shape=torch.Size([head.tasks, *features.shape]),
+    )
+
+
+def certain(head: Head, weight: Tensor, features: Tensor, targets: Targets) -> GradientDistribution:
+    """The gradient at weights [blocks, P], without variance; 0 where a target is missing."""
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        (mean,) = sampled_gradients(head, weight[None], features, targets)
+    observed = None if targets.mask is None else targets.mask.mT
+    if observed is not None:
+        mean = torch.where(observed[..., None], mean, 0.0)
+    known, none = mean.to(features.dtype), mean.new_zeros((), dtype=features.dtype)
+    shape = mean.shape
+    return GradientDistribution(
+        known,
+        torch.zeros_like(known),
+        observed=observed,
+        covariance=lambda: none.expand(*shape, shape[-1]),
+        sampler=lambda count, generator: known.expand(count, *shape),
+        error=lambda: MomentError(none.expand(shape), none.expand(shape)),
+    )
+
+
+def finish(
     head: Head,
     posterior: Posterior,
     features: Tensor,
     targets: Targets,
-    samples: int,
-    generator: torch.Generator | None,
-    products: Callable[[Tensor], Tensor],
-    *,
-    again: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased second central moment over draws of the weights, in chunks.
+    mean: Tensor,
+    variance: Tensor,
+    covariance: Callable[[], Tensor],
+    error: Callable[[], MomentError] | None = None,
+) -> GradientDistribution:
+    """The last step of every formula: a distribution of its moments.
 
-    As many as an `Empirical` posterior has are those, once each.
+    They come in the features' dtype, and are 0 where a target is missing.
 
     Args:
         head: the head.
-        posterior: over its weights.
+        posterior: over its weights; serves for samples on request.
         features: [B, d].
         targets: [B, tasks].
-        samples: number of draws.
-        generator: source of randomness.
-        products: sums the products of centred gradients [n, tasks, B, d] over the first axis.
-        again: draw from the stored ones all the same, as a bootstrap does.
+        mean: [tasks, B, d].
+        variance: [tasks, B, d]; written to.
+        covariance: makes the full covariance, [tasks, B, d, d].
+        error: estimates the error of mean and variance; None for closed forms, which have none.
     """
-    total = CentredSums(products)
-    stored = posterior.samples if isinstance(posterior, Empirical) and not again else None
-    if stored is not None and len(stored) != samples:
-        stored = None
-    for part in slices(samples, fitting(head.numbers_per_draw(len(features)), LARGE)):
-        drawn = (part.stop - part.start,)
-        weight = posterior.sample(drawn, generator=generator) if stored is None else stored[part]
-        total.add(sampled_gradients(head, weight, features, targets))
-    return total.mean, total.products / (samples - 1)
+    observed = None if targets.mask is None else targets.mask.mT
+    dtype = features.dtype
+    # What varies at all must not read as certain: squares underflow.
+    variance = variance.clamp_(min=min(torch.finfo(dtype).tiny, 2**-24))
 
+    def clean(moment: Tensor) -> Tensor:
+        if observed is not None:
+            seen = observed.reshape(*observed.shape, *[1] * (moment.ndim - 2))
+            moment = torch.where(seen, moment, 0.0)
+        return moment.to(dtype)
 
-def squares(centred: Tensor) -> Tensor:
-    """Products for variances, [n, tasks, B, d] to [tasks, B, d]."""
-    return centred.square().sum(0)
+    shape, zero = mean.shape, mean.new_zeros(())  # and not the moments in their full precision
 
+    def stated() -> MomentError:
+        none = zero.expand(shape)
+        return MomentError(*map(clean, (none, none) if error is None else error()))
 
-def outer_products(centred: Tensor) -> Tensor:
-    """Products for full covariances, [n, tasks, B, d] to [tasks, B, d, d]."""
-    return torch.einsum("stbd,stbe->tbde", centred, centred)
-
-
-class CentredSums:
-    """Mean and sum of products of deviations over chunks, merged pairwise.
-
-    Chan, Golub and LeVeque (1983), https://doi.org/10.1080/00031305.1983.10483115.
-
-    Args:
-        products: sums the products of [n, ...] centred samples over the first axis.
-    """
-
-    mean: Tensor
-    products: Tensor
-
-    def __init__(self, products: Callable[[Tensor], Tensor]) -> None:
-        self._products = products
-        self._count = 0
-
-    def add(self, chunk: Tensor) -> None:
-        """Take in samples [n, ...]."""
-        new = chunk.shape[0]
-        mean = chunk.mean(0)
-        products = self._products(chunk - mean)
-        if self._count == 0:
-            self.mean, self.products, self._count = mean, products, new
-            return
-        total = self._count + new
-        shift = mean - self.mean
-        self.mean = self.mean + shift * (new / total)
-        between = self._products(shift[None]) * (self._count * new / total)
-        self.products = self.products + products + between
-        self._count = total
+    return GradientDistribution(
+        clean(mean),
+        clean(variance),
+        observed=observed,
+        covariance=lambda: clean(covariance()),
+        sampler=partial(drawn_gradients, head, posterior, features, targets),
+        error=stated,
+    )

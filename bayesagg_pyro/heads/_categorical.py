@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bayesagg_pyro._settings import integers, positive_each
 from bayesagg_pyro.heads._head import Head
-from bayesagg_pyro.heads._input import Classes, Missing
+from bayesagg_pyro.heads._input import Missing
+from bayesagg_pyro.heads._kinds import Classes
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, SoftmaxCurvature
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from bayesagg_pyro._settings import positive
 from bayesagg_pyro.errors import SettingError
@@ -17,6 +16,21 @@ from bayesagg_pyro.heads._output_curvature import OutputCurvature, derivatives
 from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.heads._pyro_model import sample_targets
 from bayesagg_pyro.targets import RawTargets, Targets
+
+#: Of a model. "outputs": f = W φ(h), of the design. "design": φ(h) is the features, or their
+#: embedding, with a constant for the bias. "likelihood": p(y | f). "weight": a factor of its log.
+#: "loss": ℓ. "pointwise": loss and likelihood of an example are functions of its outputs.
+Aspect: TypeAlias = Literal["outputs", "design", "likelihood", "weight", "loss", "pointwise"]
+
+_METHODS: Mapping[Aspect, tuple[str, ...]] = {
+    "outputs": ("forward", "outputs_of", "design_matrix"),
+    "design": ("design",),
+    "likelihood": ("likelihood", "negative_log_prob", "negative_log_probs"),
+    "weight": ("target_weight",),
+    "loss": ("loss", "losses"),
+    "pointwise": ("negative_log_probs", "losses"),
+}
+_ALL: tuple[Aspect, ...] = tuple(_METHODS)
 
 
 class Head(CheckedInput, ABC):
@@ -163,38 +177,36 @@ class Head(CheckedInput, ABC):
         """Outputs, and harmless ones for examples that do not count, where they may overflow."""
         return outputs
 
-    # -- which targets there can be --------------------------------------------------------------
+    # -- what a subclass has changed: closed forms hold only for what it has not ------------------
 
-    @cached_property
-    def _support(self) -> tuple[str, constraints.Constraint] | None:
-        """The likelihood and its support, where one that outputs do not decide bounds targets."""
-        outputs = torch.zeros(1, self.tasks, self.outputs_per_task, device=self.weight.device)
-        try:
-            found = type(
-                self.likelihood(outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs)
-            )
-        except (NotImplementedError, RuntimeError, TypeError, ValueError):
-            return None
-        support: Any = getattr(found, "support", None)
-        fixed = isinstance(support, constraints.Constraint) and not constraints.is_dependent(
-            support
-        )
-        if not fixed or support.event_dim or support is constraints.real:
-            return None
-        return found.__name__, support
+    def is_still(self, base: type | tuple[type, ...], *aspects: Aspect) -> bool:
+        """Whether this is a `base` with these aspects of its model unchanged (all of them if none).
 
-    @property
-    def support_description(self) -> str:
-        """What a message says targets are where some are not; empty where all finite ones are."""
-        return "{} takes targets in {}".format(*self._support) if self._support else ""
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which target values are in the likelihood's support, as booleans of their shape.
-
-        Overridden where outputs decide the support, or the distribution does not say.
+        Args:
+            base: a class of heads, or several, of which one will do.
+            aspects: see `Aspect`.
         """
-        good = super().supports(values)
-        return good & self._support[1].check(values) if self._support else good
+        for one in base if isinstance(base, tuple) else (base,):
+            if isinstance(self, one) and not self.changes(one, *aspects):
+                return True
+        return False
+
+    def changes(self, base: type, *aspects: Aspect) -> tuple[str, ...]:
+        """Names of what differs from `base`: methods, and "hooks" on the outputs."""
+        found: dict[str, None] = {}
+        for aspect in aspects or _ALL:
+            for name in _METHODS[aspect]:
+                # As a method of the object, so that one assigned to it counts as well.
+                if getattr(getattr(self, name), "__func__", None) is not getattr(base, name):
+                    found[name] = None
+        if (self._forward_hooks or self._forward_pre_hooks) and "outputs" in (aspects or _ALL):
+            found["hooks"] = None
+        return tuple(found)
+
+    def changed(self, base: type, *aspects: Aspect) -> str:
+        """What `changes` finds, for a message: "Mine overrides forward of Gaussian"."""
+        names = " and ".join(self.changes(base, *aspects))
+        return f"{type(self).__name__} overrides {names} of {base.__name__}"
 
     # -- the Pyro model --------------------------------------------------------------------------
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DeviceError, DtypeError, NonFiniteError, SettingError, ShapeError
@@ -27,6 +30,7 @@ class CheckedInput(LinearOutputs):
     target_kind: ClassVar[TargetKind] = "real"
 
     missing: Missing
+    likelihood: Callable[[Tensor], Any]
 
     @property
     def _owner(self) -> str:
@@ -86,14 +90,35 @@ class CheckedInput(LinearOutputs):
 
     # -- targets ---------------------------------------------------------------------------------
 
+    @cached_property
+    def _support(self) -> tuple[str, constraints.Constraint] | None:
+        """The likelihood and its support, where one that outputs do not decide bounds targets."""
+        outputs = torch.zeros(1, self.tasks, self.outputs_per_task, device=self.weight.device)
+        if self.outputs_per_task == 1:
+            outputs = outputs.squeeze(-1)
+        try:
+            found = type(self.likelihood(outputs))
+        except (NotImplementedError, RuntimeError, TypeError, ValueError):
+            return None
+        support: Any = getattr(found, "support", None)
+        if not isinstance(support, constraints.Constraint) or constraints.is_dependent(support):
+            return None
+        if support.event_dim or support is constraints.real:
+            return None
+        return found.__name__, support
+
     @property
     def support_description(self) -> str:
         """What a message says targets are where some are not; empty where all finite ones are."""
-        return ""
+        return "{} takes targets in {}".format(*self._support) if self._support else ""
 
     def supports(self, values: Tensor) -> Tensor:
-        """Which target values are in the likelihood's support, as booleans of their shape."""
-        return values.isfinite()
+        """Which target values are in the likelihood's support, as booleans of their shape.
+
+        Overridden where outputs decide the support, or the distribution does not say.
+        """
+        good = values.isfinite()
+        return good & self._support[1].check(values) if self._support else good
 
     @property
     def filler(self) -> float:
@@ -230,39 +255,6 @@ class CheckedInput(LinearOutputs):
         values = torch.full((batch, self.tasks), self.filler, dtype=dtype, device=device)
         nobody = torch.zeros(batch, 1, dtype=torch.bool, device=device)
         return Parsed(values, nobody.expand_as(values))  # a mask that is common to the tasks
-
-
-class Counts(CheckedInput):
-    """Whose targets are 0, 1, 2, ..."""
-
-    target_kind = "count"
-
-    @property
-    def support_description(self) -> str:
-        """What targets must be, for messages."""
-        return "counts are 0, 1, 2, ..."
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which values are counts."""
-        if not values.is_floating_point():
-            return values >= 0
-        return (values >= 0) & (values == values.floor()) & values.isfinite()
-
-
-class Classes(CheckedInput):
-    """Whose targets are labels, 0 … C − 1."""
-
-    target_kind = "class"
-    classes: int
-
-    @property
-    def support_description(self) -> str:
-        """What targets must be, for messages."""
-        return f"classes are 0 to {self.classes - 1} (give a mask or missing= where there is none)"
-
-    def supports(self, values: Tensor) -> Tensor:
-        """Which values are labels."""
-        return (values >= 0) & (values < self.classes)
 
 
 def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:

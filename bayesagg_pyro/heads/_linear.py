@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads._contract import Contract
+from bayesagg_pyro.heads._derived import DerivedFormulas
 from bayesagg_pyro.heads._embedding import Embedding
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def following(features: Tensor) -> torch.set_grad_enabled:
     return torch.set_grad_enabled(features.requires_grad and torch.is_grad_enabled())
 
 
-class LinearOutputs(Contract):
+class LinearOutputs(DerivedFormulas):
     """Weights of T tasks and the outputs that they make of features; base of `Head`.
 
     Args:

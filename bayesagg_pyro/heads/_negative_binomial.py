@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import positive_each
-from bayesagg_pyro.heads._input import Counts
+from bayesagg_pyro.heads._kinds import Counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._cumulative import LINKS
-from bayesagg_pyro.heads._input import Classes, Missing
+from bayesagg_pyro.heads._input import Missing
+from bayesagg_pyro.heads._kinds import Classes
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 

@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.heads._input import Counts
+from bayesagg_pyro.heads._kinds import Counts
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import EXPONENTIAL, Transition
 

@@ -11,7 +11,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import BLOCK, fitting, slices
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.heads import Gaussian, Head
-from bayesagg_pyro.heads._contract import Aspect
+from bayesagg_pyro.heads._head import Aspect
 from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Targets, alike
 

@@ -11,7 +11,7 @@ from oracles import case, close
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, heads, inference, posteriors, priors
-from bayesagg_pyro.gradients._samples import sampled_gradients
+from bayesagg_pyro.gradients import sampled_gradients
 from bayesagg_pyro.targets import Targets
 
 pytestmark = pytest.mark.usefixtures("registry")

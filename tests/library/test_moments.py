@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracles import case, close, cubature, moments
 
 from bayesagg_pyro import gradients, heads, inference, posteriors
-from bayesagg_pyro.gradients._samples import sampled_gradients
+from bayesagg_pyro.gradients import sampled_gradients
 from bayesagg_pyro.targets import Targets
 
 NOISES = [1.0, 0.5, [0.3, 1.0, 2.5]]

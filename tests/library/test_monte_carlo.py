@@ -8,8 +8,7 @@ import torch
 from oracles import case, close, moments
 
 from bayesagg_pyro import errors, gradients, heads, inference, posteriors
-from bayesagg_pyro.gradients import _samples
-from bayesagg_pyro.gradients._samples import sampled_gradients
+from bayesagg_pyro.gradients import _monte_carlo, sampled_gradients
 from bayesagg_pyro.targets import Targets
 
 MILLION = 1_000_000
@@ -54,7 +53,7 @@ def test_the_sampled_covariance_agrees_too(rng) -> None:
 def test_chunks_leave_no_trace(rng, monkeypatch, entries) -> None:
     """Any chunk size gives the two-pass moments of all draws."""
     c, p = solved(rng, n=3, d=3, tasks=2)
-    monkeypatch.setattr(_samples, "LARGE", entries)
+    monkeypatch.setattr(_monte_carlo, "LARGE", entries)
     mc = gradients.MonteCarlo(samples=101, generator=torch.Generator().manual_seed(3))
     got = gradients.distribution(c.head, p, c.features, c.targets, estimator=mc)
     # draws of one stream, however it is cut

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads
-from bayesagg_pyro.engine import peers
+from bayesagg_pyro.engine import calls, peers
 from bayesagg_pyro.engine.alike import check_states
 from bayesagg_pyro.engine.batch import Batch, Group
 from bayesagg_pyro.engine.peers import Peers
@@ -99,7 +99,8 @@ class Threads:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     made = Threads(len(SIZES))
-    monkeypatch.setattr(peers, "dist", made.joint)
+    for module in calls, peers:
+        monkeypatch.setattr(module, "dist", made.joint)
     return made
 
 

@@ -151,7 +151,7 @@ def test_moments_match_the_draws_in_any_chunks(
     mask = torch.ones(6, 2, dtype=torch.bool)
     mask[0, 0] = False
     posterior = inference.TaylorGGN().infer(head, h, (y, mask), priors.isotropic(head, 0.5))
-    monkeypatch.setattr("bayesagg_pyro.gradients._samples.LARGE", 7 * head.numbers_per_draw(6))
+    monkeypatch.setattr("bayesagg_pyro.gradients._monte_carlo.LARGE", 7 * head.numbers_per_draw(6))
     estimator = gradients.MonteCarlo(50, generator=torch.Generator().manual_seed(5))
     grad = gradients.distribution(head, posterior, h, (y, mask), estimator=estimator)
     generator = torch.Generator().manual_seed(5)

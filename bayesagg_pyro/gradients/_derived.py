@@ -1,4 +1,4 @@
-"""Distributions made of others: of several heads, of more features, of weighted examples."""
+"""Distributions made of others: of more features, of several tensors, of weighted examples."""
 
 from __future__ import annotations
 
@@ -9,65 +9,8 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro.errors import SettingError, ShapeError, UnsupportedError
+from bayesagg_pyro.errors import UnsupportedError
 from bayesagg_pyro.gradients._distribution import GradientDistribution, mapped
-from bayesagg_pyro.gradients._lazy import Joined, Lazy
-
-
-def cat(parts: Mapping[str, GradientDistribution]) -> GradientDistribution:
-    """Stack the tasks of several heads on the same features; `groups` maps heads to rows.
-
-    Args:
-        parts: {name: distribution [tasks_name, B, d]}.
-
-    Raises:
-        SettingError: if there is nothing to join.
-        ShapeError: if batch sizes or feature sizes differ.
-    """
-    if not parts:
-        raise SettingError("there is nothing to join: give at least one gradient distribution")
-    first = next(iter(parts.values()))
-    groups: dict[str, slice] = {}
-    start = 0
-    for name, part in parts.items():
-        if part.shape[1:] != first.shape[1:]:
-            raise ShapeError(
-                f"gradients of {name!r} have shape {list(part.shape)}; "
-                f"[tasks, {first.shape[1]}, {first.shape[2]}] is needed"
-            )
-        groups[name] = slice(start, start + part.shape[0])
-        start += part.shape[0]
-    grads = list(parts.values())
-    if len(grads) == 1:
-        return first.changed(groups=groups)
-    if not any(isinstance(part, Lazy) for part in grads):
-        return _cat(grads, groups)
-    return Joined.of(
-        lambda: _cat(grads, groups),
-        parts=parts,
-        observed=_observed(grads),
-        groups=groups,
-        batch_loss_scale=_scales(grads),
-        _like=first.like,
-        shape=torch.Size([start, *first.shape[1:]]),
-    )
-
-
-def _observed(grads: Sequence[GradientDistribution]) -> Tensor | None:
-    if all(g.observed is None for g in grads):
-        return None
-    return torch.cat([g.labelled() for g in grads])
-
-
-def _cat(grads: list[GradientDistribution], groups: Mapping[str, slice]) -> GradientDistribution:
-    return mapped(
-        grads,
-        lambda parts: torch.cat(parts, -3),
-        torch.cat,
-        observed=_observed(grads),
-        groups=groups,
-        batch_loss_scale=_scales(grads),
-    )
 
 
 def widened(grad: GradientDistribution, width: int) -> GradientDistribution:
@@ -95,16 +38,6 @@ def check_widths(widths: Mapping[str, int]) -> None:
             "this aggregation needs: bring them to one width by a layer of the backbone, or take "
             "PrecisionWeighted() with a diagonal covariance"
         )
-
-
-def _scales(grads: list[GradientDistribution]) -> Tensor | None:
-    """Loss scales of all tasks where some are of a larger batch; else they follow from the mask."""
-    if all(g.batch_loss_scale is None for g in grads):
-        return None
-    scales = [(g.loss_scale(), g) for g in grads]
-    return torch.cat(
-        [g.like.new_ones(g.tasks, 1, 1) if scale is None else scale for scale, g in scales]
-    )
 
 
 def block_diag(
