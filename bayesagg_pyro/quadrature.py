@@ -5,8 +5,9 @@ integrand bends. For q = 1 that is z = z₀ + κ t, evenly spaced: right where t
 than the bend. For a small q it is logarithmic from the bend's width, 2 κ q, up to the normal's, and
 evenly spaced beyond, so that both scales are resolved. Singularities at z₀ ± i 2 κ q, and others
 above or below z₀ further out, lie at a height of π/2 over the real axis of t, whatever q is: the
-error falls exponentially with the number of nodes, which must grow like the logarithm of the ratio
-of the two widths alone. (Gauss-Hermite rules see a step once the standard deviation of a logit
+error falls exponentially with the number of nodes (Trefethen and Weideman, 2014,
+https://doi.org/10.1137/130932132), which must grow like the logarithm of the ratio of the two
+widths alone. (Gauss-Hermite rules see a step once the standard deviation of a logit
 exceeds about 3.)
 """
 

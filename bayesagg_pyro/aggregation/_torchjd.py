@@ -19,6 +19,8 @@ from bayesagg_pyro.gradients import GradientDistribution
 class TorchJD(Aggregation):
     """An aggregator of TorchJD, applied to the posterior-mean gradients of the batch.
 
+    Quinton and Rey (2024), https://arxiv.org/abs/2406.16232.
+
     The matrix that it sees is [T, B · d]: for each task the gradient of its mean loss with respect
     to the features, as methods do that work at the level of the representation. A task without any
     label in the batch is no row of it, and gets weight 0.

@@ -1,20 +1,19 @@
-"""Moments for softmax heads, sampling only the logits (Rao-Blackwell).
+"""Moments for softmax heads, sampling only the logits.
 
-Given the C logits f = W h of one example, W is Gaussian with a mean linear in f. With f = E f + R z
-and G_k = Cov(W, f) R⁻¹ e_k, R the symmetric root of Cov(f), and δ(z) = softmax(f) − e_y,
+Given the C logits f = W h of one example, W is Gaussian with a mean linear in f (Rao-Blackwell:
+Casella and Robert, 1996, https://doi.org/10.1093/biomet/83.1.81). With f = E f + R z and
+G_k = Cov(W, f) R⁻¹ e_k, R the symmetric root of Cov(f), and δ(z) = softmax(f) − e_y,
 
     E[g | z]   = Σ_c δ_c (M_c + Σ_k z_k G_kc),     Var[g | z]_d = Σ_ce δ_c δ_e V_ced,
     V_ced      = Cov(W_cd, W_ed) − Σ_k G_kcd G_ked.
 
-So only z ∈ R^C is drawn, from a generator or a Sobol sequence, and the same for all examples.
-E[g | z] is linear in φ = (δ_c, δ_c z_k): the mean and covariance of φ are all that is needed of the
-samples, and d never meets the sample axis unless that is cheaper. The mean alone needs E[δ] and
-E[δ_c z_k] only, and no G.
+So only z ∈ R^C is drawn, the same for all examples. E[g | z] is linear in φ = (δ_c, δ_c z_k): the
+mean and covariance of φ are all that is needed of the samples, and d never meets the sample axis
+unless that is cheaper. The mean alone needs E[δ] and E[δ_c z_k] only, and no G.
 
 Of all roots the symmetric one keeps z_c nearest to the logit of class c: softmax is then closest to
-a sum of functions of one coordinate each, which is what Sobol points integrate best. (20 classes,
-wide posteriors: their error in the variance, over that of plain draws, is 0.26 to 0.5; in the basis
-of eigenvectors it was 0.37 to 0.8.)
+a sum of functions of one coordinate each, which Sobol points integrate best. (20 classes, wide
+posteriors: error in the variance over that of plain draws 0.26 to 0.5; by eigenvectors to 0.8.)
 
 Posteriors without covariance between outputs in some basis (diagonal; Kronecker in its eigenbasis)
 have G_kc = 0 for k ≠ c there, which leaves 2 C features φ in place of C + C².

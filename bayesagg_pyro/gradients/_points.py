@@ -14,11 +14,11 @@ _BITS = 30
 class Points:
     """Standard normal points of one call, [J, dimension] for any J.
 
-    Sobol points get one random shift of their bits, which makes averages over them unbiased. Where
-    there are at least twice as many as dimensions, they come in pairs ±z whose covariance is made
-    I, so that whatever is quadratic in z is integrated exactly, as softmax nearly is where logits
-    are nearly certain. There are no Sobol points of more than 21,201 dimensions, which get
-    independent draws.
+    Sobol points get one random shift of their bits, which makes averages over them unbiased
+    (Cranley and Patterson, 1976, https://doi.org/10.1137/0713071). Where there are at least twice
+    as many as dimensions, they come in pairs ±z whose covariance is made I, so that whatever is
+    quadratic in z is integrated exactly, as softmax nearly is where logits are nearly certain.
+    There are none of more than 21,201 dimensions, which get independent draws.
 
     Args:
         dimension: of the points.

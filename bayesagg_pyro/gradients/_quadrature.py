@@ -1,4 +1,4 @@
-"""Moments for likelihoods of one linear predictor, by a one-dimensional rule (design: no samples).
+"""Moments for likelihoods of one linear predictor, by the one-dimensional rule of `quadrature`.
 
 With u = hᵀw ~ N(μ, v), g = w f(u) and f = dℓ/du, w given u is Gaussian with mean m + k z and
 covariance S − k kᵀ, where z = (u − μ) / sqrt(v) and k = S h / sqrt(v). Hence

@@ -17,6 +17,8 @@ from bayesagg_pyro.targets import Targets
 class Heteroscedastic(Head):
     """T regression tasks with two linear predictors each: the mean f and the log-variance s.
 
+    Nix and Weigend (1994), https://doi.org/10.1109/ICNN.1994.374138.
+
     Outputs are [B, tasks, 2], (f, s). The weights of a task are those of f, then those of s, each
     with its bias last. The curvature that second-order inference uses is Fisher's expected one,
     diag(exp(−s), ½): it does not couple f and s, and is positive where the exact one is not.

@@ -18,6 +18,8 @@ from bayesagg_pyro.quadrature import Transition
 class NegativeBinomial(Counts, OnePredictor):
     """T tasks of overdispersed counts, with a log link and a fixed dispersion (NB2).
 
+    Cameron and Trivedi (1986), https://doi.org/10.1002/jae.3950010104.
+
     With r = 1/α and p = sigmoid(u + log α), P(y) = Γ(y + r) / (Γ(r) y!) · p^y (1 − p)^r. The
     derivative of the loss is bounded by y and r: an example that is predicted far too high pulls
     by r at most, where Poisson's pull grows without end.

@@ -22,8 +22,9 @@ class Network(SharedWeights):
     """T tasks whose outputs are a network of the features, with a posterior over its parameters.
 
     `TaylorGGN` and `Laplace` expand the likelihood through the generalised Gauss-Newton matrix
-    Σ Jᵀ H J of all parameters, `structure="full"` (P² numbers) or "diag". Gradients in the features
-    are sampled. The parameters are learned by the gradient of the loss, as a point estimate.
+    Σ Jᵀ H J (Immer et al., 2021, https://arxiv.org/abs/2008.08304) of all parameters,
+    `structure="full"` (P² numbers) or "diag". Gradients in the features are sampled. The parameters
+    are learned by the gradient of the loss, as a point estimate.
 
     For a posterior over the last layer alone, which has exact moments, see `last_layer`.
 

@@ -17,6 +17,8 @@ from bayesagg_pyro.quadrature import Transition
 class StudentT(OnePredictor):
     """T regression tasks with heavy-tailed noise: outliers have little influence.
 
+    Lange, Little and Taylor (1989), https://doi.org/10.1080/01621459.1989.10478852.
+
     The curvature that second-order inference uses is Fisher's expected one, (ν + 1) / (ν + 3) / τ²:
     the exact one is negative for |y − u| > τ sqrt(ν).
 

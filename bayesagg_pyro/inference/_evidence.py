@@ -65,6 +65,8 @@ def log_evidence(
 class Evidence:
     """Learns the prior's variance, and the noise, by marginal likelihood ("type II").
 
+    MacKay (1992), https://doi.org/10.1162/neco.1992.4.3.415.
+
     The covariance of the prior is multiplied by the γ that maximises log p(targets), for each task
     or for all; a head made with `noise_scale="learned"` gets its τ the same way. The `info` of the
     posterior reports `log_evidence`, `prior_variance` (γ times the prior's mean variance),

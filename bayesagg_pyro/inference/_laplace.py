@@ -24,6 +24,8 @@ from bayesagg_pyro.posteriors import GaussianFamily
 class Laplace(SecondOrder):
     """N(w_MAP, B(w_MAP)⁻¹), found by damped Newton steps from the point estimate.
 
+    MacKay (1992), https://doi.org/10.1162/neco.1992.4.3.448.
+
     Every task takes its own step length, halved until the negative log-posterior falls enough
     (Armijo). `info` reports steps, the last decrement and whether it fell below the tolerance. It
     looks at values between steps, so on a GPU it waits for the device: a scheme for once per epoch.

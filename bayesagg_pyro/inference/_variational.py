@@ -46,6 +46,8 @@ Named: TypeAlias = Literal["full", "low_rank", "diagonal"]
 class Variational(Iterative):
     """Stochastic variational inference (SVI) with Pyro: maximises the evidence lower bound.
 
+    Kucukelbir et al. (2017), https://arxiv.org/abs/1603.00788.
+
     Weights are whitened, w = m + A z, so that learning rates are in posterior standard deviations
     whatever the units of the features; the step size falls to 0 along a half cosine. The built-in
     guides hold one block per task. A guide lives as long as a call: no parameter is shared between

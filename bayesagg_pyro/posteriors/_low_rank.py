@@ -17,6 +17,8 @@ from bayesagg_pyro.posteriors._posterior import Shape
 class LowRankGaussian(GaussianFamily):
     """N(m, diag(δ) + F Fᵀ) for each task; Λ by Woodbury's identity, with an R × R factor.
 
+    Ong, Nott and Smith (2018), https://arxiv.org/abs/1701.03208.
+
     Args:
         mean: [tasks, P].
         factor: F, [tasks, P, R].

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import bayesagg_pyro
-from bayesagg_pyro import aggregation, gradients, heads, inference, priors
+from bayesagg_pyro import aggregation, gradients, heads, inference, posteriors, priors
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -19,6 +21,17 @@ LISTS = {"index.md", "changelog.md", "swap_matrix.md", "reference"}  # of conten
 PROSE = [page for page in PAGES[1:] if page.relative_to(DOCS).parts[0] not in LISTS]
 LONGEST = 150
 
+#: From no paper: bases, textbook models, and what is this library's own.
+OWN = {
+    *("Aggregation", "Combined", "MatrixAggregator", "Mean", "PerSample", "Sum"),
+    *("AtPoint", "Estimator", "Exact", "PlugIn", "Quadrature"),
+    *("Bernoulli", "Categorical", "FromPyro", "Gaussian", "Head", "OnePredictor", "Poisson"),
+    *("Body", "Embedding", "SharedWeights"),
+    *("Delta", "Iterative", "Scheme", "SecondOrder"),
+    *("BlockedGaussian", "DiagonalGaussian", "GaussianFamily", "PackedGaussian", "Point"),
+    "Posterior",
+}
+
 pytestmark = pytest.mark.usefixtures("registry")
 
 
@@ -26,6 +39,24 @@ def python_blocks(text: str) -> list[tuple[int, str]]:
     """Fenced blocks marked `python`, with the line each begins at."""
     pattern = re.compile(r"^```python[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
     return [(text.count("\n", 0, m.start(1)), m.group(1)) for m in pattern.finditer(text)]
+
+
+def test_what_comes_from_a_paper_links_it() -> None:
+    bases = (
+        aggregation.Aggregation,
+        gradients.Estimator,
+        heads.Head,
+        heads.Embedding,
+        inference.Scheme,
+        posteriors.Posterior,
+    )
+    stages = aggregation, gradients, heads, inference, posteriors
+    public = [getattr(stage, name) for stage in stages for name in stage.__all__]
+    found = [one for one in public if isinstance(one, type) and issubclass(one, bases)]
+    assert len(found) > 40
+    for one in found:
+        source = inspect.getsource(sys.modules[one.__module__])
+        assert "https://" in source or one.__name__ in OWN, one
 
 
 def test_docstring_examples() -> None:
