@@ -28,7 +28,7 @@ class OutputCurvature(ABC):
     def matmul(self, jacobian: Tensor) -> Tensor:
         """H J for J [B, tasks, C, P]."""
 
-    def times(self, vectors: Tensor) -> Tensor:
+    def matvec(self, vectors: Tensor) -> Tensor:
         """H v for v [B, tasks, C]."""
         return self.matmul(vectors[..., None])[..., 0]
 
@@ -86,7 +86,7 @@ class SoftmaxCurvature(OutputCurvature):
         average = torch.einsum("btc,btcp->btp", self.p, jacobian)[..., None, :]
         return self.weighted[..., None] * (jacobian - average)
 
-    def times(self, vectors: Tensor) -> Tensor:
+    def matvec(self, vectors: Tensor) -> Tensor:
         return self.weighted * (vectors - (self.p * vectors).sum(-1, keepdim=True))
 
     def diagonal(self) -> Tensor:

@@ -197,7 +197,7 @@ def curvature_times(
 def _ggn_times(design: Tensor, curvature: OutputCurvature, vectors: Tensor) -> Tensor:
     rows = vectors.reshape(-1, design.shape[1])
     outputs = (design @ rows.mT).unflatten(1, (len(vectors), -1))
-    slopes = curvature.times(outputs).flatten(1)
+    slopes = curvature.matvec(outputs).flatten(1)
     return (slopes.mT @ design).reshape(vectors.shape)
 
 

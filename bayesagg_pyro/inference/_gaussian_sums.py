@@ -120,15 +120,15 @@ class GaussianStatistics(Statistics):
             .to_gaussian()
             .to(self.moment.device, self.moment.dtype)
         )
-        noise = noise_precision(head, self.moment).reshape(-1, 1)
-        precision, shift = self.gram * noise[..., None], self.moment * noise
+        beta = noise_precision(head, self.moment).reshape(-1, 1)
+        precision, shift = self.gram * beta[..., None], self.moment * beta
         # Σ h (y − hᵀm_p) = Σ h y − (Σ h hᵀ) m_p; with the usual zero mean nothing is subtracted.
         explained = linalg.matvec(precision, known.mean)
         total = known.precision_matrix + precision
         made = condition(head, known, total, shift - explained)
         if head.noise_source == "estimated":
-            scale = self._noise(made, precision, shift, noise[:, 0])
-            made = made.with_info(noise_scale=scale)
+            tau = self._noise_scale(made, precision, shift, beta[:, 0])
+            made = made.with_info(noise_scale=tau)
         self.tell_units()
         if shift.device.type == "cpu" and made.info.rounding.max() > _WORTH_TELLING:
             warnings.warn(
@@ -158,8 +158,8 @@ class GaussianStatistics(Statistics):
                 stacklevel=3,
             )
 
-    def _noise(
-        self, posterior: GaussianPosterior, precision: Tensor, shift: Tensor, noise: Tensor
+    def _noise_scale(
+        self, posterior: GaussianPosterior, precision: Tensor, shift: Tensor, beta: Tensor
     ) -> Tensor:
         """τ for which predictions are as wide as generalised cross-validation finds them, [tasks].
 
@@ -173,16 +173,16 @@ class GaussianStatistics(Statistics):
             posterior: N(m, S).
             precision: τ⁻² HᵀH.
             shift: τ⁻² Hᵀy.
-            noise: τ⁻², [1 or tasks].
+            beta: τ⁻², [1 or tasks].
         """
         mean, count = posterior.mean, self.total
         fitted = ((linalg.matvec(precision, mean) - 2 * shift) * mean).sum(-1)
-        rest = (self.square + fitted / noise).maximum(1e-12 * self.square)
+        rest = (self.square + fitted / beta).maximum(1e-12 * self.square)
         used = (posterior.covariance_matrix * precision).sum((-2, -1))
         left = (count - used).clamp(min=0)
         found = count * (rest.sqrt() / left).square() / (1 + used / count)
         known = (left > 1e-9 * count) & (self.square > 0)
-        guess = noise.rsqrt()
+        guess = beta.rsqrt()
         return torch.where(known, likeliest_noise(found.nan_to_num().sqrt(), left, guess), guess)
 
     def scaled(self, factor: float) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -57,6 +58,30 @@ def test_what_comes_from_a_paper_links_it() -> None:
     for one in found:
         source = inspect.getsource(sys.modules[one.__module__])
         assert "https://" in source or one.__name__ in OWN, one
+
+
+def test_one_of_each_kind_on_one_page_is_short() -> None:
+    """At most 40 lines, and three members that its base leaves to it."""
+    page = (DOCS / "extending.md").read_text(encoding="utf-8")
+    tree = ast.parse("\n".join(code for _, code in python_blocks(page)))
+    made = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert len(made) == 5
+    for one in made:
+        assert (one.end_lineno or 0) - one.lineno < 40
+        assert len(one.bases) == 1
+        own = [f.name for f in one.body if isinstance(f, ast.FunctionDef) and f.name != "__init__"]
+        assert len(own) <= 3
+    bases = (
+        heads.OnePredictor,
+        inference.Iterative,
+        gradients.Estimator,
+        aggregation.Aggregation,
+        priors.Policy,
+    )
+    assert all(1 <= len(base.__abstractmethods__) <= 3 for base in bases)
+    assert {ast.unparse(one.bases[0]).rpartition(".")[2] for one in made} == {
+        base.__name__ for base in bases
+    }
 
 
 def test_docstring_examples() -> None:
