@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads._derived import DerivedFormulas
 from bayesagg_pyro.heads._embedding import Embedding
+from bayesagg_pyro.heads._formulas import DerivedFormulas
 
 if TYPE_CHECKING:
     from typing_extensions import Self
