@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._pieces import BLOCK
 from bayesagg_pyro.errors import NumericalError
 
 __all__ = [
@@ -39,8 +40,6 @@ _LADDER = (1e-2, 1.0, 1e2)
 #: Condition of a precision, as its factor's diagonal bounds it, from which a square root is worth
 #: its price: a factor loses about 2e-16 times as much, relatively.
 _LOSSY = 1e7
-#: Entries of the largest block of rows in a square root.
-_ROWS = 2**22
 
 
 class Factor(NamedTuple):
@@ -137,7 +136,7 @@ def square_root(
     right = residual * root_weight
     right = right[None] if shared else right.mT[..., None]  # [t, N, k]
     r = torch.nn.functional.pad(prior_tril.mT, (0, right.shape[-1]))
-    for rows in torch.arange(len(design)).split(max(size, _ROWS // (len(r) * r.shape[-1]))):
+    for rows in torch.arange(len(design)).split(max(size, BLOCK // (len(r) * r.shape[-1]))):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         block = design[part] * root_weight[part].mT[..., None]
         stacked = torch.cat([r, torch.cat([block, right[:, part]], -1)], -2)

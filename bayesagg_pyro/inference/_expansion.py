@@ -9,7 +9,7 @@ are linear in the weights, and is positive semi-definite always. Heads give H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import islice
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._pieces import slices
+from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head, SharedWeights
 from bayesagg_pyro.heads._input import like
@@ -36,9 +36,6 @@ from bayesagg_pyro.inference._curvature import (
 )
 from bayesagg_pyro.inference._joint import log_likelihood
 from bayesagg_pyro.targets import Targets, alike
-
-#: Entries of the largest Jacobian at once: 2²³ doubles are 64 MiB.
-_CHUNK = 2**23
 
 
 class Chunk(NamedTuple):
@@ -155,7 +152,9 @@ def expand(
         elif _without_outputs(head):
             parts.append(_hessian(head, chunk, point))
         else:
-            pieces = (_ggn(head, own, point, structure) for own in _pieces(head, chunk))
+            each = head.weight_size * head.tasks * _jacobian.outputs_per_task(head)
+            rows = slices(len(chunk.design), fitting(each, LARGE))
+            pieces = (_ggn(head, chunk.examples(some), point, structure) for some in rows)
             parts.append(reduce(Expansion.joined, pieces))
     return reduce(Expansion.joined, parts)
 
@@ -262,13 +261,6 @@ def _linear_ggn(
     else:
         matrix = Dense(curvature.gram(design))
     return Expansion(_nll(head, chunk, outputs), gradient, matrix, dropped)
-
-
-def _pieces(head: Head, chunk: Chunk) -> Iterator[Chunk]:
-    """The chunk in parts whose Jacobians are not too large."""
-    size = _CHUNK // (head.weight_size * head.tasks * _jacobian.outputs_per_task(head))
-    for rows in slices(len(chunk.design), size):
-        yield chunk.examples(rows)
 
 
 def _hessian(head: Head, chunk: Chunk, point: Tensor) -> Expansion:

@@ -76,7 +76,7 @@ def test_blocks_of_rows_change_nothing(rng, monkeypatch) -> None:
     h, y = torch.randn(50, 4, generator=rng, dtype=F64), torch.randn(50, 2, generator=rng).double()
     prior, weight = torch.eye(4, dtype=F64)[None], torch.ones(50, 1, dtype=F64)
     whole = linalg.square_root(prior, h, weight, y)
-    monkeypatch.setattr(linalg, "_ROWS", 1)
+    monkeypatch.setattr(linalg, "BLOCK", 1)
     for a, b in zip(whole, linalg.square_root(prior, h, weight, y), strict=True):
         torch.testing.assert_close(a, b)
 

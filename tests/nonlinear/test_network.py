@@ -106,7 +106,7 @@ def test_chunks_of_examples_add_up(rng: torch.Generator, monkeypatch: pytest.Mon
     h, y = data(head.observation, rng)
     prior = priors.isotropic(head, 1.0)
     whole = inference.TaylorGGN().infer(head, h, y, prior)
-    monkeypatch.setattr("bayesagg_pyro.inference._expansion._CHUNK", 4 * 3 * head.weight_size)
+    monkeypatch.setattr("bayesagg_pyro.inference._expansion.LARGE", 4 * 3 * head.weight_size)
     parts = inference.TaylorGGN().infer(head, h, y, prior)
     torch.testing.assert_close(parts.precision_matrix, whole.precision_matrix)
     torch.testing.assert_close(parts.mean, whole.mean)
