@@ -265,11 +265,11 @@ def gram_rows(
     columns, weight = design.mT.contiguous(), weight.mT.contiguous()[:, None]
     half = upper.shape[-1]
 
-    def block(rows: Tensor, others: Tensor, onto: Tensor) -> Tensor:
+    def block(rows: Tensor, others: Tensor, added: Tensor) -> Tensor:
         # One product over all tasks' rows: larger and so faster than one for each task.
         product: Tensor = (rows * weight).flatten(0, 1) @ others
-        product = product.unflatten(0, (len(onto), -1))
-        return product.add_(onto)
+        product = product.unflatten(0, (len(added), -1))
+        return product.add_(added)
 
     return (block(columns[:half], design[:, :half], upper), block(columns[half:], design, lower))
 

@@ -99,18 +99,18 @@ def weighted(grad: GradientDistribution, weight: Tensor) -> GradientDistribution
     counted = weight.mT > 0
     scale = grad.loss_scale()
 
-    def times(moment: Tensor, factor: Tensor) -> Tensor:
+    def scaled(moment: Tensor, factor: Tensor) -> Tensor:
         # What does not count may overflow, and 0 · ∞ would be no number.
         seen = counted.reshape(*counted.shape, *[1] * (factor.ndim - 2))
         return torch.where(seen, moment * factor, 0.0)
 
     def squared(parts: list[Tensor]) -> Tensor:
         square = factor.square()
-        return times(parts[0], square if parts[0].ndim == 3 else square[..., None])
+        return scaled(parts[0], square if parts[0].ndim == 3 else square[..., None])
 
     return mapped(
         [grad],
-        lambda parts: times(parts[0], factor),
+        lambda parts: scaled(parts[0], factor),
         squared,
         observed=counted if grad.observed is None else grad.observed & counted,
         batch_loss_scale=grad.mean.new_ones(grad.tasks, 1, 1) if scale is None else scale,

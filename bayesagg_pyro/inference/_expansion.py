@@ -170,7 +170,7 @@ def value(head: Head, chunks: Iterable[Chunk], point: Tensor) -> Tensor:
     return reduce(torch.add, values)
 
 
-def curvature_times(
+def curvature_matvec(
     head: Head, chunks: Iterable[Chunk], point: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """Products of the GGN of a head with linear outputs with vectors, [tasks, P], without it.
@@ -186,14 +186,14 @@ def curvature_times(
 
     kept = [made(chunk) for chunk in islice(chunks, 2)]
 
-    def times(vectors: Tensor) -> Tensor:
+    def matvec(vectors: Tensor) -> Tensor:
         parts = kept if len(kept) == 1 else map(made, chunks)
-        return reduce(torch.add, (_ggn_times(*part, vectors) for part in parts))
+        return reduce(torch.add, (_ggn_matvec(*part, vectors) for part in parts))
 
-    return times
+    return matvec
 
 
-def _ggn_times(design: Tensor, curvature: OutputCurvature, vectors: Tensor) -> Tensor:
+def _ggn_matvec(design: Tensor, curvature: OutputCurvature, vectors: Tensor) -> Tensor:
     rows = vectors.reshape(-1, design.shape[1])
     outputs = (design @ rows.mT).unflatten(1, (len(vectors), -1))
     slopes = curvature.matvec(outputs).flatten(1)

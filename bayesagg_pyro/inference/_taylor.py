@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference._curvature import Structure
-from bayesagg_pyro.inference._expansion import Chunk, curvature_times, value
+from bayesagg_pyro.inference._expansion import Chunk, curvature_matvec, value
 from bayesagg_pyro.inference._newton import (
     SecondOrder,
     newton_step,
@@ -146,7 +146,7 @@ def exact_mean(
         steps: of the iteration, at least 1; there is but one for very many weights, where each
             takes as long as the rest.
     """
-    times = curvature_times(head, chunks, point)
+    matvec = curvature_matvec(head, chunks, point)
     residual, direction = -gradient, start
     if start.shape[1] > _MANY:
         steps = 1
@@ -154,7 +154,7 @@ def exact_mean(
     step, pulled = torch.zeros_like(gradient), torch.zeros_like(gradient)
     for last in range(steps - 1, -1, -1):
         of_prior = prior.precision_times(direction)
-        product = of_prior + times(direction)
+        product = of_prior + matvec(direction)
         share = _ratio(length, (direction * product).sum(-1, keepdim=True))
         step = step + share * direction
         pulled = pulled + share * of_prior
