@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesagg_pyro.heads import Head
 from experiments import methods
@@ -48,16 +48,24 @@ class Run:
         least, batch = self.benchmark.smallest_batch, self.settings.batch_size
         require(batch >= least, "batch_size", batch, f"give at least {least} for this network")
 
-    def build(self, device: torch.device) -> Method:
+    def build(self, device: torch.device, constants: Mapping[str, Tensor] | None = None) -> Method:
         """The method with new weights, drawn on the CPU from the settings' seed, on ``device``.
 
         Backbone and heads start the same for every method with the same seed.
+
+        Args:
+            device: Where it is to be.
+            constants: Of the data, see `Data`, at which biases start if the settings say so.
         """
         torch.manual_seed(seed_of(self.settings.seed, "initial weights"))
 
         def another() -> tuple[nn.Module, dict[str, Head]]:
             backbone = self.benchmark.backbone().to(device)
             heads = self.benchmark.heads(self.settings.head_bias)
+            if self.settings.fitted_bias and constants is not None:
+                for name, head in heads.items():
+                    if head.bias:
+                        head.weight.data[:, -1] = constants[name].flatten()
             return backbone, {name: head.to(device) for name, head in heads.items()}
 
         backbone, heads = another()

@@ -127,6 +127,8 @@ class Settings:
         device: ``"auto"`` (a GPU when torch sees one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
         threads: CPU threads that torch uses; None leaves its choice, one per core.
         head_bias: Whether heads have a bias; the paper's regression heads have none.
+        fitted_bias: Whether biases start at the constant that the training targets suggest, such as
+            the log-odds of a rare class, rather than at random near 0.
 
     Raises:
         SettingsError: A value that cannot work.
@@ -147,6 +149,7 @@ class Settings:
     device: str = "auto"
     threads: int | None = None
     head_bias: bool = False
+    fitted_bias: bool = False
 
     def __post_init__(self) -> None:
         require_words(self)

@@ -3,6 +3,7 @@
 from bayesagg_pyro.heads._bernoulli import Bernoulli
 from bayesagg_pyro.heads._categorical import Categorical
 from bayesagg_pyro.heads._embedding import Body, Embedding
+from bayesagg_pyro.heads._fit_bias import fit_bias
 from bayesagg_pyro.heads._from_pyro import FromPyro
 from bayesagg_pyro.heads._gaussian import Gaussian
 from bayesagg_pyro.heads._gaussian_process import GaussianProcess
@@ -35,4 +36,5 @@ __all__ = [
     "Poisson",
     "SharedWeights",
     "StudentT",
+    "fit_bias",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -50,7 +51,7 @@ def make(kind: str, width: int, bias: bool) -> dict[str, Head]:
 class HeadsRun(Run):
     """A run of BayesAgg with heads of any kind."""
 
-    def build(self, device: torch.device) -> Method:
+    def build(self, device: torch.device, constants: Mapping[str, Tensor] | None = None) -> Method:
         """As every run, with a method that knows what heads that are not linear need."""
         torch.manual_seed(seed_of(self.settings.seed, "initial weights"))
         backbone = self.benchmark.backbone().to(device)

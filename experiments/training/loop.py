@@ -145,7 +145,7 @@ class Trainer:
     def _prepare(self) -> None:
         run, settings = self.run, self.run.settings
         self.data = run.benchmark.load(self.device)
-        self.method = run.build(self.device)
+        self.method = run.build(self.device, self.data.constants)
         if processes.count() > 1:
             self.method.distribute()
         backend = backend_for(settings, self.device, self.method, self.data.train)

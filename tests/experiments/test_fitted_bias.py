@@ -1,0 +1,66 @@
+"""Biases that start at the constants of the training targets, in all networks of every method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.digits.benchmark import Digits
+from experiments.methods import options
+from experiments.run import Run
+from experiments.settings import Settings
+from experiments.training import Trainer
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ls": {},
+    "bayesagg": {"pretrain": 1, "rule": "default"},
+    "stl": {},
+    "ensemble-heads": {"members": 2},
+    "ensemble-networks": {"members": 2},
+}
+
+
+def leaves(state: Any) -> Iterator[tuple[str, Any]]:
+    """Everything in nested states, with the last part of its name."""
+    inner = state.items() if isinstance(state, dict) else enumerate(state)
+    for name, value in inner:
+        if isinstance(value, (dict, list, tuple)):
+            yield from leaves(value)
+        else:
+            yield str(name).split(".")[-1], value
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+@pytest.mark.parametrize("name", METHODS)
+def test_training_starts_there(name: str, fitted: bool, tmp_path: Path) -> None:
+    """Two epochs of steps too small to matter."""
+    settings = Settings(
+        epochs=2, learning_rate=1e-9, device="cpu", threads=1, head_bias=True, fitted_bias=fitted
+    )
+    run = Run(Digits(), name, options(name, METHODS[name]), settings)
+    trainer = Trainer(run, tmp_path)
+    trainer.train()
+    constants = trainer.data.constants
+    weights = [value for key, value in leaves(trainer.method.state_dict()) if key == "weight"]
+    for kind, head in run.benchmark.heads(True).items():
+        own = [w[:, -1] for w in weights if w.shape == head.weight.shape]
+        assert own, kind
+        if (name, kind) == ("bayesagg", "regression"):
+            continue  # at its posterior mean by now
+        for bias in own:
+            assert torch.allclose(bias, constants[kind].flatten(), atol=1e-4) == fitted, kind
+
+
+def test_without_biases_nothing_starts_elsewhere() -> None:
+    cpu = torch.device("cpu")
+    plain, fitted = (Settings(device="cpu", fitted_bias=flag) for flag in (False, True))
+    constants = Digits().load(cpu).constants
+    made = [
+        Run(Digits(), "ls", options("ls", {}), s).build(cpu, constants) for s in (plain, fitted)
+    ]
+    for one, other in zip(*(method.parameters() for method in made), strict=True):
+        assert torch.equal(one, other)
