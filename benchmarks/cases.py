@@ -16,8 +16,6 @@ from bayesagg_pyro import heads, inference
 from models.encoder_decoder import EncoderDecoder
 from models.segnet import SegNetDecoder, SegNetEncoder
 
-__all__ = ["CASES", "Case", "Limits", "selected"]
-
 Heads = Mapping[str, heads.Head]
 
 

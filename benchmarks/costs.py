@@ -25,8 +25,6 @@ from benchmarks.measure import RULES, measure
 from experiments.files import prepare_folder, write_json, write_text
 from experiments.files.reading import json_file
 
-__all__ = ["growth_table", "limits_table", "run", "table"]
-
 #: What follows the number that grows in the names of a family, and the term that grows so.
 _FAMILIES = {
     "binary": "tasks: quadrature and (d + 1)³ algebra for each, exponent 1",

@@ -13,8 +13,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-__all__ = ["floor"]
-
 #: Of the rule, and functions at each of its nodes: two exponentials, a logarithm, a sigmoid.
 _NODES, _FUNCTIONS = 28, 4
 #: Tensors [T, B, d] that are written or read: covariance, mean, variance, weights, and the last

@@ -21,8 +21,6 @@ from benchmarks.timing import interleave
 from experiments.files import prepare_folder, write_json, write_text
 from experiments.training.graphs import Backend, CompileBackend, CudaBackend
 
-__all__ = ["MODES", "run", "table"]
-
 #: How a step runs: from Python, as one replayed CUDA graph, from Python with a compiled network.
 MODES = ("eager", "captured", "compiled")
 #: What captured steps are meant to reach.

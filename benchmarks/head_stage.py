@@ -21,8 +21,6 @@ from benchmarks.floor import floor
 from benchmarks.published import published_binary_step
 from benchmarks.timing import interleave, peak_memory
 
-__all__ = ["run"]
-
 #: name: (batch, tasks, features)
 SIZES = {"qm9": (120, 11, 64), "cifar": (128, 20, 160)}
 

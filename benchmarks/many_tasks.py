@@ -17,8 +17,6 @@ import torch
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, heads, inference, priors
 
-__all__ = ["run"]
-
 
 def run(
     structure: str = "diag", tasks: int = 1000, size: int = 512, batch: int = 256, seed: int = 0

@@ -16,8 +16,6 @@ from benchmarks.cases import Case
 from benchmarks.published import SAMPLES, published_binary_step, published_softmax_step
 from benchmarks.timing import interleave, peak_memory
 
-__all__ = ["RULES", "measure"]
-
 #: Settings of Bayesian steps: of a `BayesAgg(heads)`, and of one whose steps read every posterior.
 RULES: dict[str, dict[str, Any]] = {"default": {}, "all": {"aggregation": PrecisionWeighted()}}
 #: Entries of a matrix of the published algorithm, in 2 GiB, above which it is left out.

@@ -21,8 +21,6 @@ from experiments.files import prepare_folder, write_json
 from experiments.methods import METHODS, Level, Method
 from experiments.report.run_time import FILE
 
-__all__ = ["CASES", "PLACES", "run"]
-
 #: Every method of the paper's table of run times, at each of its levels; ensembles and STL are many
 #: networks, which no step of theirs would tell.
 PLACES: tuple[tuple[str, str], ...] = tuple(

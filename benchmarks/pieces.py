@@ -22,8 +22,6 @@ from bayesagg_pyro import aggregation, heads
 from benchmarks.timing import interleave, peak_memory
 from models import CifarNetwork
 
-__all__ = ["cost", "difference"]
-
 RULES: dict[str, Callable[[], aggregation.Aggregation]] = {
     "mean of the tasks": aggregation.Mean,
     "per task (default)": aggregation.PrecisionWeighted,

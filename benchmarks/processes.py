@@ -29,8 +29,6 @@ from bayesagg_pyro import heads
 from benchmarks.network import random_groups
 from models import CifarNetwork, MessagePassing
 
-__all__ = ["run"]
-
 PARTS = ("forward", "exchange and head stage", "backward")
 WORLD = 2
 

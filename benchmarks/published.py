@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-__all__ = ["SAMPLES", "published_binary_step", "published_softmax_step"]
-
 #: J.
 SAMPLES = 1024
 #: s.

@@ -15,8 +15,6 @@ import torch
 from bayesagg_pyro import heads, inference, priors
 from bayesagg_pyro.posteriors import Posterior
 
-__all__ = ["main", "schemes"]
-
 
 def schemes() -> dict[str, inference.Scheme]:
     """Every scheme for a binary head, as its defaults are."""

@@ -24,8 +24,6 @@ from models import CifarNetwork, MessagePassing
 from models.encoder_decoder import EncoderDecoder
 from models.segnet import SegNetDecoder, SegNetEncoder
 
-__all__ = ["CASES", "Problem", "problem", "run", "steps"]
-
 Heads = Mapping[str, heads.Head]
 
 

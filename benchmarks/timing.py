@@ -19,8 +19,6 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Ratio", "Timings", "interleave", "peak_memory"]
-
 
 class Ratio(NamedTuple):
     """A median over rounds and its bootstrap interval."""

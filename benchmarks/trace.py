@@ -16,8 +16,6 @@ import torch
 import bayesagg_pyro as ba
 from bayesagg_pyro import heads
 
-__all__ = ["Call", "calls_of_a_step"]
-
 _LIBRARY = Path(ba.__file__).parent
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 

@@ -21,18 +21,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = [
-    "Finding",
-    "Package",
-    "State",
-    "benchmarks",
-    "machine",
-    "needs",
-    "packages",
-    "stated",
-    "supports",
-]
-
 _IMPORTED_AS: Final = {
     "laplace-torch": "laplace",
     "pillow": "PIL",

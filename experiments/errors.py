@@ -8,20 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = [
-    "CheckpointError",
-    "DamagedCheckpointError",
-    "DamagedDataError",
-    "DataError",
-    "DivergenceError",
-    "ExperimentError",
-    "MissingDataError",
-    "OutOfTime",
-    "OutputError",
-    "RunInterrupted",
-    "SettingsError",
-]
-
 
 class ExperimentError(Exception):
     """Base class of everything that ``experiments`` raises on purpose."""

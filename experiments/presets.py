@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from experiments.errors import SettingsError
 
-__all__ = ["PAPER", "PRESETS", "Preset", "find", "names"]
-
 
 @dataclass(frozen=True)
 class Preset:

@@ -13,8 +13,6 @@ from experiments.errors import SettingsError
 if TYPE_CHECKING:
     from experiments.benchmark import Benchmark
 
-__all__ = ["BUILT_IN", "GROUP", "built_in", "find", "imported", "names", "place"]
-
 BUILT_IN: Final[Mapping[str, str]] = {
     "digits": "experiments.digits.benchmark:Digits",
     "diabetes": "experiments.diabetes.benchmark:Diabetes",

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from models.errors import NetworkError
 
-__all__ = ["CifarNetwork"]
-
 _POOL, _BLOCKS = 3, 3
 
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from models.errors import NetworkError
 from models.resnet import trunk
 
-__all__ = ["DEPTHS", "AsppDecoder", "DilatedResNetEncoder", "Encoded"]
-
 DEPTHS: Final = (50, 101)
 """Those with bottleneck blocks, which torchvision can dilate."""
 _CHANNELS: Final = 2048

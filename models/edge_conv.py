@@ -27,8 +27,6 @@ from torch.nn import functional
 
 from models.graphs import PaddedGraphs
 
-__all__ = ["EdgeConv"]
-
 # Bytes of the intermediate [molecules · n, hidden · width] at a time: small enough for a CPU's
 # cache and for the allocator to reuse; on other devices few large kernels are better.
 _CPU_CHUNK: Final = 8 * 2**20

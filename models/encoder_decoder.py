@@ -7,8 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Branches", "EncoderDecoder"]
-
 
 class EncoderDecoder(nn.Module):
     """Features [B, d, H, W] of images [B, channels, H, W].

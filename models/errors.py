@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["GraphError", "MissingPackageError", "NetworkError"]
-
 
 class GraphError(ValueError):
     """Molecules that do not fit together, or do not fit the network that is given them."""

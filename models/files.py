@@ -19,8 +19,6 @@ from typing import IO, Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["DamagedFileError", "finite", "only_data", "parsed", "reason", "tensors"]
-
 _T = TypeVar("_T")
 _ZIP: Final = b"PK\x03\x04"
 _FORCED: Final = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")

@@ -12,8 +12,6 @@ import torch
 from models.errors import MissingPackageError
 from models.graphs import PaddedGraphs, as_groups
 
-__all__ = ["import_geometric", "to_geometric"]
-
 
 def import_geometric() -> ModuleType:
     """Import ``torch_geometric`` with its ``data`` and ``nn``.

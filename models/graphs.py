@@ -10,8 +10,6 @@ from torch import Tensor
 
 from models.errors import GraphError
 
-__all__ = ["PaddedGraphs", "as_groups", "pad"]
-
 
 @dataclass(frozen=True)
 class PaddedGraphs:

@@ -21,8 +21,6 @@ from models.errors import GraphError, NetworkError
 from models.graphs import PaddedGraphs, as_groups
 from models.recurrent import GRUStep, LSTMStep
 
-__all__ = ["ACTIVATIONS", "MessagePassing", "check_settings", "feature_activation"]
-
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu": functional.relu,
     "silu": functional.silu,

@@ -17,8 +17,6 @@ from models.geometric import import_geometric, to_geometric
 from models.graphs import PaddedGraphs
 from models.message_passing import MessagePassing
 
-__all__ = ["MessagePassingPyG"]
-
 
 class MessagePassingPyG(nn.Module):
     """:class:`models.MessagePassing` on PyTorch Geometric.

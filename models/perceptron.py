@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from torch import nn
 
-__all__ = ["layers"]
-
 
 def layers(widths: Sequence[int], after: Callable[[], Iterable[nn.Module]]) -> nn.Sequential:
     """Newly initialised layers from the first width to the last.

@@ -11,8 +11,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GRUStep", "LSTMStep"]
-
 
 class _Step(nn.Module):
     """Parameters of one recurrent layer, named, shaped and initialised as torch does."""

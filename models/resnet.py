@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from models.errors import MissingPackageError, NetworkError
 from models.files import DamagedFileError, finite, only_data, parsed, reason, tensors
 
-__all__ = ["DEPTHS", "IMAGENET", "ResNetFeatures", "WeightsError", "trunk"]
-
 DEPTHS: Final = (18, 34)
 
 _WIDTH: Final = 512  # of what both give before their classification layer

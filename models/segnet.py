@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from models.errors import NetworkError
 
-__all__ = ["Encoded", "SegNetDecoder", "SegNetEncoder"]
-
 _GROWTH: Final = (1, 2, 4, 8, 8)
 _CONVOLUTIONS: Final = (2, 2, 3, 3, 3)
 

@@ -32,8 +32,6 @@ from experiments.scores import AreaUnderCurve, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings
 
-__all__ = ["HEAD", "SINGLE_TASK", "ChestXray14"]
-
 HEAD: Final = "findings"
 JITTER: Final = 0.4
 ERASE: Final = 0.25

@@ -22,8 +22,6 @@ from experiments.errors import DataError
 from experiments.images.files import require_folder, some
 from experiments.rows import Parts
 
-__all__ = ["FINDINGS", "VALIDATION_SHARE", "Overlap", "Release", "parts", "read"]
-
 FINDINGS: Final = (
     *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema"),
     *("Fibrosis", "Hernia", "Infiltration", "Mass", "Nodule", "Pleural_Thickening"),

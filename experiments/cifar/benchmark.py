@@ -36,8 +36,6 @@ from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require, require_numbers
 from models.cifar import CifarNetwork
 
-__all__ = ["ACCURACY", "HEAD", "Cifar"]
-
 HEAD = "classes"
 ACCURACY = "accuracy"
 

@@ -19,8 +19,6 @@ from experiments.images.decode import Form, decoded
 from experiments.images.files import images_in, require_folder, some
 from models.files import reason
 
-__all__ = ["SIZE", "LabelledImages", "Source", "class_names", "digest", "load", "look"]
-
 Source = Literal["cifar100", "cifar10", "folder"]
 
 SIZE: Final = 32

@@ -16,8 +16,6 @@ from experiments.cli.fields import Source
 from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
 
-__all__ = ["PROGRAM", "app"]
-
 PROGRAM: Final = os.environ.get("BAYESAGG_PROGRAM", "python -m experiments")
 """What the command line is called by; a shell can complete what is a single word."""
 

@@ -22,8 +22,6 @@ from experiments.runner import Job, Outcome, Place, compared, records, tuning
 from experiments.settings import require, resolve_device
 from experiments.training import RESULTS, results
 
-__all__ = ["compare", "demonstrate"]
-
 
 def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None:
     """The runs of a comparison, and one table."""

@@ -9,8 +9,6 @@ import typer
 
 from experiments.cli.launch import friendly
 
-__all__ = ["predictions", "render"]
-
 Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
 
 

@@ -13,8 +13,6 @@ from rich.text import Text
 
 from experiments.doctor import Finding, State
 
-__all__ = ["doctor"]
-
 _STYLES = {State.FINE: "green", State.MISSING: "red", State.WRONG: "red", State.LEFT: "dim"}
 
 

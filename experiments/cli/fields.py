@@ -13,8 +13,6 @@ from typing import Any
 
 from experiments.errors import SettingsError
 
-__all__ = ["Field", "Source"]
-
 
 @dataclass(frozen=True)
 class Field:

@@ -11,8 +11,6 @@ import typer
 
 from experiments.cli.launch import friendly
 
-__all__ = ["figures"]
-
 Record = Mapping[str, Any]
 
 

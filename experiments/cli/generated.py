@@ -10,8 +10,6 @@ import typer
 
 from experiments.cli.fields import Field, Source
 
-__all__ = ["OUTPUT", "WHAT", "WHERE", "of_benchmark", "of_queue", "option"]
-
 WHAT: Final = "What to train"
 DATA: Final = "Data and network"
 TRAINING: Final = "Training"

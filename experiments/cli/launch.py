@@ -14,8 +14,6 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from experiments.report.escaping import PlainConsole
 
-__all__ = ["Command", "friendly"]
-
 _MISSPELT: Final = {"--seed": "--seeds", "--learning-rate": "--lr", "--scale": "--reduction"}
 
 

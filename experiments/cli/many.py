@@ -42,8 +42,6 @@ from experiments.runner.values import ends, pairs
 from experiments.settings import require
 from experiments.training import loggers, results
 
-__all__ = ["conduct", "leave", "left", "run", "seeds"]
-
 STOPPED = 3
 """Exit status when runs are left: give the same command again."""
 

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from experiments.cli.generated import OUTPUT, WHAT, WHERE, option
 
-__all__ = ["COMPARE", "DEMO", "RUNS", "SEARCH", "SINGLE", "command", "preset"]
-
 
 def _method(several: bool) -> inspect.Parameter:
     return option(

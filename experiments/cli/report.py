@@ -9,8 +9,6 @@ import typer
 
 from experiments.cli.launch import friendly
 
-__all__ = ["report"]
-
 
 def report(
     store: Annotated[

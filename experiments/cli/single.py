@@ -23,8 +23,6 @@ from experiments.settings import require
 from experiments.training import RECORD, RESULTS, Trainer
 from experiments.training.terminal import reporter
 
-__all__ = ["describe", "given_values", "train"]
-
 
 def given_values(given: Mapping[str, Any], names: Collection[str]) -> dict[str, list[Any]]:
     """All values of every option that was given.

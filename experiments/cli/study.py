@@ -10,8 +10,6 @@ import typer
 from experiments.cli.launch import friendly
 from experiments.studies import NAMES, find
 
-__all__ = ["study"]
-
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -23,8 +23,6 @@ from experiments.report.style import OTHERS, OURS, log_axis, looks, write_figure
 from experiments.runner import Job, configurations
 from experiments.training import CHECKPOINT, RECORD, RESULTS, checkpoints, results
 
-__all__ = ["curves", "draw", "league", "recorded"]
-
 History = list[dict[str, Any]]
 
 # Title, column of a record, and how the tasks' columns become one number.

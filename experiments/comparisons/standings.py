@@ -10,8 +10,6 @@ from typing import Any
 from experiments.comparisons import Comparison
 from experiments.runner import Job, Place, State, configurations
 
-__all__ = ["ahead", "behind", "differences", "finished", "standings"]
-
 Record = Mapping[str, Any]
 Standings = Mapping[str, Any]
 Scores = Mapping[str, float]

@@ -25,8 +25,6 @@ from experiments.settings import require, resolve_device
 from experiments.training.evaluation import evaluate_constant
 from experiments.training.results import training_examples
 
-__all__ = ["require_figures", "table"]
-
 
 def table(comparison: Comparison, jobs: Sequence[Job], show: Sequence[str] = ()) -> Table:
     """What is there, a row for each configuration; what is not finished is told below it.

@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from experiments.dense.frames import Frames
 
-__all__ = ["SCALES", "augmented", "flipped", "scaled_crop"]
-
 SCALES: Final = (1.0, 1.2, 1.5)
 
 

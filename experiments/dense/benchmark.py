@@ -26,8 +26,6 @@ from models.errors import MissingPackageError, NetworkError
 from models.resnet import WeightsError
 from models.segnet import SegNetDecoder, SegNetEncoder
 
-__all__ = ["HEADS", "BranchedPixels", "Decoders", "Dense", "Net", "Pixels", "Regression"]
-
 Decoders = Literal["shared", "task"]
 Net = Literal["segnet", "resnet"]
 Regression = Literal["gaussian", "heteroscedastic"]

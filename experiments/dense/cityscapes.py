@@ -12,8 +12,6 @@ from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require
 
-__all__ = ["Cityscapes"]
-
 
 @dataclass(frozen=True)
 class Cityscapes(Dense):

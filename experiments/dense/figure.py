@@ -19,8 +19,6 @@ from experiments.dense.frames import Frames
 from experiments.dense.predictions import Predicted, Trust
 from experiments.report.style import COLOURS
 
-__all__ = ["draw"]
-
 _UNSEEN: Final = "#E4E4E4"
 _COLUMNS: Final = ("truth", "prediction", "error", "uncertainty")
 _ROWS: Final = {"segmentation": "segmentation", "depth": "depth", "normal": "normals"}

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["IGNORED", "Frames", "pixel_rows", "seen_depth", "seen_label", "seen_normal"]
-
 IGNORED = -1
 """Label of a pixel that nobody has labelled."""
 

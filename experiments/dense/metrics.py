@@ -11,8 +11,6 @@ from torch import Tensor
 from experiments.benchmark import Task
 from experiments.errors import DataError
 
-__all__ = ["DenseMeter", "angles", "measures"]
-
 _BINS: Final = 18_000
 """Of angles: a median is read to a hundredth of a degree."""
 _WITHIN: Final = (11.25, 22.5, 30.0)

@@ -10,8 +10,6 @@ from experiments.dense.benchmark import Dense
 from experiments.dense.release import parts
 from experiments.dense.split import Part
 
-__all__ = ["NyuV2"]
-
 
 @dataclass(frozen=True)
 class NyuV2(Dense):

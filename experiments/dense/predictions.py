@@ -18,8 +18,6 @@ from experiments.errors import SettingsError
 from experiments.methods import BayesAggMethod, Method, Network
 from experiments.methods.branches import Features
 
-__all__ = ["Predicted", "Trust", "engine_of", "predicted"]
-
 _ROWS_AT_ONCE: Final = 8192
 _SAMPLES: Final = 128
 _PIXELS: Final = 2000  # of an image, for `Trust`

@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Boxes", "Hits", "Planes", "Spheres", "Surfaces", "first"]
-
 _NEAR: Final = 1e-9
 """Surfaces nearer than this along a ray are the one that it starts from."""
 

@@ -22,8 +22,6 @@ from experiments.files import reading
 from experiments.images.files import require_folder, some
 from experiments.settings import require
 
-__all__ = ["Release", "parts", "write"]
-
 _CHANNELS: Final = {"image": 3, "label": 0, "depth": 1, "normal": 3}
 _BRIGHTEST: Final = 1.01
 

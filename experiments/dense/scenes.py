@@ -15,8 +15,6 @@ from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
 from experiments.dense.split import InMemory, Part
 from experiments.settings import Settings, require, require_numbers
 
-__all__ = ["LAYOUTS", "Scenes", "as_files"]
-
 LAYOUTS: Final = ("nyuv2", "cityscapes")
 
 

@@ -15,8 +15,6 @@ from experiments.dense.frames import Frames, pixel_rows, seen_depth, seen_label,
 from experiments.errors import DataError
 from experiments.files.ahead import ahead
 
-__all__ = ["DenseSplit", "InMemory", "Part", "Source", "Statistics"]
-
 Change = Callable[[Frames, torch.Generator], Frames]
 
 

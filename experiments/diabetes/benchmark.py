@@ -19,8 +19,6 @@ from experiments.rows import parts_of, standardised
 from experiments.scores.distributions import DistributionMeter, Kind
 from experiments.settings import Settings, require_numbers
 
-__all__ = ["KINDS", "Diabetes"]
-
 KINDS: Final[Mapping[str, Kind]] = {"progression": "number", "high": "binary"}
 """Heads, with one task each, in order."""
 

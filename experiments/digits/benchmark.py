@@ -29,8 +29,6 @@ from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require, require_numbers
 from models.perceptron import layers
 
-__all__ = ["TASKS", "Digits"]
-
 TASKS: Final = {
     "number": ("regression", 0),
     "odd": ("binary", 0),

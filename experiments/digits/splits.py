@@ -12,8 +12,6 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.rows import Parts
 
-__all__ = ["read", "shipped", "split"]
-
 
 def shipped(name: str, delimiter: str = ",") -> Tensor:
     """A table of numbers that comes with scikit-learn, [rows, columns] float32.

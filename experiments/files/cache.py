@@ -21,16 +21,6 @@ from numpy.typing import NDArray
 from experiments.errors import DamagedDataError, DataError, MissingDataError, OutputError
 from experiments.files import prepare_folder, reading, write_atomically
 
-__all__ = [
-    "FOLDER_VARIABLE",
-    "LAYOUT",
-    "checksum",
-    "default_folder",
-    "read",
-    "require_writable",
-    "write",
-]
-
 LAYOUT: Final = 1
 """Version of the array layout; a file of another version is refused."""
 

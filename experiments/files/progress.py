@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Tick", "progress", "quiet"]
-
 Tick = Callable[[int], object]
 """Is told how many more are done."""
 

@@ -21,20 +21,6 @@ from numpy.typing import NDArray
 from experiments.errors import DamagedDataError, DataError, MissingDataError
 from models.files import DamagedFileError, parsed, tensors
 
-__all__ = [
-    "NUMBER",
-    "VALUE",
-    "array",
-    "arrays",
-    "fits",
-    "json_file",
-    "json_text",
-    "read",
-    "saved_tensors",
-    "sensible",
-    "unpickled",
-]
-
 _T = TypeVar("_T")
 _DEPTH: Final = 50
 _LARGEST: Final = 1e100

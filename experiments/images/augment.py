@@ -18,18 +18,6 @@ from torch.nn import functional
 
 from experiments.settings import require
 
-__all__ = [
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "Transform",
-    "center_crop",
-    "colour_jitter",
-    "flip",
-    "normalise",
-    "random_crop",
-    "random_erase",
-]
-
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 

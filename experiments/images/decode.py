@@ -31,8 +31,6 @@ from experiments.files.cache import require_writable
 from experiments.files.progress import progress as bar
 from experiments.images.files import fingerprint, some
 
-__all__ = ["Form", "decode", "decoded"]
-
 _CHUNK: Final = 64
 _LAYOUT: Final = 1
 #: What images may be, whatever they are called; pillow hands other formats to outside programs.

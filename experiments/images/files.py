@@ -10,8 +10,6 @@ from typing import Final
 
 from experiments.errors import DataError
 
-__all__ = ["SUFFIXES", "fingerprint", "images_in", "require_folder", "some"]
-
 SUFFIXES: Final = (".jpg", ".jpeg", ".png")
 """Endings of image files, in small letters."""
 

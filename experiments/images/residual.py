@@ -14,8 +14,6 @@ from experiments.settings import require, require_numbers
 from models.errors import MissingPackageError, NetworkError
 from models.resnet import ResNetFeatures, WeightsError
 
-__all__ = ["OnResNet"]
-
 
 @dataclass(frozen=True)
 class OnResNet(Benchmark):

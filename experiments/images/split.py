@@ -13,8 +13,6 @@ from experiments.images.augment import Transform
 from experiments.images.store import Images
 from experiments.rows import Parts
 
-__all__ = ["ImageSplit", "parts_of", "subset"]
-
 
 class ImageSplit:
     """Rows of a set of images with their targets.

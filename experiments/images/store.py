@@ -11,8 +11,6 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.files.ahead import ahead
 
-__all__ = ["Images"]
-
 _RESIDENT_SHARE: Final = 0.25
 """Images that fill at most this share of a GPU's free memory are kept there."""
 

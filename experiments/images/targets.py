@@ -9,8 +9,6 @@ from torch import Tensor
 
 from experiments.rows import Parts
 
-__all__ = ["log_frequencies", "log_odds", "stratified"]
-
 _SHARES: Final = (7, 1, 2)  # of ten examples: training, validation, test
 
 

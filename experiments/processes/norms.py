@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
-__all__ = ["share_norms"]
-
 
 def share_norms(network: nn.Module) -> None:
     """Let every batch normalisation of ``network`` see the whole batch; its state stays as it is.

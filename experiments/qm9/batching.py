@@ -20,8 +20,6 @@ from experiments.errors import SettingsError
 from experiments.qm9.molecules import Molecules
 from models.graphs import PaddedGraphs
 
-__all__ = ["PaddedMolecules", "cuts"]
-
 Groups = list[PaddedGraphs]
 
 # Bond code (0 none, 1 single, 2 double, 3 triple, 4 aromatic) -> edge features; the last column is

@@ -21,8 +21,6 @@ from experiments.scores import MeanAbsoluteError, mixed
 from experiments.settings import Settings, require_numbers
 from models import MessagePassing, MessagePassingPyG, MissingPackageError
 
-__all__ = ["HEAD", "Qm9"]
-
 
 @dataclass(frozen=True)
 class Qm9(Benchmark):

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from experiments.errors import DataError
 from experiments.qm9 import smiles as smiles_dialect
 
-__all__ = ["EXCEPTIONS", "BondTable", "Exceptional", "find_bonds"]
-
 _RADIUS: Final = np.zeros(10)
 _RADIUS[[1, 6, 7, 8, 9]] = 0.23, 0.68, 0.68, 0.68, 0.64  # Angstrom
 _TOLERANCE: Final = 0.45

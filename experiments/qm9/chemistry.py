@@ -18,8 +18,6 @@ from experiments.errors import DataError
 from experiments.files.progress import Tick, quiet
 from experiments.qm9.molecules import DERIVED_COLUMNS, Molecules
 
-__all__ = ["AROMATIC", "Derived", "apply", "perceive"]
-
 AROMATIC: Final = 3
 """Code of an aromatic bond in ``Molecules.bond_order``."""
 

@@ -16,8 +16,6 @@ from experiments.files.progress import progress as bar
 from experiments.qm9 import chemistry, pyg_source, qm9pack_source
 from experiments.qm9.molecules import Molecules
 
-__all__ = ["QM9", "WHOLE_SET", "Features", "Source", "load", "look"]
-
 Source = Literal["qm9pack", "pyg"]
 Features = Literal["pyg", "chemistry"]
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from experiments.errors import SettingsError
 from experiments.qm9.batching import PaddedMolecules, cuts
 
-__all__ = ["FixedBatches", "Shape"]
-
 Shape: TypeAlias = tuple[tuple[int, int], ...]
 """Groups as (molecules, atoms to pad to), from small molecules to large."""
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from experiments.errors import DataError
 from experiments.qm9.targets import BENCHMARK_COLUMNS, ELEMENTS
 
-__all__ = ["DERIVED_COLUMNS", "Molecules", "node_features"]
-
 DERIVED_COLUMNS: Final = slice(6, 10)
 """Node columns aromatic, sp, sp2, sp3: zero in the public set, filled by ``chemistry``."""
 

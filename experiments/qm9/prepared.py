@@ -18,8 +18,6 @@ from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.splits import Standardiser, split
 from experiments.rows import Parts
 
-__all__ = ["HEAD", "MoleculeRows", "Prepared", "prepare"]
-
 HEAD: Final = "properties"
 
 

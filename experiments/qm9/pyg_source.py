@@ -16,8 +16,6 @@ from experiments.files.progress import Tick, quiet
 from experiments.qm9.molecules import Molecules, node_features
 from models.files import only_data, reason
 
-__all__ = ["build", "convert"]
-
 _STEP = 2048
 
 

@@ -21,8 +21,6 @@ from experiments.qm9.bonds import BondTable, find_bonds
 from experiments.qm9.molecules import Molecules, node_features
 from experiments.qm9.targets import ELEMENTS, RAW_COLUMNS, property_matrix
 
-__all__ = ["TABLES", "build", "installed_folder", "is_folder_of_tables"]
-
 TABLES: Final = ("qm9_part1.csv", "qm9_part2.csv", "qm9_part3.csv")
 REMEDY: Final = (
     "install it (pip install qm9pack), or give a data file built earlier (--data PATH), "

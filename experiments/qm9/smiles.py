@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["HeavyGraph", "parse"]
-
 _TOKEN = re.compile(r"\[([CNOF])[^\]]*\]|([CNOF])|([-=#])|([()])|([1-9])")
 _ORDER = {"-": 0, "=": 1, "#": 2}
 

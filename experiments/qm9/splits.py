@@ -12,8 +12,6 @@ from experiments.errors import DataError, SettingsError
 from experiments.qm9.targets import BENCHMARK
 from experiments.rows import Parts
 
-__all__ = ["HELD_OUT", "Standardiser", "split"]
-
 HELD_OUT: Final = 10_000
 """Molecules in the benchmark's validation set, and again in its test set, out of 130,831."""
 

@@ -13,16 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BENCHMARK",
-    "BENCHMARK_COLUMNS",
-    "ELEMENTS",
-    "PROPERTIES",
-    "RAW_COLUMNS",
-    "Property",
-    "property_matrix",
-]
-
 ELEMENTS: Final = (1, 6, 7, 8, 9)
 """Atomic numbers in the order used everywhere: H, C, N, O, F."""
 

@@ -21,8 +21,6 @@ from experiments.scores.distributions import DistributionMeter, Kind
 from experiments.settings import Settings, require_numbers
 from models.perceptron import layers
 
-__all__ = ["KINDS", "SINGLE_TASK", "Rand"]
-
 Counts = Literal["negative-binomial", "poisson"]
 
 KINDS: Final[Mapping[str, Kind]] = {

@@ -21,8 +21,6 @@ from experiments.errors import DataError
 from experiments.files import reading
 from experiments.rows import Parts
 
-__all__ = ["INPUTS", "Survey", "place", "read", "split"]
-
 INPUTS: Final = {
     "logc": "log of the coinsurance rate, in per cent plus 1",
     "idp": "individual deductible plan",

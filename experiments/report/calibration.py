@@ -29,8 +29,6 @@ from experiments.scores.distributions import covered, transformed
 from experiments.training.output import CHECKPOINT
 from experiments.training.restore import restore
 
-__all__ = ["Scores", "calibration", "scores"]
-
 _ROWS = 1024
 _TRIALS = "trials"  # of a league: runs that chose, which are not shown
 

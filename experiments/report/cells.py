@@ -12,8 +12,6 @@ from experiments.report.plans import DELTA_M, Measure
 from experiments.report.table import MISSING, Cell
 from experiments.scores.delta_m import delta_m
 
-__all__ = ["Cells", "label_of", "own_cells", "printed_cells"]
-
 #: Method by its name in the paper's tables.
 _IN_PRINT: Final[Mapping[str, str]] = {
     **{METHODS[name].title: name for name in PAPER},

@@ -18,8 +18,6 @@ from experiments.report.frame import method_key
 from experiments.runner.plan import SPLIT
 from experiments.training.results import training_examples
 
-__all__ = ["Group", "Setup", "mean_std", "setups", "title_of"]
-
 Record = Mapping[str, Any]
 
 #: Options and settings that say where, or that a seed decides; what `data` holds and a split that

@@ -10,8 +10,6 @@ from experiments.report.notes import notes_of
 from experiments.report.plans import DELTA_M, Measure, Plan
 from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table, highlight
 
-__all__ = ["build"]
-
 _STL = "STL"
 _DIFFERENCE = (DELTA_M, "accuracy")  # measures that are compared with the paper's one by one
 

@@ -18,8 +18,6 @@ from experiments.files import prepare_folder
 from experiments.report import escaping
 from experiments.report.style import log_axis, looks, typeset, write_figure
 
-__all__ = ["draw", "errors", "weights"]
-
 Record = Mapping[str, Any]
 
 _STAGES = {1: ("end",), 2: ("start", "end"), 3: ("start", "middle", "end")}

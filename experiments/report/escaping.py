@@ -13,9 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from bayesagg_pyro.diagnostics._report.text import visible
-
-__all__ = ["PlainConsole", "figure", "file_name", "latex", "markdown", "terminal", "visible"]
+from bayesagg_pyro.diagnostics._report.text import visible as visible
 
 _LATEX: Final = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},

@@ -17,8 +17,6 @@ from experiments.report.illustration import flow, update_directions
 from experiments.report.style import OURS, typeset, write_figure
 from experiments.scores.calibration import tells_calibration
 
-__all__ = ["calibration", "draw", "trust"]
-
 Numbers = Mapping[str, Any]
 
 _OTHERS = "#E08214"

@@ -26,8 +26,6 @@ from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.posteriors import Posterior
 from experiments.report.style import OURS, write_figure
 
-__all__ = ["Problem", "flow", "problem", "update_directions"]
-
 _COLOURS: Final = ("#E08214", "#1B7837")
 _RED: Final = "#D7191C"
 _WEIGHTS: Final = ((0.2, -1.0), (-1.0, 0.2))

@@ -9,8 +9,6 @@ from experiments.report.collect import Setup
 from experiments.report.plans import DELTA_M, Plan
 from experiments.training.results import contents
 
-__all__ = ["notes_of"]
-
 
 def notes_of(
     plan: Plan, found: Mapping[str, Setup], single: Mapping[str, Sequence[float | None]] | None

@@ -9,8 +9,6 @@ from typing import Any, Final
 from experiments import published
 from experiments.scores.calibration import tells_calibration
 
-__all__ = ["DELTA_M", "TABLES", "Measure", "Plan", "of_records"]
-
 DELTA_M: Final = "delta_m"
 
 

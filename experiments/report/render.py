@@ -16,8 +16,6 @@ from rich.text import Text
 from experiments.report import escaping
 from experiments.report.table import Cell, Column, Table
 
-__all__ = ["document", "latex", "markdown", "terminal"]
-
 _GAP: Final = 2
 _WIDE: Final = 8  # columns from which a LaTeX table is scaled to the width of the page
 

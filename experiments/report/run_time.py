@@ -11,8 +11,6 @@ from experiments.files.reading import NUMBER, json_file
 from experiments.report.collect import title_of
 from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table
 
-__all__ = ["FILE", "load", "run_time"]
-
 FILE: Final = "run-time.json"
 """Name of the file with the timings, in a store."""
 

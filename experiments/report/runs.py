@@ -9,8 +9,6 @@ from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.scores.calibration import tells_calibration
 from experiments.training.results import contents, training_examples
 
-__all__ = ["comparison", "single"]
-
 Record = Mapping[str, Any]
 
 

@@ -16,18 +16,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from experiments.files import write_atomically
 from experiments.report import escaping
 
-__all__ = [
-    "COLOURS",
-    "LINES",
-    "OTHERS",
-    "OURS",
-    "STYLE",
-    "log_axis",
-    "looks",
-    "typeset",
-    "write_figure",
-]
-
 # Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by line style.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), "-")

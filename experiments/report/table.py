@@ -8,8 +8,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["MISSING", "NOT_RUN", "Cell", "Column", "Row", "Table", "highlight"]
-
 
 @dataclass(frozen=True)
 class Cell:

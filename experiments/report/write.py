@@ -18,8 +18,6 @@ from experiments.report.run_time import load, run_time
 from experiments.report.table import Table
 from experiments.runner import records
 
-__all__ = ["FORMATS", "NAMES", "Format", "SingleTask", "tables", "write"]
-
 Format = Literal["terminal", "md", "latex"]
 SingleTask = Literal["published", "runs"]
 FORMATS: Final = get_args(Format)

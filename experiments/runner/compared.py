@@ -14,8 +14,6 @@ from experiments.runner import values
 from experiments.runner.plan import Job, Request
 from experiments.settings import Settings, require
 
-__all__ = ["compared"]
-
 
 def compared(
     comparison: Comparison,

@@ -13,8 +13,6 @@ from experiments.runner.plan import Job
 from experiments.runner.worker import Outcome, prepare, work
 from experiments.settings import require
 
-__all__ = ["Engine", "Handle", "Local", "MakeEngine"]
-
 
 class Handle(Protocol):
     """A submitted job."""

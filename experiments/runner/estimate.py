@@ -21,8 +21,6 @@ from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
 from experiments.settings import resolve_device
 
-__all__ = ["Cost", "estimate"]
-
 _STEPS = 3
 _WARM = 1
 

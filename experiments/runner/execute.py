@@ -12,8 +12,6 @@ from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
 from experiments.runner.worker import Ending, Outcome
 
-__all__ = ["execute"]
-
 _POLL_SECONDS = 0.5
 _WAIT_SECONDS = 5.0
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from experiments import registry
 
-__all__ = ["WEIGHT_DECAYS", "grids"]
-
 WEIGHT_DECAYS: Final = (0.0, 1e-4, 5e-4, 1e-3)
 
 _ALIGNED: Final[Mapping[str, Sequence[Any]]] = {

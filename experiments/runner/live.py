@@ -19,8 +19,6 @@ from experiments.runner.store import Place, State
 from experiments.runner.values import shown
 from experiments.runner.worker import Ending, Outcome
 
-__all__ = ["Watcher", "duration", "plan_table", "summary"]
-
 _COLUMNS = 5  # options that fit side by side
 _LINE_SECONDS = 60.0
 _STALE_SECONDS = 2.0

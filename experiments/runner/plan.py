@@ -22,8 +22,6 @@ from experiments.run import Run
 from experiments.runner import values
 from experiments.settings import Settings
 
-__all__ = ["SPLIT", "Job", "Request", "choose", "configurations", "fingerprint", "plan"]
-
 SPLIT: Final = "split_seed"
 
 

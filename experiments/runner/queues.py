@@ -18,8 +18,6 @@ from experiments.runner.store import Place
 from experiments.runner.worker import Ending, Outcome, work
 from experiments.settings import require
 
-__all__ = ["Dask", "Queue", "Submitit"]
-
 
 @dataclass(frozen=True)
 class Queue:

@@ -25,8 +25,6 @@ from experiments.runner.worker import Ending, Outcome
 from experiments.settings import require
 from models.files import reason
 
-__all__ = ["STUDIES", "Study", "Trial"]
-
 STUDIES: Final = "search.log"
 """File of the store that holds its studies, one for each method and question."""
 

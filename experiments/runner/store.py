@@ -35,8 +35,6 @@ from experiments.files.reading import NUMBER, VALUE, json_file
 from experiments.run import FREE_ON_RESUME, Run
 from experiments.training import CHECKPOINT, RESULTS, checkpoints, results
 
-__all__ = ["Place", "State", "records"]
-
 _STATUS: Final = "status.json"
 _FAILURE: Final = "failure.json"
 _LOCK: Final = "run.lock"

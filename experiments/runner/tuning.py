@@ -19,8 +19,6 @@ from experiments.runner.plan import Job, configurations
 from experiments.runner.store import Place, State
 from experiments.settings import require
 
-__all__ = ["best", "settled", "trials"]
-
 Point = Mapping[str, Any]
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from experiments.errors import SettingsError
 from experiments.files.reading import json_text
 
-__all__ = ["ends", "pairs", "read", "shown", "whole"]
-
 
 def pairs(texts: Iterable[str], flag: str = "set") -> dict[str, list[str]]:
     """``["a=1", "a=2", "b=x"]`` by name, values of one name in their order.

@@ -32,8 +32,6 @@ from experiments.runner.store import Place, State
 from experiments.training import Trainer
 from experiments.training.reporting import Reporter
 
-__all__ = ["Ending", "Outcome", "prepare", "work"]
-
 
 class Ending(Enum):
     """How a job ended, as far as this process is concerned."""

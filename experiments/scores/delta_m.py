@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from experiments.errors import DataError
 
-__all__ = ["delta_m"]
-
 
 def delta_m(
     values: Sequence[float],

@@ -24,8 +24,6 @@ from experiments.run import isolated_random
 from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score, observed
 from experiments.scores.calibration import Calibration
 
-__all__ = ["DistributionMeter", "Kind", "covered", "transformed"]
-
 Kind = Literal["number", "count", "classes", "binary"]
 
 _TAIL: Final = 0.05

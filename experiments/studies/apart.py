@@ -16,8 +16,6 @@ from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Point, Posterior
 
-__all__ = ["Problem", "Solution", "compare", "solution"]
-
 #: Draws for the gradient moments of posteriors that are samples, and for k-hat.
 _DRAWS = 4096
 _POWER = 0.5

@@ -19,8 +19,6 @@ from experiments.studies.plots import bars
 from experiments.studies.problems import digits_problems, qm9_problems
 from experiments.studies.study import Context, Findings, Study, Table
 
-__all__ = ["STUDY", "figure"]
-
 _COLUMNS: Final = {
     "scheme": ("scheme", ""),
     "KL": ("kl", ".3f"),

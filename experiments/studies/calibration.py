@@ -19,8 +19,6 @@ from bayesagg_pyro.diagnostics import Calibration
 from experiments.settings import require
 from experiments.studies.study import Context, Findings, Study, Table
 
-__all__ = ["CASES", "STUDY", "Case", "run"]
-
 FEATURES = 3
 DRAWS = 99
 

@@ -19,8 +19,6 @@ from experiments.run import seed_of
 from experiments.settings import require
 from experiments.studies.kinds import KINDS, make
 
-__all__ = ["ThreeTasks"]
-
 
 @dataclass(frozen=True)
 class ThreeTasks(Digits):

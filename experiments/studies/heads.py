@@ -16,8 +16,6 @@ from experiments.studies.runs import train
 from experiments.studies.study import Context, Findings, Study, Table, summary
 from experiments.training import Trainer
 
-__all__ = ["STUDY", "figure"]
-
 _COLUMNS: Final = {
     "head": ("head", ""),
     "method": ("title", ""),

@@ -13,8 +13,6 @@ from bayesagg_pyro.heads import Head, InducingPoints
 from experiments.methods import BayesAggMethod, BayesAggOptions, Method
 from experiments.run import Run, seed_of
 
-__all__ = ["KINDS", "NOISE", "HeadsRun", "make"]
-
 #: Kind of head, and its title.
 KINDS: Final = {
     "linear": "linear",

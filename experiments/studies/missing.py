@@ -12,8 +12,6 @@ from experiments.studies.plots import curves
 from experiments.studies.runs import train
 from experiments.studies.study import Context, Findings, Study, Table, summary
 
-__all__ = ["METHODS", "STUDY", "figure"]
-
 #: Method, its options, and a title.
 METHODS: Final[Mapping[str, tuple[str, Mapping[str, Any], str]]] = {
     "ls": ("ls", {}, "LS"),

@@ -8,8 +8,6 @@ from matplotlib.figure import Figure
 
 from experiments.report.style import COLOURS, looks
 
-__all__ = ["bars", "curves"]
-
 Line = tuple[Sequence[float], Sequence[float]]
 
 

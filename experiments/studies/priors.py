@@ -16,8 +16,6 @@ from experiments.studies.runs import train
 from experiments.studies.study import Context, Findings, Study, Table, summary
 from experiments.training import RECORD
 
-__all__ = ["POLICIES", "STUDY", "figure"]
-
 #: Options of BayesAgg, and a title.
 POLICIES: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
     "full-data": ({"prior": "full-data"}, "FullData (the paper)"),

@@ -12,12 +12,11 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.digits.benchmark import Digits
 from experiments.methods import Network
-from experiments.qm9.benchmark import HEAD, Qm9
+from experiments.qm9.benchmark import Qm9
+from experiments.qm9.prepared import HEAD
 from experiments.studies.apart import Problem
 from experiments.studies.runs import train
 from experiments.training import Trainer
-
-__all__ = ["digits_problems", "qm9_problems"]
 
 
 def digits_problems(folder: Path, seed: int, quick: bool) -> list[Problem]:

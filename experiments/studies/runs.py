@@ -13,8 +13,6 @@ from experiments.settings import Settings
 from experiments.studies.kinds import HeadsRun
 from experiments.training import Trainer
 
-__all__ = ["SETTINGS", "train"]
-
 #: Of the digits benchmark, on one thread.
 SETTINGS: Mapping[str, Any] = {
     "batch_size": 128,

@@ -18,16 +18,6 @@ from experiments.report.render import markdown
 from experiments.report.style import write_figure
 from experiments.training.environment import environment
 
-__all__ = [
-    "RESULTS",
-    "Context",
-    "Findings",
-    "Study",
-    "Table",
-    "conduct",
-    "summary",
-]
-
 RESULTS = "results.json"
 Row = dict[str, Any]
 

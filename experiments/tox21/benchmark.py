@@ -27,8 +27,6 @@ from experiments.tox21.splits import Split, parts
 from models import MessagePassing
 from models.perceptron import layers
 
-__all__ = ["HEAD", "SINGLE_TASK", "Tox21"]
-
 HEAD: Final = "assays"
 
 Kind = Literal["mlp", "mpnn"]

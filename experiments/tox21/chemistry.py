@@ -20,8 +20,6 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.files import cache
 
-__all__ = ["Described", "describe", "molecules", "rdkit"]
-
 _Bytes = NDArray[np.uint8]
 
 

@@ -23,8 +23,6 @@ from experiments.rows import Rows
 from experiments.tox21.chemistry import molecules, rdkit
 from models.graphs import PaddedGraphs
 
-__all__ = ["EDGE_FEATURES", "NODE_FEATURES", "GraphRows", "Graphs", "graphs"]
-
 _ELEMENTS: Final = ("C", "N", "O", "S", "F", "Cl", "Br", "P", "I")
 _BONDS: Final = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")
 _HYBRIDS: Final = ("SP", "SP2", "SP3")

@@ -21,8 +21,6 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.files import reading
 
-__all__ = ["ASSAYS", "PLACE", "Release", "read", "require_table"]
-
 ASSAYS: Final = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
     *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),

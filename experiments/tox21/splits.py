@@ -10,8 +10,6 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.rows import Parts
 
-__all__ = ["SHARES", "Split", "parts"]
-
 Split = Literal["random", "scaffold"]
 
 SHARES: Final = (0.8, 0.1)

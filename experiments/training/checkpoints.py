@@ -21,8 +21,6 @@ from experiments.files import write_atomically
 from experiments.files.reading import NUMBER, fits, saved_tensors, sensible
 from experiments.training import results
 
-__all__ = ["complete", "differences", "load", "matches", "save", "snapshot"]
-
 FORMAT = 3
 
 _STAGE: Final = {"epoch": int, "by_example": Tensor, "applied": Tensor}

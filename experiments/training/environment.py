@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["environment"]
-
 _PACKAGES: Final = (
     *("bayesagg_pyro", "torch", "pyro-ppl", "numpy", "qm9pack", "torch-geometric", "rdkit"),
     *("torchvision", "pillow", "scikit-learn", "statsmodels"),

@@ -12,8 +12,6 @@ from experiments.benchmark import Batch, Data, Figures, Meter, Split, Values
 from experiments.methods import Method
 from experiments.methods.predictive import plug_in
 
-__all__ = ["Measured", "evaluate", "evaluate_constant"]
-
 #: Rows whose predictive distributions are made together: integrals cost a call more than a row.
 _AT_ONCE = 1024
 

@@ -13,8 +13,6 @@ from typing import Protocol
 import torch
 from torch import nn
 
-__all__ = ["Backend", "CompileBackend", "CudaBackend", "Graph", "TwinBackend"]
-
 
 class Graph(Protocol):
     """One captured function."""

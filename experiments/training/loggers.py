@@ -19,8 +19,6 @@ from experiments.files import write_text
 from experiments.run import Run
 from experiments.training.reporting import Reporter
 
-__all__ = ["LOGGERS", "make"]
-
 
 def make(names: Sequence[str], folder: Path) -> list[Reporter]:
     """The loggers of these names.

@@ -35,8 +35,6 @@ from experiments.training.reporting import Reporter, Several
 from experiments.training.stepping import Step, Stepper, backend_for
 from models.files import finite, reason
 
-__all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
-
 _WEIGHT_ROWS = 20
 _FRESH_TO_WATCHED = 50
 

@@ -13,8 +13,6 @@ from torch.optim import Adam, Optimizer
 from experiments.settings import Settings
 from models.files import finite
 
-__all__ = ["adam", "load_state"]
-
 
 def adam(
     parameters: Iterable[Parameter], settings: Settings, device: torch.device, captured: bool

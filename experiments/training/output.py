@@ -11,8 +11,6 @@ from experiments.files import prepare_folder
 from experiments.run import Run
 from experiments.training import checkpoints
 
-__all__ = ["CHECKPOINT", "RECORD", "RESULTS", "claim"]
-
 CHECKPOINT: Final = "checkpoint.pt"
 RECORD: Final = "record.jsonl"
 RESULTS: Final = "results.json"

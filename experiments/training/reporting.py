@@ -11,8 +11,6 @@ from torch import Tensor
 from experiments.benchmark import Data
 from experiments.run import Run
 
-__all__ = ["Reporter", "Several"]
-
 
 class Reporter:
     """Is told how a run goes, and tells nobody; a subclass listens to what it cares for."""

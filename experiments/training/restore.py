@@ -16,8 +16,6 @@ from experiments.training import checkpoints, results
 from experiments.training.output import CHECKPOINT, RESULTS
 from models.files import reason
 
-__all__ = ["described", "restore"]
-
 
 def described(record: dict[str, Any]) -> Run:
     """The run that a results file tells of.

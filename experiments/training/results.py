@@ -13,21 +13,6 @@ from experiments.errors import DamagedDataError, DataError, MissingDataError
 from experiments.files import write_json
 from experiments.files.reading import NUMBER, VALUE, fits, json_file
 
-__all__ = [
-    "EPOCH",
-    "OF_A_RUN",
-    "by_loss",
-    "by_task",
-    "check",
-    "contents",
-    "load",
-    "load_whole",
-    "read",
-    "save",
-    "timing",
-    "training_examples",
-]
-
 FORMAT = 1
 #: What the record of a run has at least; other files of that name have not.
 OF_A_RUN: Final = frozenset({"benchmark", "method", "settings", "best", "last", "history"})

@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 from experiments.files.reading import NUMBER, VALUE, fits
 from experiments.settings import Settings
 
-__all__ = ["STEPS", "Schedule", "cosine", "make", "set_rate", "steps"]
-
 STEPS: Final = (0.6, 0.8)
 """Shares of the epochs after which ``"steps"`` divides the learning rate by ten."""
 

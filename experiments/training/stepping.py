@@ -22,8 +22,6 @@ from experiments.methods import Capture, Method
 from experiments.settings import Settings
 from experiments.training.graphs import Backend, CompileBackend, CudaBackend, Graph, TwinBackend
 
-__all__ = ["FixedSplit", "Pass", "Step", "Stepper", "backend_for"]
-
 
 @dataclass(frozen=True)
 class Pass:

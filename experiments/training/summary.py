@@ -17,8 +17,6 @@ from experiments.settings import Settings
 from experiments.training import results
 from experiments.training.evaluation import Measured, evaluate, evaluate_constant
 
-__all__ = ["describe", "evaluation_size", "measure", "measure_constant", "stages"]
-
 Record = dict[str, Any]
 
 _GPU_BATCHES = 8

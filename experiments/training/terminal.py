@@ -23,8 +23,6 @@ from experiments.run import Run
 from experiments.training import results
 from experiments.training.reporting import Reporter
 
-__all__ = ["Bars", "Lines", "reporter"]
-
 _REFRESH_SECONDS = 0.25  # reading a loss waits for a GPU, so not at every step
 
 

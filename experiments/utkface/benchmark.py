@@ -34,8 +34,6 @@ from experiments.scores.calibration import Calibration
 from experiments.settings import Settings
 from experiments.utkface.names import ETHNICITIES, read
 
-__all__ = ["UtkFace"]
-
 
 @dataclass(frozen=True)
 class UtkFace(OnResNet):

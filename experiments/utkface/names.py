@@ -18,8 +18,6 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.images.files import images_in, require_folder, some
 
-__all__ = ["ETHNICITIES", "OLDEST", "Faces", "parse", "read"]
-
 ETHNICITIES: Final = ("white", "black", "asian", "indian", "other")
 """In the order of the released codes 0 to 4."""
 
