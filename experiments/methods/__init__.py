@@ -18,11 +18,9 @@ from experiments.methods.base import (
     Scale,
 )
 from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
-from experiments.methods.dynamic_average import DynamicAverage
 from experiments.methods.ensembles import HeadEnsemble, NetworkEnsemble
 from experiments.methods.gap_balancing import GapBalancing
 from experiments.methods.gradient_based import GradientBased, GradientOptions
-from experiments.methods.linear import LinearScalarization
 from experiments.methods.network import Network
 from experiments.methods.published import (
     Aligned,
@@ -34,12 +32,17 @@ from experiments.methods.published import (
     NashMtl,
     Pcgrad,
 )
-from experiments.methods.random_weights import RandomWeights
-from experiments.methods.scale_invariant import ScaleInvariant
 from experiments.methods.single_task import SingleTask
-from experiments.methods.torchjd import PREFIX, torchjd_method
-from experiments.methods.uncertainty import UncertaintyWeights
-from experiments.methods.weighted import WeightedLosses
+from experiments.methods.torchjd import torchjd_method
+from experiments.methods.torchjd_classes import PREFIX
+from experiments.methods.weighted import (
+    DynamicAverage,
+    LinearScalarization,
+    RandomWeights,
+    ScaleInvariant,
+    UncertaintyWeights,
+    WeightedLosses,
+)
 from experiments.registry import imported
 
 __all__ = [

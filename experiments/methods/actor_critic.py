@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["SoftActorCritic"]
-
 _LOG_DEVIATION = (-20.0, 2.0)
 
 

@@ -18,8 +18,6 @@ from bayesagg_pyro.diagnostics import Recorder
 from experiments.errors import SettingsError
 from experiments.settings import require_words
 
-__all__ = ["Capture", "ExampleWeights", "Level", "Method", "MethodOptions", "Needs", "Scale"]
-
 
 class Scale(Enum):
     """Whether the update is of the size of the sum of the tasks' gradients or of their mean."""

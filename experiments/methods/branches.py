@@ -14,8 +14,6 @@ from torch.nn import Parameter
 
 from experiments.settings import require
 
-__all__ = ["Features", "branched", "halves", "keep_branch", "parameters", "read_by", "refuse"]
-
 Features = Tensor | Mapping[str, Tensor]
 """``[B, d]`` for all heads, or ``{head: [B, d]}``."""
 

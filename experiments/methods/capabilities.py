@@ -13,8 +13,6 @@ from experiments.errors import OutputError
 from experiments.methods import METHODS, Level, Method, Needs
 from experiments.methods.torchjd import names, torchjd_method
 
-__all__ = ["COMMAND", "levels_table", "options_table", "page", "update"]
-
 COMMAND: Final = "python -m experiments.methods docs/methods.md"
 _LEVELS: Final = (Level.LOSSES, Level.PARAMETERS, Level.REPRESENTATION)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,6 @@ from experiments.methods.base import Level, MethodOptions, Scale
 from experiments.methods.branches import read_by, refuse
 from experiments.methods.network import Network, mean_losses, reported
 from experiments.settings import require_numbers
-
-__all__ = ["HeadEnsemble", "HeadsOptions", "NetworkEnsemble", "NetworksOptions", "average"]
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,10 @@ class HeadEnsemble(Network):
     sum over tasks of the mean loss over members, so that its step is as large as that of LS.
     """
 
-    name: ClassVar[str] = "ensemble-heads"
-    title: ClassVar[str] = "Ensemble (heads)"
-    scale: ClassVar[Scale] = Scale.SUM
-    level: ClassVar[Level] = Level.LOSSES
-    options_type: ClassVar[type[MethodOptions]] = HeadsOptions
+    name, title = "ensemble-heads", "Ensemble (heads)"
+    scale = Scale.SUM
+    level = Level.LOSSES
+    options_type = HeadsOptions
 
     def __init__(
         self, backbone: nn.Module, heads: Mapping[str, Head], options: HeadsOptions
@@ -65,7 +62,7 @@ class HeadEnsemble(Network):
         refuse(backbone, self.name, "its members share features, and here each head has its own")
         super().__init__(backbone, heads, options)
         self.members = options.members
-        self.weights = nn.ParameterDict(
+        self.weights = self.kept["members"] = nn.ParameterDict(
             {name: _initial(head, options.members) for name, head in heads.items()}
         )
 
@@ -100,15 +97,6 @@ class HeadEnsemble(Network):
         """Backbone, then the members' weights; the heads' own stay out of it."""
         return chain(self.backbone.parameters(), self.weights.parameters())
 
-    def state_dict(self) -> dict[str, Any]:
-        """State of the network and the members."""
-        return {**super().state_dict(), "members": self.weights.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore both."""
-        super().load_state_dict(state)
-        self.weights.load_state_dict(state["members"])
-
 
 class NetworkEnsemble(Network):
     """Several networks with initial weights of their own (deep ensembles), trained by LS.
@@ -120,12 +108,11 @@ class NetworkEnsemble(Network):
     Deep Ensembles, NeurIPS 2017, without adversarial training.
     """
 
-    name: ClassVar[str] = "ensemble-networks"
-    title: ClassVar[str] = "Ensemble (networks)"
-    scale: ClassVar[Scale] = Scale.SUM
-    level: ClassVar[Level] = Level.LOSSES
-    options_type: ClassVar[type[MethodOptions]] = NetworksOptions
-    wants_networks: ClassVar[bool] = True
+    name, title = "ensemble-networks", "Ensemble (networks)"
+    scale = Scale.SUM
+    level = Level.LOSSES
+    options_type = NetworksOptions
+    wants_networks = True
 
     def __init__(
         self,

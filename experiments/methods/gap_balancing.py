@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
 from experiments.methods.actor_critic import SoftActorCritic
-from experiments.methods.base import MethodOptions, Needs
-from experiments.methods.random_weights import SeededOptions, balanced, new_generator
-from experiments.methods.scale_invariant import log_losses
-from experiments.methods.weighted import WeightedLosses, shared_out
+from experiments.methods.base import Needs
+from experiments.methods.weighted import (
+    SeededOptions,
+    WeightedLosses,
+    balanced,
+    log_losses,
+    new_generator,
+    shared_out,
+)
 from experiments.settings import require, require_numbers
-
-__all__ = ["GapBalancing", "GapBalancingOptions"]
 
 
 @dataclass(frozen=True)
@@ -85,18 +88,17 @@ class GapBalancing(WeightedLosses):
     of the logits u, whose density is exact.
     """
 
-    name: ClassVar[str] = "igbv2"
-    title: ClassVar[str] = "IGBv2"
-    needs: ClassVar[frozenset[Needs]] = frozenset({Needs.EPOCHS})
-    options_type: ClassVar[type[MethodOptions]] = GapBalancingOptions
+    name, title = "igbv2", "IGBv2"
+    needs = frozenset({Needs.EPOCHS})
+    options_type = GapBalancingOptions
 
     def __init__(
         self, backbone: nn.Module, heads: Mapping[str, Head], options: GapBalancingOptions
     ) -> None:
         super().__init__(backbone, heads, options)
         self.settings = options
-        self.generator = new_generator(options.seed)
-        self.agent = SoftActorCritic(
+        self.generator = self.kept["generator"] = new_generator(options.seed)
+        self.agent = self.kept["agent"] = SoftActorCritic(
             len(self.tasks),
             rate=options.rate,
             capacity=options.capacity,
@@ -164,27 +166,23 @@ class GapBalancing(WeightedLosses):
         return "random" if epoch < self.settings.act_after else "agent"
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the network, the agent, the base losses and the generator."""
+        """State of the network, the agent and its draws, and the losses that it compares with."""
         return {
             **super().state_dict(),
-            "agent": self.agent.state_dict(),
             "base": self.base,
             "last": self._last,
             "latest": self._latest,
             "steps": self._steps,
-            "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
         super().load_state_dict(state)
-        self.agent.load_state_dict(state["agent"])
         place = self.agent.device
         self.base = None if state["base"] is None else state["base"].to(place)
         last = state["last"]
         self._last = None if last is None else (last[0].to(place), last[1].to(place))
-        latest = state.get("latest")
+        latest = state["latest"]
         self._latest = None if latest is None else latest.to(place)
         self._steps = state["steps"]
         self._sum, self._batches = None, torch.zeros(len(self.tasks))
-        self.generator.set_state(state["generator"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,6 @@ from experiments.methods.task_gradients import (
     parameter_gradients,
     representation_gradients,
 )
-
-__all__ = ["GradientBased", "GradientOptions", "Place"]
 
 Place = Literal["parameters", "representation"]
 
@@ -47,11 +45,11 @@ class GradientBased(Network):
     leaves everything as it was.
     """
 
-    scale: ClassVar[Scale] = Scale.MEAN
-    level: ClassVar[Level] = Level.PARAMETERS
-    levels: ClassVar[tuple[Level, ...]] = (Level.PARAMETERS, Level.REPRESENTATION)
-    needs: ClassVar[frozenset[Needs]] = frozenset({Needs.GRADIENTS})
-    options_type: ClassVar[type[MethodOptions]] = GradientOptions
+    scale = Scale.MEAN
+    level = Level.PARAMETERS
+    levels = (Level.PARAMETERS, Level.REPRESENTATION)
+    needs = frozenset({Needs.GRADIENTS})
+    options_type = GradientOptions
 
     def __init__(
         self, backbone: nn.Module, heads: Mapping[str, Head], options: GradientOptions

@@ -19,11 +19,14 @@ from experiments.methods.base import Capture, Method, MethodOptions
 from experiments.methods.branches import Features, read_by
 from experiments.methods.predictive import calibration, plug_in
 
-__all__ = ["Network", "mean_losses", "reported", "task_names"]
-
 
 class Network(Method):
-    """A method that predicts with the heads' outputs on the backbone's features."""
+    """A method that predicts with the heads' outputs on the backbone's features.
+
+    Attributes:
+        kept: What else has state, by its name in a checkpoint: generators, parameters, and anything
+            with ``state_dict``.
+    """
 
     def __init__(
         self, backbone: nn.Module, heads: Mapping[str, Head], options: MethodOptions
@@ -35,6 +38,7 @@ class Network(Method):
         self.tasks = task_names(heads)
         self._recorder: Recorder | None = None
         self._scales: dict[str, Tensor] = {}
+        self.kept: dict[str, Any] = {}
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
         """The heads' outputs."""
@@ -72,13 +76,15 @@ class Network(Method):
         self.heads.train(mode)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of backbone and heads."""
-        return {"backbone": self.backbone.state_dict(), "heads": self.heads.state_dict()}
+        """State of backbone and heads, and of what is ``kept`` besides."""
+        parts = {"backbone": self.backbone, "heads": self.heads, **self.kept}
+        return {name: _state_of(part) for name, part in parts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore both."""
-        self.backbone.load_state_dict(state["backbone"])
-        self.heads.load_state_dict(state["heads"])
+        """Restore them."""
+        parts = {"backbone": self.backbone, "heads": self.heads, **self.kept}
+        for name, part in parts.items():
+            _restore(part, state[name])
 
     def losses(
         self, features: Features, targets: Mapping[str, Any]
@@ -129,6 +135,22 @@ class Network(Method):
                 f"training loss of task {self.tasks[task]} is {float(values[task])} before a step: "
                 "training has diverged, or a target is bad; lower --lr, or look at the data"
             )
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    return part.detach() if isinstance(part, Tensor) else part.state_dict()
+
+
+@torch.no_grad()
+def _restore(part: Any, state: Any) -> None:
+    if isinstance(part, torch.Generator):
+        part.set_state(state)
+    elif isinstance(part, Tensor):
+        part.copy_(state)
+    else:
+        part.load_state_dict(state)
 
 
 def reported(losses: Mapping[str, Tensor], present: Tensor | None) -> dict[str, Tensor]:

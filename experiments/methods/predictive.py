@@ -14,8 +14,6 @@ from torch import Tensor
 
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, Ordinal
 
-__all__ = ["calibration", "plug_in"]
-
 _TEMPERATURES: Final = torch.logspace(-1, 1, 81, dtype=torch.float64)
 
 

@@ -5,38 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro.aggregation import Combined, MatrixAggregator
 from bayesagg_pyro.heads import Head
-from experiments.methods.base import Level, MethodOptions, Scale
+from experiments.methods.base import Level, Scale
 from experiments.methods.gradient_based import GradientBased, GradientOptions, Place
-from experiments.methods.random_weights import SeededOptions, new_generator
 from experiments.methods.torchjd_classes import arguments_of, module
+from experiments.methods.weighted import SeededOptions, new_generator
 from experiments.settings import require, require_numbers
-
-__all__ = [
-    "Aligned",
-    "AlignedOptions",
-    "AlignedUb",
-    "AlignedUbOptions",
-    "Cagrad",
-    "CagradOptions",
-    "ImtlG",
-    "Mgda",
-    "MgdaOptions",
-    "MgdaUb",
-    "MgdaUbOptions",
-    "NashMtl",
-    "NashMtlOptions",
-    "Pcgrad",
-    "PcgradOptions",
-    "WithAggregator",
-]
-
 
 _OURS: Final = ("level", "seed", "scale_heads")
 """Options that an aggregator does not know."""
@@ -66,20 +46,11 @@ class WithAggregator(GradientBased):
         except (TypeError, ValueError) as error:
             require(False, "options", arguments, str(error))
         generator = new_generator(getattr(options, "seed", 0))
-        self.rows = MatrixAggregator(aggregator, generator=generator)
+        self.rows = self.kept["aggregator"] = MatrixAggregator(aggregator, generator=generator)
 
     def combine(self, matrix: Tensor, present: Tensor | None = None) -> Combined:
         """The aggregator's direction and weights."""
         return self.rows(matrix, self.tasks, present)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of the network and of the aggregator."""
-        return {**super().state_dict(), "aggregator": self.rows.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore both."""
-        super().load_state_dict(state)
-        self.rows.load_state_dict(state["aggregator"])
 
 
 @dataclass(frozen=True)
@@ -121,20 +92,18 @@ class Mgda(WithAggregator):
     Source: Sener and Koltun, Multi-Task Learning as Multi-Objective Optimization, NeurIPS 2018.
     """
 
-    name: ClassVar[str] = "mgda"
-    title: ClassVar[str] = "MGDA"
-    aggregator: ClassVar[str] = "MGDA"
-    options_type: ClassVar[type[MethodOptions]] = MgdaOptions
+    name, title = "mgda", "MGDA"
+    aggregator = "MGDA"
+    options_type = MgdaOptions
 
 
 class MgdaUb(Mgda):
     """MGDA on gradients with respect to the representation, an upper bound of it (MGDA-UB)."""
 
-    name: ClassVar[str] = "mgda-ub"
-    title: ClassVar[str] = "MGDA-UB"
-    level: ClassVar[Level] = Level.REPRESENTATION
-    levels: ClassVar[tuple[Level, ...]] = (Level.REPRESENTATION, Level.PARAMETERS)
-    options_type: ClassVar[type[MethodOptions]] = MgdaUbOptions
+    name, title = "mgda-ub", "MGDA-UB"
+    level = Level.REPRESENTATION
+    levels = (Level.REPRESENTATION, Level.PARAMETERS)
+    options_type = MgdaUbOptions
 
 
 @dataclass(frozen=True)
@@ -153,11 +122,10 @@ class Pcgrad(WithAggregator):
     Source: Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020.
     """
 
-    name: ClassVar[str] = "pcgrad"
-    title: ClassVar[str] = "PCGrad"
-    scale: ClassVar[Scale] = Scale.SUM
-    aggregator: ClassVar[str] = "PCGrad"
-    options_type: ClassVar[type[MethodOptions]] = PcgradOptions
+    name, title = "pcgrad", "PCGrad"
+    scale = Scale.SUM
+    aggregator = "PCGrad"
+    options_type = PcgradOptions
 
 
 @dataclass(frozen=True)
@@ -182,10 +150,9 @@ class Cagrad(WithAggregator):
     Source: Liu et al., Conflict-Averse Gradient Descent, NeurIPS 2021.
     """
 
-    name: ClassVar[str] = "cagrad"
-    title: ClassVar[str] = "CAGrad"
-    aggregator: ClassVar[str] = "CAGrad"
-    options_type: ClassVar[type[MethodOptions]] = CagradOptions
+    name, title = "cagrad", "CAGrad"
+    aggregator = "CAGrad"
+    options_type = CagradOptions
 
 
 class ImtlG(WithAggregator):
@@ -194,9 +161,8 @@ class ImtlG(WithAggregator):
     Source: Liu et al., Towards Impartial Multi-Task Learning, ICLR 2021.
     """
 
-    name: ClassVar[str] = "imtl-g"
-    title: ClassVar[str] = "IMTL-G"
-    aggregator: ClassVar[str] = "IMTLG"
+    name, title = "imtl-g", "IMTL-G"
+    aggregator = "IMTLG"
 
 
 @dataclass(frozen=True)
@@ -228,11 +194,10 @@ class NashMtl(WithAggregator):
     Source: Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022.
     """
 
-    name: ClassVar[str] = "nash-mtl"
-    title: ClassVar[str] = "Nash-MTL"
-    scale: ClassVar[Scale] = Scale.SUM
-    aggregator: ClassVar[str] = "NashMTL"
-    options_type: ClassVar[type[MethodOptions]] = NashMtlOptions
+    name, title = "nash-mtl", "Nash-MTL"
+    scale = Scale.SUM
+    aggregator = "NashMTL"
+    options_type = NashMtlOptions
 
 
 @dataclass(frozen=True)
@@ -276,10 +241,9 @@ class Aligned(WithAggregator):
     algorithm 1; the scale modes are those that the comparison in the BayesAgg paper searched.
     """
 
-    name: ClassVar[str] = "aligned-mtl"
-    title: ClassVar[str] = "Aligned-MTL"
-    aggregator: ClassVar[str] = "AlignedMTL"
-    options_type: ClassVar[type[MethodOptions]] = AlignedOptions
+    name, title = "aligned-mtl", "Aligned-MTL"
+    aggregator = "AlignedMTL"
+    options_type = AlignedOptions
 
     def head_weights(self, weights: Tensor) -> Tensor:
         """K α, K the tasks of the batch, when heads are to follow; K keeps the size of a sum."""
@@ -287,16 +251,11 @@ class Aligned(WithAggregator):
         follow = self.options.scale_heads
         return (weights != 0).sum() * weights if follow else torch.ones_like(weights)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore both; earlier versions left nothing of the aggregator, which has no memory."""
-        super().load_state_dict({"aggregator": self.rows.state_dict(), **state})
-
 
 class AlignedUb(Aligned):
     """The upper-bound variant: J holds gradients with respect to the representation, [K, B · d]."""
 
-    name: ClassVar[str] = "aligned-mtl-ub"
-    title: ClassVar[str] = "Aligned-MTL-UB"
-    level: ClassVar[Level] = Level.REPRESENTATION
-    levels: ClassVar[tuple[Level, ...]] = (Level.REPRESENTATION, Level.PARAMETERS)
-    options_type: ClassVar[type[MethodOptions]] = AlignedUbOptions
+    name, title = "aligned-mtl-ub", "Aligned-MTL-UB"
+    level = Level.REPRESENTATION
+    levels = (Level.REPRESENTATION, Level.PARAMETERS)
+    options_type = AlignedUbOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,6 @@ from experiments.methods.base import MethodOptions
 from experiments.methods.branches import keep_branch, read_by
 from experiments.methods.network import mean_losses, reported
 from experiments.methods.weighted import WeightedLosses
-
-__all__ = ["SingleTask"]
 
 
 class SingleTask(WeightedLosses):
@@ -29,8 +27,7 @@ class SingleTask(WeightedLosses):
     select and slow down by that task.
     """
 
-    name: ClassVar[str] = "stl"
-    title: ClassVar[str] = "STL"
+    name, title = "stl", "STL"
 
     def __init__(
         self,

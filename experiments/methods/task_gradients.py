@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-__all__ = ["add_to_grad", "parameter_gradients", "representation_gradients"]
-
 
 def representation_gradients(losses: Tensor, features: Tensor, *, at_once: bool = True) -> Tensor:
     """∂ℓ_k/∂H for all tasks, ``[K, B, d]``.

@@ -15,10 +15,9 @@ from torch.nn import Parameter
 from bayesagg_pyro.aggregation import MatrixAggregator
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
-from experiments.methods.base import Level, Method, MethodOptions, Needs, Scale
+from experiments.methods.base import Level, Method, Needs, Scale
 from experiments.methods.gradient_based import GradientOptions
 from experiments.methods.published import WithAggregator
-from experiments.methods.random_weights import SeededOptions, new_generator
 from experiments.methods.torchjd_classes import (
     PREFIX,
     arguments_of,
@@ -35,10 +34,8 @@ from experiments.methods.torchjd_scalarizer import (
     scalarize,
     update,
 )
-from experiments.methods.weighted import WeightedLosses
+from experiments.methods.weighted import SeededOptions, WeightedLosses, new_generator
 from experiments.settings import require
-
-__all__ = ["PREFIX", "names", "torchjd_method"]
 
 _SUM_SCALARIZERS: Final = frozenset({"Sum", "Constant", "DWA", "UW", "IMTLL"})
 
@@ -81,7 +78,7 @@ class ScalarizerOptions(SeededOptions):
 class AggregatorMethod(WithAggregator):
     """An aggregator of TorchJD."""
 
-    options_type: ClassVar[type[MethodOptions]] = AggregatorOptions
+    options_type = AggregatorOptions
 
     @classmethod
     def more_options(cls) -> list[tuple[str, Any]]:
@@ -104,7 +101,7 @@ class ScalarizerMethod(WeightedLosses):
     """
 
     scalarizer_name: ClassVar[str]
-    options_type: ClassVar[type[MethodOptions]] = ScalarizerOptions
+    options_type = ScalarizerOptions
 
     def __init__(
         self, backbone: nn.Module, heads: Mapping[str, Head], options: ScalarizerOptions
@@ -117,7 +114,7 @@ class ScalarizerMethod(WeightedLosses):
         except (TypeError, ValueError) as error:
             require(False, "options", given, str(error))
         self.scalarizer.to(next(iter(heads.values())).weight.device)
-        self.generator = new_generator(options.seed)
+        self.generator = self.kept["generator"] = new_generator(options.seed)
         self._last: tuple[Any, dict[str, Tensor]] | None = None
 
     @classmethod
@@ -168,18 +165,13 @@ class ScalarizerMethod(WeightedLosses):
         return chain(super().parameters(), own)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the network, the scalarization and the generator."""
-        return {
-            **super().state_dict(),
-            "scalarizer": read_scalarizer(self.scalarizer),
-            "generator": self.generator.get_state(),
-        }
+        """State of the network, the generator and the scalarization."""
+        return {**super().state_dict(), "scalarizer": read_scalarizer(self.scalarizer)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
         super().load_state_dict(state)
         load_scalarizer(self.scalarizer, state["scalarizer"])
-        self.generator.set_state(state["generator"])
         self._last = None
 
     @torch.no_grad()

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from experiments.errors import SettingsError
 
-__all__ = ["PREFIX", "arguments_of", "arrange", "defaults_of", "kinds", "module"]
-
 PREFIX: Final = "torchjd:"
 
 #: Arguments without a default that have a usual value, and those that follow from the tasks.

@@ -12,8 +12,6 @@ from torch.optim import Adam
 
 from bayesagg_pyro.aggregation._torchjd_state import load_state, read_state
 
-__all__ = ["load_scalarizer", "read_scalarizer", "recall", "roll_epoch", "scalarize", "update"]
-
 
 def scalarize(scalarizer: Any, losses: Tensor, present: Tensor) -> Tensor:
     """What the scalarization makes of the losses that are there, as if it knew no others.

@@ -168,14 +168,6 @@ def test_aligned_edges() -> None:
     assert not combine(torch.zeros(3, 4)).direction.any()
 
 
-def test_aligned_goes_on_from_what_an_earlier_version_left() -> None:
-    method: Any = build("aligned-mtl")
-    state = method.state_dict()
-    del state["aggregator"]
-    method.load_state_dict(state)
-    step(method)
-
-
 @pytest.mark.parametrize(("name", "shared"), [("aligned-mtl", True), ("aligned-mtl-ub", False)])
 def test_aligned_method(name: str, shared: bool) -> None:
     method: Any = build(name, scale_heads=True)
