@@ -13,7 +13,6 @@ from experiments.cli.launch import friendly
 from experiments.cli.many import conduct, leave, left, seeds
 from experiments.cli.single import given_values
 from experiments.comparisons.table import require_figures, table
-from experiments.errors import SettingsError
 from experiments.files import prepare_folder, strict
 from experiments.report.escaping import PlainConsole
 from experiments.report.render import markdown, terminal
@@ -26,12 +25,12 @@ from experiments.training import RESULTS, results
 def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None:
     """The runs of a comparison, and one table."""
     with friendly(given["debug"]) as console:
-        found = comparisons.find(name)
+        found = tuning.without(comparisons.find(name), given_values(given, names))
         out: Path = given["out"] or Path("results") / name
         if given["figure"] is not None:
             prepare_folder(given["figure"].parent)
         began, outcomes = time.time(), dict[Job, Outcome]()
-        if found.tuned:
+        if tuned := bool(found.tuned):
             found = _settled(found, out, given, names, outcomes, console)
             given = {**given, "only": None, "minutes": left(given["minutes"], began)}
         if not found.entries:
@@ -39,8 +38,8 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
             return
         todo = _compared(found, out, given, names)
         if not given["table_only"]:
-            _require_figures(todo, given)
-            outcomes |= conduct(todo, given, out, console)
+            loaded = tuned or _require_figures(todo, given)
+            outcomes |= conduct(todo, given, out, console, loaded=loaded)
         if given["plan"]:
             return
         shown = table(found, todo, given["show"] or ())
@@ -65,23 +64,14 @@ def _settled(
     console: PlainConsole,
 ) -> comparisons.Comparison:
     """The entries that are asked for, each with what validation chose after the trials."""
-    values = given_values(given, names)
-    found = tuning.without(
-        dataclasses.replace(
-            found,
-            entries=found.chosen(given["only"] or ()),
-            seeds=seeds(given["seeds"]) or found.seeds,
-        ),
-        values,
+    found = dataclasses.replace(
+        found, entries=found.chosen(given["only"] or ()), seeds=seeds(given["seeds"]) or found.seeds
     )
-    if not found.tuned:
-        return found
-    todo = _compared(
-        tuning.trials(found), out / "trials", {**given, "only": None, "seeds": None}, names
-    )
+    every = {**given, "only": None, "seeds": None}
+    todo = _compared(tuning.trials(found), out / "trials", every, names)
     if not given["table_only"]:
-        _require_figures(todo, given)
-        outcomes |= conduct(todo, given, out, console)
+        loaded = _require_figures(todo, given)
+        outcomes |= conduct(todo, given, out, console, loaded=loaded)
     chosen = tuning.best(found, todo)
     for entry in found.entries:
         if entry.label not in chosen:
@@ -89,10 +79,15 @@ def _settled(
     return tuning.settled(found, chosen)
 
 
-def _require_figures(todo: Sequence[Job], given: Mapping[str, Any]) -> None:
-    """A misspelt ``--show`` is told before anything runs; by the table if data is elsewhere."""
-    if given["show"] and not given["plan"] and given["engine"] == "local":
+def _require_figures(todo: Sequence[Job], given: Mapping[str, Any]) -> bool:
+    """A misspelt ``--show`` is told before anything runs; by the table if data is elsewhere.
+
+    Returns:
+        Whether the data was loaded for it.
+    """
+    if here := given["show"] and not given["plan"] and given["engine"] == "local":
         require_figures(given["show"], todo[0].run)
+    return bool(here)
 
 
 def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
@@ -124,30 +119,20 @@ def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
 def _compared(
     found: comparisons.Comparison, out: Path, given: Mapping[str, Any], names: Collection[str]
 ) -> list[Job]:
-    """The jobs, none of which may meet another run in its folder."""
+    """The jobs."""
     values = given_values(given, names)
     for name, several in values.items():
         require(len(several) == 1, name, several, "a comparison takes one value for all entries")
+    every = given["record"]
+    require(every is None or every >= 1, "record", every, "give 1 or more steps")
     jobs = compared(
         found,
         out.resolve(),
         only=given["only"] or (),
         seeds=seeds(given["seeds"]),
         changes={name: several[0] for name, several in values.items()},
-        record=given["record"],
+        record=every,
         log=given["log"] or (),
     )
-    require(
-        given["record"] is None or given["record"] >= 1,
-        "record",
-        given["record"],
-        "give 1 or more steps",
-    )
     resolve_device(jobs[0].run.settings.device)
-    for job in jobs:
-        if (job.folder.parent / RESULTS).exists():
-            raise SettingsError(
-                f"{job.folder.parent} holds a run of an earlier version's demonstration: delete "
-                "it, or choose another --out"
-            )
     return jobs

@@ -120,8 +120,18 @@ def conduct(
     console: PlainConsole,
     *,
     tried: bool = False,
+    loaded: bool = False,
 ) -> Mapping[Job, Outcome]:
-    """Show the plan and carry it out; nothing with ``--plan``."""
+    """Show the plan and carry it out; nothing with ``--plan``.
+
+    Args:
+        todo: The plan.
+        given: What the command was given.
+        out: Folder of the store.
+        console: Where to.
+        tried: Whether the cost is estimated where nobody says.
+        loaded: Whether this process has loaded the data, so that what is built of it is there.
+    """
     for job in todo:
         other = Place(job.folder).differences(job.run)
         if other:
@@ -146,7 +156,7 @@ def conduct(
         return {}
     prepare_folder(out)
     try:
-        if given["engine"] == "local" and cost is None:
+        if given["engine"] == "local" and cost is None and not loaded:
             todo[0].run.benchmark.load(torch.device("cpu"))  # built before several want it
         with Watcher(todo, console) as watcher:
             return execute(todo, make, parallel, watcher, deadline=deadline)

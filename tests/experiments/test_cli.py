@@ -182,8 +182,6 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (out / "report" / "figures" / "flow.png").exists()
     text = run("demo", "--out", str(out), *small, "--lr", "0.1", code=2)
     assert "holds a finished run with other settings (settings.learning_rate: 0.003 there" in text
-    (out / "ls" / RESULTS).touch()
-    assert "an earlier version's demonstration" in run("demo", "--out", str(out), code=2)
 
 
 def test_interrupted_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

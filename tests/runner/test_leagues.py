@@ -6,15 +6,18 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matplotlib.image import imread
 from scipy.stats import t
 from typer.testing import CliRunner
 
 from experiments import comparisons
+from experiments.benchmark import Data
 from experiments.cli import app, many
 from experiments.comparisons import Comparison, Entry
 from experiments.comparisons.figure import league
@@ -22,7 +25,9 @@ from experiments.comparisons.standings import ahead, behind, standings
 from experiments.comparisons.table import table
 from experiments.errors import SettingsError
 from experiments.runner import Job, Place, compared, tuning
+from experiments.scores import MeanAbsoluteError, mixed
 from experiments.training import RESULTS, Trainer
+from tests.experiments.toy import Toy
 from tests.runner.jobs import Here
 
 TOY = "tests.experiments.toy:Toy"
@@ -213,3 +218,27 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = CliRunner().invoke(app, [*command, "--seeds", "5"])
     assert "its runs choose" in refused.stderr
     assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob(RESULTS)}
+
+
+def test_the_data_is_loaded_once_to_look_for_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toys = comparison(entries=comparison().entries[::2], seeds=(0,), tuning_seeds=(5,))
+    monkeypatch.setattr(comparisons, "COMPARISONS", {"toys": toys})
+    monkeypatch.setattr(many, "Local", lambda parallel, threads: Here(parallel))
+    load, loads = Toy.load, list[torch.device]()
+
+    def counted(self: Toy, device: torch.device) -> Data:
+        loads.append(device)
+        alone, pair = (partial(MeanAbsoluteError, torch.ones(tasks)) for tasks in (1, 2))
+        meter = mixed({"pair": pair, "alone": alone}, {"error": ("alone", alone)})
+        return replace(load(self, device), meter=meter)
+
+    monkeypatch.setattr(Toy, "load", counted)
+    command = ["compare", "toys", "--out", str(tmp_path / "out"), "--show", "error", "--markdown"]
+    for trained in (2 * len(RATES) + 2, 0):
+        loads.clear()
+        found = CliRunner().invoke(app, command)
+        assert found.exit_code == 0, found.output
+        assert "| error |" in found.output
+        assert len(loads) == 1 + trained
