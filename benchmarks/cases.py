@@ -185,9 +185,7 @@ CASES = [
         limits=Limits(time=3.0, memory=1.5),
     ),
     replace(
-        _images("pixels, SegNet", 288, 384, _segnet),
-        limits=Limits(time=1.3, memory=1.5),
-        slow=True,
+        _images("pixels, SegNet", 288, 384, _segnet), limits=Limits(time=1.3, memory=1.5), slow=True
     ),
 ]
 

@@ -173,10 +173,7 @@ def _ratio(found: list[float]) -> str:
 
 def limits_table(result: dict[str, Any]) -> str:
     """What is promised of these cases beside what was reached, as Markdown."""
-    lines = [
-        "| case | what | limit | default | all |",
-        "| --- | --- | ---: | ---: | ---: |",
-    ]
+    lines = ["| case | what | limit | default | all |", "| --- | --- | ---: | ---: | ---: |"]
     promised = {case.name: case.limits for case in CASES}
     for row in result["rows"]:
         for what, limit, reached in _against(row, promised[row["case"]]):

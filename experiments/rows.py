@@ -55,10 +55,7 @@ class Rows:
 
 
 def parts_of(
-    inputs: Tensor,
-    targets: Mapping[str, Tensor],
-    rows: Parts,
-    device: torch.device,
+    inputs: Tensor, targets: Mapping[str, Tensor], rows: Parts, device: torch.device
 ) -> tuple[Rows, Rows, Rows]:
     """Training, validation and test rows of a table.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from models.cifar import CifarNetwork
 from models.errors import GraphError, MissingPackageError, NetworkError
-from models.geometric import to_geometric
 from models.graphs import PaddedGraphs, pad
 from models.message_passing import MessagePassing
-from models.message_passing_pyg import MessagePassingPyG
+from models.message_passing_pyg import MessagePassingPyG, to_geometric
 from models.resnet import ResNetFeatures, WeightsError
 
 __all__ = [

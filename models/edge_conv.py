@@ -102,9 +102,7 @@ class EdgeConv(nn.Module):
         super().__init__()
         self.width = width
         self.nn = nn.Sequential(
-            nn.Linear(edge_features, edge_width),
-            nn.ReLU(),
-            nn.Linear(edge_width, width * width),
+            nn.Linear(edge_features, edge_width), nn.ReLU(), nn.Linear(edge_width, width * width)
         )
         self.lin = nn.Linear(width, width, bias=False)
         self.bias = nn.Parameter(torch.zeros(width))

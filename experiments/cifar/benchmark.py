@@ -15,15 +15,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Figures, Task, Values
-from experiments.cifar.sources import (
-    SIZE,
-    LabelledImages,
-    Source,
-    class_names,
-    digest,
-    load,
-    look,
-)
+from experiments.cifar.sources import SIZE, LabelledImages, Source, class_names, digest, load, look
 from experiments.errors import DataError
 from experiments.files.cache import default_folder
 from experiments.images.augment import normalise

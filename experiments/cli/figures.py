@@ -30,7 +30,7 @@ def figures(
     from experiments.report.render import terminal
     from experiments.report.runs import comparison
     from experiments.training import results
-    from experiments.training.output import RESULTS
+    from experiments.training.checkpoints import RESULTS
 
     with friendly(debug) as console:
         folders = list(dict.fromkeys(runs))

@@ -30,12 +30,7 @@ def preset(about: str = "", **settings: Any) -> inspect.Parameter:
 
 
 def _common(several: bool) -> list[inspect.Parameter]:
-    return [
-        _method(several),
-        preset(),
-        _seeds(several, "0"),
-        *_changes(several),
-    ]
+    return [_method(several), preset(), _seeds(several, "0"), *_changes(several)]
 
 
 def _seeds(several: bool, default: str) -> inspect.Parameter:
@@ -120,12 +115,7 @@ SINGLE: Final[Sequence[inspect.Parameter]] = (
         "--device are fine.",
         OUTPUT,
     ),
-    option(
-        "overwrite",
-        bool,
-        "Start anew even if --out holds a run.",
-        OUTPUT,
-    ),
+    option("overwrite", bool, "Start anew even if --out holds a run.", OUTPUT),
     option(
         "nproc",
         int,
@@ -207,12 +197,7 @@ DEMO: Final[Sequence[inspect.Parameter]] = (
 
 COMPARE: Final[Sequence[inspect.Parameter]] = (
     *DEMO,
-    option(
-        "table_only",
-        bool,
-        "Run nothing; show what is there.",
-        OUTPUT,
-    ),
+    option("table_only", bool, "Run nothing; show what is there.", OUTPUT),
     option(
         "show",
         list[str],
@@ -230,12 +215,7 @@ COMPARE: Final[Sequence[inspect.Parameter]] = (
         metavar="PATH",
         show_default="none",
     ),
-    option(
-        "markdown",
-        bool,
-        "Print the table as Markdown.",
-        OUTPUT,
-    ),
+    option("markdown", bool, "Print the table as Markdown.", OUTPUT),
 )
 """Of a comparison."""
 

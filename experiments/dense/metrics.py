@@ -82,11 +82,7 @@ class DenseMeter:
                 and something about its noise.
             targets: (values, mask), each [N, columns].
         """
-        takes = {
-            "segmentation": self._segmentation,
-            "depth": self._depths,
-            "normal": self._normals,
-        }
+        takes = {"segmentation": self._segmentation, "depth": self._depths, "normal": self._normals}
         for head in self._heads:
             values, mask = targets[head]
             outputs = predictions[head]

@@ -82,10 +82,7 @@ class Diabetes(Benchmark):
         score = shipped("diabetes_target.csv.gz")
         rows = split(len(score), self.split_seed)
         train = rows.train
-        targets = {
-            "progression": standardised(score, train)[0],
-            "high": (score > _HIGH).float(),
-        }
+        targets = {"progression": standardised(score, train)[0], "high": (score > _HIGH).float()}
         inputs, _, _ = standardised(inputs, train)
         return Data(
             *parts_of(inputs, targets, rows, device),

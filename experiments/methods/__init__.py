@@ -9,14 +9,7 @@ from torch import nn
 
 from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
-from experiments.methods.base import (
-    Capture,
-    Level,
-    Method,
-    MethodOptions,
-    Needs,
-    Scale,
-)
+from experiments.methods.base import Capture, Level, Method, MethodOptions, Needs, Scale
 from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
 from experiments.methods.ensembles import HeadEnsemble, NetworkEnsemble
 from experiments.methods.gap_balancing import GapBalancing
@@ -163,9 +156,7 @@ def check(name: str, options: MethodOptions) -> type[Method]:
 
 
 def options(
-    name: str,
-    given: Mapping[str, Any],
-    usual: Mapping[str, Mapping[str, Any]] | None = None,
+    name: str, given: Mapping[str, Any], usual: Mapping[str, Mapping[str, Any]] | None = None
 ) -> MethodOptions:
     """Options of a method: those that are given, the benchmark's or the method's for the rest.
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from experiments.benchmark import Batch
 from experiments.errors import SettingsError
-from experiments.qm9.batching import PaddedMolecules
+from experiments.qm9.batching import FixedBatches, PaddedMolecules, Shape
 from experiments.qm9.dataset import QM9
-from experiments.qm9.fixed import FixedBatches, Shape
 from experiments.qm9.splits import Standardiser, split
 from experiments.rows import Parts
 

@@ -78,11 +78,7 @@ class Rand(Benchmark):
         "at the best epoch on validation"
     )
     default_settings: ClassVar[Settings] = Settings(
-        epochs=10,
-        batch_size=256,
-        learning_rate=3e-3,
-        schedule="cosine",
-        head_bias=True,
+        epochs=10, batch_size=256, learning_rate=3e-3, schedule="cosine", head_bias=True
     )
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "bayesagg": {"pretrain": 1, "rule": "default", "prior_variance": 1.0, "reduction": "sum"}

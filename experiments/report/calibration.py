@@ -20,13 +20,13 @@ from bayesagg_pyro.diagnostics import reliability
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Split
 from experiments.methods import Method
-from experiments.report.cells import label_of
 from experiments.report.collect import Record, setups
+from experiments.report.comparison import label_of
 from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.run import limited_threads
 from experiments.runner import records
 from experiments.scores.distributions import covered, transformed
-from experiments.training.output import CHECKPOINT
+from experiments.training.checkpoints import CHECKPOINT
 from experiments.training.restore import restore
 
 _ROWS = 1024

@@ -235,10 +235,7 @@ def _changes(record: Record) -> dict[str, Any]:
     if kind is not None:
         usual = {item.name: item.default for item in dataclasses.fields(kind)}
         usual |= {key: getattr(kind.default_settings, key) for key in _SETUP}
-    own = {
-        **record["benchmark"]["options"],
-        **{key: record["settings"][key] for key in _SETUP},
-    }
+    own = {**record["benchmark"]["options"], **{key: record["settings"][key] for key in _SETUP}}
     return {
         key: value for key, value in own.items() if key not in _FREE and value != usual.get(key)
     }

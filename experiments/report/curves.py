@@ -114,10 +114,7 @@ def _curves(
     for record, values, style in zip(records, curves, styles, strict=True):
         epochs = [epoch["epoch"] for epoch in record["history"]]
         axes.plot(
-            epochs,
-            values,
-            **style,
-            label=escaping.figure(record["title"]) if labels else None,
+            epochs, values, **style, label=escaping.figure(record["title"]) if labels else None
         )
         best = record["best"]["epoch"]
         axes.plot(
@@ -158,10 +155,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
     alike = all(_alike(value) for value in values)
     top = max(float(np.nanmax(value)) for value in values)
     rows = 1 if alike else 2
-    figure = Figure(
-        figsize=(7.5, 2.2 if alike else 4.0),
-        layout="constrained",
-    )
+    figure = Figure(figsize=(7.5, 2.2 if alike else 4.0), layout="constrained")
     grid = figure.subplots(
         rows,
         len(stages),

@@ -157,11 +157,7 @@ def flow() -> Figure:
 
 
 def _legend() -> tuple[tuple[str, str], ...]:
-    return (
-        ("black", "mean step of a task"),
-        (_RED, "average of the means"),
-        (OURS, "BayesAgg"),
-    )
+    return (("black", "mean step of a task"), (_RED, "average of the means"), (OURS, "BayesAgg"))
 
 
 def _density(axes: Axes, mean: Points, covariance: Points, colour: str) -> None:

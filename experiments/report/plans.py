@@ -88,9 +88,7 @@ TABLES: Final[Mapping[str, Plan]] = {
         _WITHOUT_STL,
     ),
     "utkface": Plan(
-        "UTKFace: test results",
-        (*_published("utkface", 2, 2, 2), _delta_m("utkface", 2)),
-        _ROWS,
+        "UTKFace: test results", (*_published("utkface", 2, 2, 2), _delta_m("utkface", 2)), _ROWS
     ),
     "ensembles": Plan(
         "Δm against deep ensembles",

@@ -15,10 +15,7 @@ Record = Mapping[str, Any]
 def single(record: Record) -> Table:
     """Test metrics of one run: best epoch, last epoch, and the two references."""
     best, last = record["best"], record["last"]
-    columns = [
-        (f"best epoch ({best['epoch']})", best),
-        (f"last epoch ({last['epoch']})", last),
-    ]
+    columns = [(f"best epoch ({best['epoch']})", best), (f"last epoch ({last['epoch']})", last)]
     return _table(record, columns)
 
 

@@ -12,15 +12,7 @@ from experiments.runner.estimate import Cost, estimate
 from experiments.runner.execute import execute
 from experiments.runner.grids import grids
 from experiments.runner.live import Watcher, plan_table, summary
-from experiments.runner.plan import (
-    SPLIT,
-    Job,
-    Request,
-    choose,
-    configurations,
-    fingerprint,
-    plan,
-)
+from experiments.runner.plan import SPLIT, Job, Request, choose, configurations, fingerprint, plan
 from experiments.runner.queues import Dask, Queue, Submitit
 from experiments.runner.search import Study
 from experiments.runner.store import Place, State, records

@@ -50,10 +50,7 @@ class Cost:
 
 
 def estimate(
-    jobs: Sequence[Job],
-    parallel: int,
-    threads: int,
-    tell: Callable[[str], object] | None = None,
+    jobs: Sequence[Job], parallel: int, threads: int, tell: Callable[[str], object] | None = None
 ) -> Cost:
     """Try every configuration on a few batches; seeds of one configuration cost the same.
 

@@ -207,11 +207,7 @@ def choose(given: str | Iterable[str]) -> list[str]:
     Raises:
         SettingsError: An unknown method, or none.
     """
-    groups = {
-        "all": tuple(methods.METHODS),
-        "paper": methods.PAPER,
-        "ensembles": methods.ENSEMBLES,
-    }
+    groups = {"all": tuple(methods.METHODS), "paper": methods.PAPER, "ensembles": methods.ENSEMBLES}
     words = ",".join([given] if isinstance(given, str) else given).split(",")
     given = [name.strip() for name in words if name.strip()]
     names = [name for word in given for name in groups.get(word, (word,))]

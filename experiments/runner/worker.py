@@ -20,12 +20,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from experiments.benchmark import Data
-from experiments.errors import (
-    DamagedCheckpointError,
-    ExperimentError,
-    OutOfTime,
-    RunInterrupted,
-)
+from experiments.errors import DamagedCheckpointError, ExperimentError, OutOfTime, RunInterrupted
 from experiments.run import Run
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
@@ -57,10 +52,7 @@ class Outcome(NamedTuple):
 
 
 def work(
-    job: Job,
-    threads: int | None = None,
-    deadline: float | None = None,
-    limit: float | None = None,
+    job: Job, threads: int | None = None, deadline: float | None = None, limit: float | None = None
 ) -> Outcome:
     """Bring one job to its end, or to the end of the last epoch before the deadline.
 

@@ -49,11 +49,7 @@ class Calibration:
     """
 
     def __init__(
-        self,
-        tasks: Sequence[str],
-        kind: Literal["binary", "classes"],
-        *,
-        mean: bool = False,
+        self, tasks: Sequence[str], kind: Literal["binary", "classes"], *, mean: bool = False
     ) -> None:
         self._tasks, self._kind, self._mean = tuple(tasks), kind, mean
         self._gaps: Tensor | None = None

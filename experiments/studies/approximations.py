@@ -122,12 +122,7 @@ def _rows(
 
 
 def _row(
-    problem: Problem,
-    name: str,
-    own: Solution,
-    reference: Solution,
-    seconds: float,
-    seed: int,
+    problem: Problem, name: str, own: Solution, reference: Solution, seconds: float, seed: int
 ) -> dict[str, Any]:
     return {"scheme": name, **compare(problem, own, reference, seed), "seconds": seconds}
 

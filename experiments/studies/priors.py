@@ -123,12 +123,7 @@ def figure(by_policy: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     for name, runs in by_policy.items():
         together = zip(*(run["stale"] for run in runs), strict=True)
         lines[POLICIES[name][1]] = (runs[0]["steps"], [fmean(values) for values in together])
-    return curves(
-        lines,
-        x="step",
-        y="excess loss of the prior's mean (number)",
-        log="y",
-    )
+    return curves(lines, x="step", y="excess loss of the prior's mean (number)", log="y")
 
 
 STUDY = Study("priors", "Which prior keeps the head in step with features that move?", _run)

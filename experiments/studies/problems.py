@@ -63,12 +63,7 @@ def qm9_problems(folder: Path, seed: int) -> list[Problem]:
         DataError: QM9 is neither built nor installed.
     """
     benchmark = Qm9(
-        molecules=2000,
-        validation=1000,
-        test=1000,
-        width=16,
-        edge_width=16,
-        activation="elu",
+        molecules=2000, validation=1000, test=1000, width=16, edge_width=16, activation="elu"
     )
     trainer, _ = train(
         benchmark,

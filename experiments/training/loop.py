@@ -27,10 +27,10 @@ from experiments.errors import (
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require
 from experiments.training import checkpoints, loggers, results, schedules, summary
+from experiments.training.checkpoints import CHECKPOINT, RECORD, RESULTS, claim
 from experiments.training.environment import environment
 from experiments.training.evaluation import evaluate
 from experiments.training.optimizers import adam, load_state
-from experiments.training.output import CHECKPOINT, RECORD, RESULTS, claim
 from experiments.training.reporting import Reporter, Several
 from experiments.training.stepping import Step, Stepper, backend_for
 from models.files import finite, reason

@@ -13,7 +13,7 @@ from experiments.methods import Method
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import checkpoints, results
-from experiments.training.output import CHECKPOINT, RESULTS
+from experiments.training.checkpoints import CHECKPOINT, RESULTS
 from models.files import reason
 
 

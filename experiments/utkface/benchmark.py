@@ -127,11 +127,7 @@ class UtkFace(OnResNet):
                     "ethnicity": partial(Calibration, ["ethnicity"], "classes"),
                 },
             ),
-            about={
-                "age_mean": mean,
-                "age_std": std,
-                "skipped_names": list(faces.skipped),
-            },
+            about={"age_mean": mean, "age_std": std, "skipped_names": list(faces.skipped)},
             left_out={
                 "images without all labels in their name": len(faces.skipped),
                 "files that are no images": faces.others,

@@ -28,7 +28,7 @@ from experiments.rows import Rows
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
-from experiments.training.output import CHECKPOINT, RESULTS
+from experiments.training.checkpoints import CHECKPOINT, RESULTS
 from tests.experiments.conftest import TABLES
 from tests.experiments.toy import WIDTH, Toy
 from tests.forked import FORKED, program

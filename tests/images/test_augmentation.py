@@ -12,8 +12,7 @@ from torch import Tensor
 from experiments.errors import DataError, SettingsError
 from experiments.files.ahead import ahead as ahead_of_use
 from experiments.images import augment
-from experiments.images.split import ImageSplit, subset
-from experiments.images.store import Images
+from experiments.images.split import Images, ImageSplit, subset
 
 CPU = torch.device("cpu")
 

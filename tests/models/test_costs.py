@@ -11,7 +11,7 @@ import torch
 
 from bayesagg_pyro import gradients, heads, inference, priors
 from benchmarks import cases, costs
-from benchmarks.floor import floor
+from benchmarks.head_stage import floor
 from benchmarks.published import published_binary_step, published_softmax_step
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from experiments.errors import SettingsError
-from experiments.qm9 import fixed as fixed_module
-from experiments.qm9 import load
-from experiments.qm9.fixed import FixedBatches
+from experiments.qm9 import batching, load
+from experiments.qm9.batching import FixedBatches
 from experiments.qm9.prepared import HEAD, Prepared, prepare
 from tests.qm9_scale.conftest import TABLES
 
@@ -56,7 +55,7 @@ def test_what_a_shape_holds_is_what_the_network_needs(prepared: Prepared) -> Non
 def test_a_batch_that_does_not_fit_takes_the_whole_shape(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fixed_module, "_TRIALS", 1)  # a usual shape that many batches exceed
+    monkeypatch.setattr(batching, "_TRIALS", 1)  # a usual shape that many batches exceed
     data, rows = prepared.train.molecules, prepared.train.rows
     fixed = FixedBatches(data, rows, 2, groups=2)
     whole = ((2, int(data.sizes[rows].max())),)
