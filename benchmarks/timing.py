@@ -73,7 +73,6 @@ def interleave(
     *,
     rounds: int = 20,
     warmup: int = 3,
-    synchronize: Callable[[], object] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timings:
     """Time callables in turns.
@@ -82,7 +81,6 @@ def interleave(
         candidates: Name to callable; what a call returns is dropped.
         rounds: Measurements of each.
         warmup: Calls of each before the first measurement.
-        synchronize: Called before the clock is read; by default CUDA's, where CUDA is in use.
         clock: Gives seconds. `time.process_time` leaves out what other work on the machine takes,
             and adds up threads.
 
@@ -94,9 +92,8 @@ def interleave(
             f"interleave needs candidates, rounds of at least 2 and warmup of at least 0, got "
             f"{len(candidates)} candidates, rounds={rounds}, warmup={warmup}"
         )
-    if synchronize is None:
-        in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        synchronize = torch.cuda.synchronize if in_use else _nothing
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    synchronize: Callable[[], object] = torch.cuda.synchronize if in_use else _nothing
     for call in candidates.values():
         for _ in range(warmup):
             call()

@@ -223,7 +223,11 @@ def benchmarks(names: list[str], data: str | None) -> Iterator[Finding]:
         try:
             kind = registry.find(name)
             benchmark: Any = kind() if data is None else kind().at(data)
-            absent = [p for p in kind.packages if importlib.util.find_spec(_module(p)) is None]
+            absent = [
+                p
+                for p in kind.packages
+                if importlib.util.find_spec(Package(p, "", "").module) is None
+            ]
             if absent:
                 remedy = f"pip install {' '.join(absent)}"
                 yield Finding(State.MISSING, name, f"needs {', '.join(absent)}", remedy)
@@ -244,10 +248,6 @@ def needs(name: str) -> Mapping[str, str]:
         return dict.fromkeys(registry.find(name).packages, name)
     except Exception:  # told by `benchmarks`
         return {}
-
-
-def _module(package: str) -> str:
-    return Package(package, "", "").module
 
 
 def _numbers(release: str) -> list[int]:

@@ -147,9 +147,12 @@ class Cifar(Benchmark):
         parts = split(found, self.split_seed, self.training, self.validation)
         labels = nn.functional.one_hot(found.labels, len(found.classes)).float()
         mean, std = channel_statistics(found.pixels, parts.train)
-        transform = partial(_standardise, mean=mean, std=std)
+
+        def standardise(images: Tensor, generator: torch.Generator | None) -> Tensor:
+            return normalise(images, mean, std)  # the paper augments these images by nothing
+
         return Data(
-            *parts_of(found.pixels, {HEAD: labels}, parts, device, transform),
+            *parts_of(found.pixels, {HEAD: labels}, parts, device, standardise),
             constants={HEAD: log_odds(labels[parts.train])},
             meter=mixed(
                 {HEAD: BinaryAccuracy},
@@ -227,10 +230,3 @@ def channel_statistics(pixels: Tensor, rows: Tensor) -> tuple[list[float], list[
     mean = total / count
     std = (squares / count - mean.square()).clamp(min=1e-6).sqrt()
     return mean.tolist(), std.tolist()
-
-
-def _standardise(
-    images: Tensor, generator: torch.Generator | None, *, mean: list[float], std: list[float]
-) -> Tensor:
-    """The paper augments these images by nothing."""
-    return normalise(images, mean, std)

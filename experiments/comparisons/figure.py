@@ -70,7 +70,7 @@ def curves(jobs: Sequence[Job]) -> Figure:
         if histories:
             seeds = f"{len(histories)} seed" + ("s" if len(histories) > 1 else "")
             label = f"{group[0].title} ({seeds})"
-            _lines(left, [_column(h, "score") for h in histories], look, label)
+            _lines(left, [[epoch["score"] for epoch in h] for h in histories], look, label)
             _lines(right, [_loss(h) for h in histories], look, label)
     score = jobs[0].run.benchmark.score_name
     for axes, name in ((left, f"validation {score} (%)"), (right, "training loss")):
@@ -197,10 +197,6 @@ def _history(job: Job) -> History:
     except CheckpointError:
         return []
     return saved
-
-
-def _column(history: History, name: str) -> list[float]:
-    return [float(record[name]) for record in history]
 
 
 def _loss(history: History) -> list[float]:

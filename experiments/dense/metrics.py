@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -50,9 +51,7 @@ def measures(
     known = [task.name for tasks in every.values() for task in tasks]
     single = dict(zip(known, single_task or (), strict=False))
     return [
-        Task(t.name, t.symbol, t.unit, single.get(t.name), t.higher_is_better)
-        for head in heads
-        for t in every[head]
+        replace(task, single_task=single.get(task.name)) for head in heads for task in every[head]
     ]
 
 

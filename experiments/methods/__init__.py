@@ -206,12 +206,8 @@ def make(
         SettingsError: As in :func:`check`, or ``another`` is missing.
     """
     kind: Any = check(name, options)
-    if kind is SingleTask:
-        return SingleTask(backbone, heads, options, joint=joint)
-    if not kind.wants_networks:
-        method: Method = kind(backbone, heads, options)
-        return method
-    if another is None:
+    if another is None and "another" in kind.wants:
         raise SettingsError(f"method {name} trains several networks: give make(..., another=...)")
-    several: Method = kind(backbone, heads, options, another=another)
-    return several
+    given = {"another": another, "joint": joint}
+    method: Method = kind(backbone, heads, options, **{key: given[key] for key in kind.wants})
+    return method

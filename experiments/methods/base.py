@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -148,8 +148,8 @@ class Method(ABC):
         levels: The levels that may be chosen; ``(level,)`` where left out.
         needs: What the method looks at beyond the losses.
         options_type: The class of its options.
-        wants_networks: Whether it takes the keyword ``another``, a function that gives another
-            newly initialised backbone and heads.
+        wants: Keywords that it takes: ``another``, a function that gives another newly initialised
+            backbone and heads; ``joint``, heads whose outputs are one task together.
         divided: Parameters whose gradients are those of this process's examples alone.
     """
 
@@ -160,7 +160,7 @@ class Method(ABC):
     levels: ClassVar[tuple[Level, ...]] = ()
     needs: ClassVar[frozenset[Needs]] = frozenset()
     options_type: ClassVar[type[MethodOptions]] = MethodOptions
-    wants_networks: ClassVar[bool] = False
+    wants: ClassVar[Collection[str]] = ()
 
     backbone: nn.Module
     capture: Capture = Capture.NEVER

@@ -112,7 +112,7 @@ class NetworkEnsemble(Network):
     scale = Scale.SUM
     level = Level.LOSSES
     options_type = NetworksOptions
-    wants_networks = True
+    wants = ("another",)
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class SingleTask(WeightedLosses):
     """
 
     name, title = "stl", "STL"
+    wants = ("joint",)
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def arrange(own: tuple[str, ...], method: str, given: Mapping[str, Any]) -> dict
     Raises:
         SettingsError: TorchJD does not know one.
     """
-    kind = _kind(method)
+    kind = {**kinds("scalarization"), **kinds("aggregation")}[method.removeprefix(PREFIX)]
     known = set(inspect.signature(kind.__init__).parameters) - {"self", *_PER_TASK, *_OBJECTS}
     arranged = {key: value for key, value in given.items() if key in own}
     arguments = {key: value for key, value in given.items() if key not in own}
@@ -96,11 +96,6 @@ def defaults_of(kind: Any) -> list[tuple[str, Any]]:
         missing = default is parameter.empty
         found.append((parameter.name, "..." if missing else default))
     return found
-
-
-def _kind(method: str) -> Any:
-    plain = method.removeprefix(PREFIX)
-    return {**kinds("scalarization"), **kinds("aggregation")}[plain]
 
 
 def arguments_of(method: str, kind: Any, tasks: int, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,6 @@ from experiments.errors import DataError
 from experiments.files.reading import json_file
 
 __all__ = [
-    "QM9_SINGLE_TASK",
-    "QM9_SOURCE",
     "Doubt",
     "Erratum",
     "Row",
@@ -235,7 +233,3 @@ def other(name: str) -> Mapping[str, Any]:
     except DataError as error:
         raise DataError(f"no published table {name!r} in order: {error}") from error
     return found
-
-
-QM9_SINGLE_TASK: Final = load("qm9").single_task
-QM9_SOURCE: Final = load("qm9").single_task_source

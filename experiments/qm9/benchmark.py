@@ -53,7 +53,7 @@ class Qm9(Benchmark):
     name: ClassVar[str] = "qm9"
     title: ClassVar[str] = "QM9"
     metric: ClassVar[str] = "mean absolute error"
-    single_task_source: ClassVar[str] = published.QM9_SOURCE
+    single_task_source: ClassVar[str] = published.load("qm9").single_task_source
     default_settings: ClassVar[Settings] = Settings()
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"power": (0.75, 0.85, 0.95)}
 
@@ -86,7 +86,7 @@ class Qm9(Benchmark):
         """The eleven properties in the order of the published tables."""
         return tuple(
             Task(p.name, p.symbol, p.reported_unit, row)
-            for p, row in zip(BENCHMARK, published.QM9_SINGLE_TASK, strict=True)
+            for p, row in zip(BENCHMARK, published.load("qm9").single_task, strict=True)
         )
 
     def look(self) -> str:

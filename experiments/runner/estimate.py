@@ -15,7 +15,6 @@ from bayesagg_pyro.errors import BayesAggError
 from experiments.benchmark import Batch, Data
 from experiments.errors import ExperimentError
 from experiments.files import strict
-from experiments.methods import Method
 from experiments.run import Run, isolated_random, limited_threads
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
@@ -49,9 +48,7 @@ class Cost:
         return max([*known, self.work / self.parallel], default=0.0)
 
 
-def estimate(
-    jobs: Sequence[Job], parallel: int, threads: int, tell: Callable[[str], object] | None = None
-) -> Cost:
+def estimate(jobs: Sequence[Job], parallel: int, threads: int) -> Cost:
     """Try every configuration on a few batches; seeds of one configuration cost the same.
 
     Evaluation and fresh priors are counted as forward passes; other processes on the machine are
@@ -61,7 +58,6 @@ def estimate(
         jobs: The plan.
         parallel: Jobs side by side.
         threads: CPU threads of each.
-        tell: Is told what is tried.
 
     Raises:
         DataError: The data set is missing or damaged, before anything has been started.
@@ -77,8 +73,6 @@ def estimate(
         left = run.settings.epochs - int(place.status().get("epoch", 0))
         key = job.configuration
         if key not in by_configuration:
-            if tell is not None:
-                tell(key)
             data = _data(run, loaded)
             with isolated_random(torch.device("cpu")), limited_threads(threads):
                 try:
@@ -105,50 +99,43 @@ def _epochs(run: Run, data: Data) -> float:
     optimizer = torch.optim.Adam(method.parameters(), lr=settings.learning_rate)
     method.train()
     steps = data.train.steps(settings.batch_size)
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        method.backward(batch.inputs, batch.targets)
+        optimizer.step()
+
     phases: dict[str, list[int]] = {}
     for epoch in range(settings.epochs):
         phases.setdefault(method.phase(epoch), []).append(epoch)
     total = 0.0
     for epochs in phases.values():
         method.start_epoch(epochs[0])
-        total += len(epochs) * steps * _step(run, data, method, optimizer)
+        times = _times(run, data, step)
+        total += len(epochs) * steps * statistics.median(times[_WARM:] or times)
         if method.fresh_share(epochs[0]) > 0:
             method.refresh(_some(run, data))
         method.end_epoch(epochs[0])
     forward: float = settings.epochs * data.validation.steps(settings.batch_size)
     forward += sum(method.fresh_share(epoch) for epoch in range(settings.epochs)) * steps
-    return total + forward * _forward(run, data, method)
-
-
-def _step(run: Run, data: Data, method: Method, optimizer: torch.optim.Optimizer) -> float:
-    times = []
-    for inputs, targets in _some(run, data):
-        began = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        method.backward(inputs, targets)
-        optimizer.step()
-        _synchronise()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[_WARM:] or times)
-
-
-@torch.no_grad()
-def _forward(run: Run, data: Data, method: Method) -> float:
-    times = []
     method.train(False)
-    for inputs, _ in _some(run, data):
+    with torch.no_grad():
+        times = _times(run, data, lambda batch: method.predict(batch.inputs))
+    return total + forward * statistics.median(times)
+
+
+def _times(run: Run, data: Data, call: Callable[[Batch], object]) -> list[float]:
+    """Seconds of a call for each of a few batches."""
+    times = []
+    for batch in _some(run, data):
         began = time.perf_counter()
-        method.predict(inputs)
-        _synchronise()
+        call(batch)
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return times
 
 
 def _some(run: Run, data: Data) -> Iterator[Batch]:
     order = torch.Generator().manual_seed(0)
     return itertools.islice(data.train.batches(run.settings.batch_size, order), _WARM + _STEPS)
-
-
-def _synchronise() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

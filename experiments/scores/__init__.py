@@ -48,8 +48,9 @@ class Score(Protocol):
 class _Mean:
     """The mean over examples of something per task, in per cent or not."""
 
-    def __init__(self, factor: float = 1.0) -> None:
-        self._factor = factor
+    factor = 1.0
+
+    def __init__(self) -> None:
         self._sum: Tensor | None = None
         self._counts: Tensor | None = None
 
@@ -64,7 +65,7 @@ class _Mean:
         """One value per task."""
         if self._sum is None or self._counts is None:
             raise DataError("no metric of an empty split: give more data")
-        means = (self._factor * self._sum / self._counts).tolist()
+        means = (self.factor * self._sum / self._counts).tolist()
         return [mean if n else None for mean, n in zip(means, self._counts.tolist(), strict=True)]
 
 
@@ -101,8 +102,7 @@ class MeanAbsoluteError(_Mean):
 class BinaryAccuracy(_Mean):
     """Per cent of the examples whose logit has the right sign, per task."""
 
-    def __init__(self) -> None:
-        super().__init__(100.0)
+    factor = 100.0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in logits [B, tasks] and 0 or 1 [B, tasks]."""
@@ -112,8 +112,7 @@ class BinaryAccuracy(_Mean):
 class ClassAccuracy(_Mean):
     """Per cent of the examples whose class has the largest logit."""
 
-    def __init__(self) -> None:
-        super().__init__(100.0)
+    factor = 100.0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in logits [B, classes] and classes [B, 1]."""
@@ -127,81 +126,12 @@ class Largest(_Mean):
     The accuracy of one-against-rest tasks, taken together as one choice among classes.
     """
 
-    def __init__(self) -> None:
-        super().__init__(100.0)
+    factor = 100.0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in logits [B, tasks] and 0 or 1 [B, tasks]."""
         chosen = targets.gather(1, outputs.argmax(-1, keepdim=True))
         self.add(_kept_nan(chosen > 0.5, outputs.sum(-1, keepdim=True)), chosen)
-
-
-class _OfRanking:
-    """A metric per task of how all logits of the split rank the examples.
-
-    Memory is that of the split's logits, [N, tasks].
-    """
-
-    def __init__(self) -> None:
-        self._outputs: list[Tensor] = []
-        self._targets: list[Tensor] = []
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in logits [B, tasks] and 0 or 1 [B, tasks]."""
-        self._outputs.append(outputs.detach().float())
-        self._targets.append(targets.float())
-
-    def compute(self) -> list[float | None]:
-        """One value per task; None where the split cannot tell."""
-        if not self._outputs:
-            raise DataError("no metric of an empty split: give more data")
-        outputs, targets = torch.cat(self._outputs), torch.cat(self._targets)
-        found = []
-        for k in range(outputs.shape[1]):
-            seen = observed(targets[:, k])
-            found.append(self.measure(outputs[seen, k], targets[seen, k] > 0.5))
-        return found
-
-    def measure(self, scores: Tensor, positive: Tensor) -> float | None:
-        """The metric of [N] scores, and [N] bool which of them are of positive examples."""
-        raise NotImplementedError
-
-
-class AreaUnderCurve(_OfRanking):
-    """Area under the ROC curve per task, exactly; None where one of the classes does not occur.
-
-    Ties count one half. torchmetrics' area takes logits through a sigmoid in float32, where
-    confident ones tie (logits around 100: off by 0.07), and gives 0 for a class that does not
-    occur.
-    """
-
-    def measure(self, scores: Tensor, positive: Tensor) -> float | None:
-        """The area."""
-        return area_under_curve(scores, positive)
-
-
-class AveragePrecision(_OfRanking):
-    """Average precision per task; None where there is no positive example."""
-
-    def measure(self, scores: Tensor, positive: Tensor) -> float | None:
-        """The average."""
-        return average_precision(scores, positive)
-
-
-class MeanOverTasks:
-    """The mean of a score from 0 to 1 over the tasks that the split tells of, in per cent."""
-
-    def __init__(self, score: Callable[[], Score]) -> None:
-        self._score = score()
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in a batch."""
-        self._score.update(outputs, targets)
-
-    def compute(self) -> list[float | None]:
-        """One value; None where the split tells nothing."""
-        told = [value for value in self._score.compute() if value is not None]
-        return [100 * sum(told) / len(told) if told else None]
 
 
 def area_under_curve(scores: Tensor, positive: Tensor) -> float | None:
@@ -242,6 +172,71 @@ def average_precision(scores: Tensor, positive: Tensor) -> float | None:
     right = len(above) - torch.searchsorted(above, above, right=False).double()
     chosen = len(scores) - torch.searchsorted(scores.sort().values, above, right=False).double()
     return float((right / chosen).mean())
+
+
+class _OfRanking:
+    """A metric per task of how all logits of the split rank the examples.
+
+    Memory is that of the split's logits, [N, tasks].
+
+    Attributes:
+        measure: The metric of [N] scores, and [N] bool which of them are of positive examples.
+    """
+
+    measure: Callable[[Tensor, Tensor], float | None]
+
+    def __init__(self) -> None:
+        self._outputs: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in logits [B, tasks] and 0 or 1 [B, tasks]."""
+        self._outputs.append(outputs.detach().float())
+        self._targets.append(targets.float())
+
+    def compute(self) -> list[float | None]:
+        """One value per task; None where the split cannot tell."""
+        if not self._outputs:
+            raise DataError("no metric of an empty split: give more data")
+        outputs, targets = torch.cat(self._outputs), torch.cat(self._targets)
+        found = []
+        for k in range(outputs.shape[1]):
+            seen = observed(targets[:, k])
+            found.append(self.measure(outputs[seen, k], targets[seen, k] > 0.5))
+        return found
+
+
+class AreaUnderCurve(_OfRanking):
+    """Area under the ROC curve per task, exactly; None where one of the classes does not occur.
+
+    Ties count one half. torchmetrics' area takes logits through a sigmoid in float32, where
+    confident ones tie (logits around 100: off by 0.07), and gives 0 for a class that does not
+    occur.
+    """
+
+    measure = staticmethod(area_under_curve)
+
+
+class AveragePrecision(_OfRanking):
+    """Average precision per task; None where there is no positive example."""
+
+    measure = staticmethod(average_precision)
+
+
+class MeanOverTasks:
+    """The mean of a score from 0 to 1 over the tasks that the split tells of, in per cent."""
+
+    def __init__(self, score: Callable[[], Score]) -> None:
+        self._score = score()
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in a batch."""
+        self._score.update(outputs, targets)
+
+    def compute(self) -> list[float | None]:
+        """One value; None where the split tells nothing."""
+        told = [value for value in self._score.compute() if value is not None]
+        return [100 * sum(told) / len(told) if told else None]
 
 
 class MixedMeter:

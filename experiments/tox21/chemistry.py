@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.errors import DataError
 from experiments.files import cache
-
-_Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ def test_table_is_complete() -> None:
     assert TABLE.units == tuple(p.reported_unit for p in BENCHMARK)
     assert len(METHODS) == 13
     assert TABLE.rows["BayesAgg-MTL"].delta_m == 53.2
-    assert published.QM9_SINGLE_TASK == (
+    assert published.load("qm9").single_task == (
         0.0671, 0.1814, 60.576, 53.915, 0.5027, 4.539, 58.838, 64.244, 63.852, 66.223, 0.07212,
     )  # fmt: skip
-    assert "Navon" in published.QM9_SOURCE
+    assert "Navon" in published.load("qm9").single_task_source
 
 
 @pytest.mark.parametrize("name", METHODS)
