@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,12 @@ class Parts:
         return {name: len(rows) for name, rows in vars(self).items()}
 
 
+def places(count: int, batch_size: int, generator: torch.Generator | None) -> Sequence[Tensor]:
+    """Places of the examples in each batch of a pass: in order, or as a generator draws it."""
+    order = torch.arange(count) if generator is None else torch.randperm(count, generator=generator)
+    return [*order.split(batch_size)]
+
+
 class Rows:
     """A part of the set: inputs [R, ...] and targets ``{head: [R, tasks]}`` (one: [R])."""
 
@@ -42,11 +48,7 @@ class Rows:
 
     def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """All rows once."""
-        order = torch.arange(len(self))
-        if generator is not None:
-            order = torch.randperm(len(self), generator=generator)
-        for rows in order.split(batch_size):
-            yield self._batch(rows)
+        yield from map(self._batch, places(len(self), batch_size, generator))
 
     def _batch(self, rows: Tensor) -> Batch:
         """These rows [B], on the processor."""

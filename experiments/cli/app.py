@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from experiments import comparisons, presets, registry
-from experiments.cli import dense, doctor, figures, generated, options, report, study
+from experiments.cli import dense, doctor, generated, options, report, study
 from experiments.cli.fields import Source
 from experiments.cli.launch import Command, friendly
 from experiments.errors import SettingsError
@@ -269,7 +269,7 @@ for _name, _cls in (("run", _Generated), ("sweep", _Generated), ("compare", _Com
         no_args_is_help=True,
     )
 for _command in (
-    *(doctor.doctor, report.report, figures.figures, study.study),
+    *(doctor.doctor, report.report, report.figures, study.study),
     *(dense.predictions, dense.render),
 ):
     app.command(cls=Command)(_command)

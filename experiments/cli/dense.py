@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.launch import friendly
-
-Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
+from experiments.cli.launch import Debug, friendly
 
 
 def render(

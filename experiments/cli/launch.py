@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -13,6 +13,8 @@ from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from experiments.report.escaping import PlainConsole
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
 
 _MISSPELT: Final = {"--seed": "--seeds", "--learning-rate": "--lr", "--scale": "--reduction"}
 

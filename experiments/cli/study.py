@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.launch import friendly
+from experiments.cli.launch import Debug, friendly
 from experiments.studies import NAMES, find
 
 Out = Annotated[
@@ -23,7 +23,6 @@ Quick = Annotated[
     bool,
     typer.Option("--quick", help="The smallest setting: shows that it works, not what comes out."),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
 
 
 def study(

@@ -14,6 +14,7 @@ from experiments.benchmark import Batch
 from experiments.dense.frames import Frames, pixel_rows, seen_depth, seen_label, seen_normal
 from experiments.errors import DataError
 from experiments.files.ahead import ahead
+from experiments.rows import places
 
 Change = Callable[[Frames, torch.Generator], Frames]
 
@@ -136,10 +137,7 @@ class DenseSplit:
 
     def frames(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Frames]:
         """The images of :meth:`batches`."""
-        order = torch.arange(len(self))
-        if generator is not None:
-            order = torch.randperm(len(self), generator=generator)
-        chosen = [self._rows[places] for places in order.split(batch_size)]
+        chosen = [self._rows[batch] for batch in places(len(self), batch_size, generator)]
         for read in ahead(self._source.read, chosen):
             frames = read.to(self._device)
             if generator is not None and self._change is not None:

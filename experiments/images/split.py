@@ -12,7 +12,7 @@ from experiments.benchmark import Batch
 from experiments.errors import DataError, SettingsError
 from experiments.files.ahead import ahead
 from experiments.images.augment import Transform
-from experiments.rows import Parts
+from experiments.rows import Parts, places
 
 _RESIDENT_SHARE: Final = 0.25
 """Images that fill at most this share of a GPU's free memory are kept there."""
@@ -90,17 +90,14 @@ class ImageSplit:
 
     def steps(self, batch_size: int) -> int:
         """Number of batches, the last one possibly smaller."""
-        return len(_cut(torch.arange(len(self)), batch_size))
+        return len(_joined(places(len(self), batch_size, None)))
 
     def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """All images once, on the device."""
-        order = torch.arange(len(self))
-        if generator is not None:
-            order = torch.randperm(len(self), generator=generator)
-        chosen = _cut(order, batch_size)
-        images = self._images.batches([self._rows[places] for places in chosen])
-        for places, pixels in zip(chosen, images, strict=True):
-            there = places.to(pixels.device)
+        chosen = _joined(places(len(self), batch_size, generator))
+        images = self._images.batches([self._rows[batch] for batch in chosen])
+        for batch, pixels in zip(chosen, images, strict=True):
+            there = batch.to(pixels.device)
             targets = {k: v.index_select(0, there) for k, v in self.targets.items()}
             yield Batch(self._transform(pixels, generator), targets)
 
@@ -129,9 +126,9 @@ def parts_of(
     return train, validation, test
 
 
-def _cut(order: Tensor, size: int) -> list[Tensor]:
-    """Batches; a last one of one image, which batch normalisation cannot take, joins another."""
-    parts = list(order.split(size))
+def _joined(batches: Sequence[Tensor]) -> list[Tensor]:
+    """A last one of one image, which batch normalisation cannot take, joins the one before."""
+    parts = list(batches)
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts

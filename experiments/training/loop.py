@@ -26,10 +26,9 @@ from experiments.errors import (
 )
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require
-from experiments.training import checkpoints, loggers, results, schedules, summary
+from experiments.training import checkpoints, evaluation, loggers, results, schedules
 from experiments.training.checkpoints import CHECKPOINT, RECORD, RESULTS, claim
 from experiments.training.environment import environment
-from experiments.training.evaluation import evaluate
 from experiments.training.optimizers import adam, load_state
 from experiments.training.reporting import Reporter, Several
 from experiments.training.stepping import Step, Stepper, backend_for
@@ -209,8 +208,8 @@ class Trainer:
             method.refresh(self._sample(epoch, share))
         method.end_epoch(epoch)
         data = self.data
-        size = summary.evaluation_size(settings, self.device)
-        measured = evaluate(method, data, data.validation, size)
+        size = evaluation.evaluation_size(settings, self.device)
+        measured = evaluation.evaluate(method, data, data.validation, size)
         benchmark = self.run.benchmark
         losses = results.by_loss(benchmark, done.losses)
         metrics = results.by_task(benchmark, measured.values)
@@ -257,7 +256,7 @@ class Trainer:
         """Batches of a random part of the training split, another one every epoch."""
         settings, split = self.run.settings, self.data.train
         order = torch.Generator().manual_seed(seed_of(settings.seed, "fresh", epoch))
-        size = summary.evaluation_size(settings, self.device)
+        size = evaluation.evaluation_size(settings, self.device)
         count = max(1, round(share * split.steps(size)))
         return itertools.islice(split.batches(size, order), count)
 
@@ -319,20 +318,20 @@ class Trainer:
     def _finish(self) -> Record:
         if self.best is None:
             raise AssertionError("a run has at least one epoch")
-        last = summary.measure(self.run, self.method, self.data, len(self.history))
+        last = evaluation.measure(self.run, self.method, self.data, len(self.history))
         final = checkpoints.snapshot(self.method.state_dict())
         self.method.load_state_dict(self.best["state"])
-        best = summary.measure(self.run, self.method, self.data, self.best["epoch"])
+        best = evaluation.measure(self.run, self.method, self.data, self.best["epoch"])
         self.method.load_state_dict(final)
         record = {
-            **summary.describe(self.run, self.method, self.data),
+            **evaluation.describe(self.run, self.method, self.data),
             "environment": environment(self.device),
             "best": best,
             "last": last,
-            "constant": summary.measure_constant(self.run, self.data),
+            "constant": evaluation.measure_constant(self.run, self.data),
             "timing": results.timing(self.history),
             "history": self.history,
-            "weights": summary.stages(self.weights),
+            "weights": evaluation.stages(self.weights),
         }
         if processes.first():
             results.save(self.results, record)
