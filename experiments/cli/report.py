@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.cli.launch import friendly
+from experiments.cli.launch import Debug, friendly
 
 Record = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ def report(
         bool,
         typer.Option("--all-rows", help="Also what stands in the paper's tables and was not run."),
     ] = False,
-    debug: Annotated[bool, typer.Option(help="Show the full traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """The paper's tables and figures from finished runs, ours beside the paper's.
 
@@ -109,7 +109,7 @@ def figures(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the figures; made if missing.")
     ] = Path("results/figures"),
-    debug: Annotated[bool, typer.Option(help="Show the full traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Compare finished runs of one benchmark: a table, and figures with a curve for each run."""
     from experiments.errors import DataError

@@ -105,6 +105,11 @@ def test_an_option_has_one_spelling_and_one_meaning_in_every_command() -> None:
     several = {flag: names for flag, names in meanings.items() if len(names) > 1}
     assert several == {"--seeds": {"seed", "seeds"}}  # of studies
     assert all(len(item.opts) == 1 for words in COMMANDS for _, item in options(words))
+    spellings: dict[str, set[tuple[str, ...]]] = {}
+    for words in COMMANDS:
+        for _, item in options(words):
+            spellings.setdefault(item.name, set()).add((*item.opts, *item.secondary_opts))
+    assert {name for name, found in spellings.items() if len(found) > 1} == set()
 
 
 def test_every_field_is_an_option() -> None:
