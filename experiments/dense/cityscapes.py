@@ -10,7 +10,7 @@ from experiments.benchmark import Figures, Values
 from experiments.dense.benchmark import Dense
 from experiments.dense.release import parts
 from experiments.dense.split import Part
-from experiments.settings import require
+from experiments.settings import require, require_numbers
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Cityscapes(Dense):
         classes: How many the labels tell apart; 7, or 19 in releases that have them.
         validation: Images taken from train/; None for a tenth. val/ is the test split.
         split_seed: Which images are in which part.
+        shrink: Makes images so many times smaller in height and width, to try it on a CPU.
     """
 
     name: ClassVar[str] = "cityscapes"
@@ -34,6 +35,7 @@ class Cityscapes(Dense):
         "ones)"
     )
     places: ClassVar[frozenset[str]] = frozenset({"data"})
+    later: ClassVar[frozenset[str]] = Dense.later | {"shrink"}
     depth_unit: ClassVar[str] = ""
     inverse_depth: ClassVar[bool] = True
     every_head: ClassVar[Sequence[str]] = ("segmentation", "depth")
@@ -42,10 +44,12 @@ class Cityscapes(Dense):
     classes: int = 7
     validation: int | None = None
     split_seed: int = 0
+    shrink: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.classes >= 2, "classes", self.classes, "give 7, or 19")
+        require_numbers(self, "shrink", least=1)
 
     @property
     def number_of_classes(self) -> int:
@@ -74,4 +78,5 @@ class Cityscapes(Dense):
             normals=False,
             validation=self.validation,
             seed=self.split_seed,
+            shrink=self.shrink,
         )

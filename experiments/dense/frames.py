@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 IGNORED = -1
 """Label of a pixel that nobody has labelled."""
@@ -36,6 +37,19 @@ class Frames(NamedTuple):
         """The same on a device."""
         moved = (None if part is None else part.to(device, non_blocking=True) for part in self)
         return Frames(*moved)  # type: ignore[arg-type]
+
+    def shrunk(self, times: int) -> Frames:
+        """So many times smaller in height and width: colours averaged, targets of a pixel each."""
+        if times == 1:
+            return self
+        image = functional.avg_pool2d(self.image, times)
+        height, width = image.shape[-2:]
+        middle = slice(times // 2, None, times)
+        targets = (
+            None if part is None else part[..., middle, middle][..., :height, :width]
+            for part in self[1:]
+        )
+        return Frames(image, *targets)  # type: ignore[arg-type]
 
     @staticmethod
     def cat(parts: list[Frames]) -> Frames:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from experiments.dense.benchmark import Dense
 from experiments.dense.release import parts
 from experiments.dense.split import Part
+from experiments.settings import require_numbers
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class NyuV2(Dense):
         data: Folder with the preprocessed train/ and val/.
         validation: Images taken from train/; None for a tenth. val/ is the test split.
         split_seed: Which images are in which part.
+        shrink: Makes images so many times smaller in height and width, to try it on a CPU.
     """
 
     name: ClassVar[str] = "nyuv2"
@@ -30,10 +32,16 @@ class NyuV2(Dense):
         "the row that published code compares with (CAGrad, Liu et al., 2021, and later ones)"
     )
     places: ClassVar[frozenset[str]] = frozenset({"data"})
+    later: ClassVar[frozenset[str]] = Dense.later | {"shrink"}
 
     data: str | None = None
     validation: int | None = None
     split_seed: int = 0
+    shrink: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_numbers(self, "shrink", least=1)
 
     @property
     def number_of_classes(self) -> int:
@@ -53,4 +61,5 @@ class NyuV2(Dense):
             normals=True,
             validation=self.validation,
             seed=self.split_seed,
+            shrink=self.shrink,
         )

@@ -34,12 +34,15 @@ class Release:
         part: ``"train"`` or ``"val"``.
         classes: How many there are.
         normals: Whether there are normals.
+        shrink: How many times smaller images are handed over, in height and width.
 
     Raises:
         DataError: Folders or files are missing; the message names them.
     """
 
-    def __init__(self, folder: Path, part: str, classes: int, *, normals: bool) -> None:
+    def __init__(
+        self, folder: Path, part: str, classes: int, *, normals: bool, shrink: int = 1
+    ) -> None:
         place = folder / part
         require_folder(place, "image, label and depth of a preprocessed release")
         label = place / f"label_{classes}"  # some releases keep several sets of classes
@@ -59,6 +62,7 @@ class Release:
         if not found["image"]:
             raise DataError(f"{place}/image holds no 0.npy, 1.npy, ...: unpack the release there")
         self._numbers, self._classes = sorted(found["image"]), classes
+        self._shrink = shrink
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -75,7 +79,7 @@ class Release:
             DataError: A file is damaged, or holds something else.
         """
         numbers = [self._numbers[row] for row in rows.tolist()]
-        return Frames.cat([self._one(number) for number in numbers])
+        return Frames.cat([self._one(number).shrunk(self._shrink) for number in numbers])
 
     def _one(self, number: int) -> Frames:
         arrays = {name: self._array(name, number) for name in self._folders}
@@ -128,7 +132,13 @@ class Release:
 
 
 def parts(
-    data: str | None, classes: int, *, normals: bool, validation: int | None, seed: int
+    data: str | None,
+    classes: int,
+    *,
+    normals: bool,
+    validation: int | None,
+    seed: int,
+    shrink: int = 1,
 ) -> tuple[Part, Part, Part]:
     """Training and validation images from ``train/``, by lot, and test images from ``val/``.
 
@@ -138,6 +148,7 @@ def parts(
         normals: Whether it has normals.
         validation: How many images; None for a tenth.
         seed: Decides which.
+        shrink: As for :class:`Release`.
 
     Raises:
         DataError: There is no such folder, or something is missing in it.
@@ -145,7 +156,10 @@ def parts(
     """
     if data is None:
         raise DataError("give --data, the folder that holds train/ and val/ of the release")
-    train, test = (Release(Path(data), part, classes, normals=normals) for part in ("train", "val"))
+    train, test = (
+        Release(Path(data), part, classes, normals=normals, shrink=shrink)
+        for part in ("train", "val")
+    )
     total = len(train)
     held = max(1, total // 10) if validation is None else validation
     require(1 <= held < total, "validation", held, f"give 1 to {total - 1:,}")

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.dense.cityscapes import Cityscapes
 from experiments.dense.frames import Frames
+from experiments.dense.nyuv2 import NyuV2
 from experiments.dense.release import Release, parts, write
 from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.errors import DataError, SettingsError
@@ -48,6 +50,20 @@ def test_what_is_written_is_read(folder: Path, frames: Frames) -> None:
         assert torch.equal(found, expected)
     without = Release(folder, "train", 7, normals=False).read(rows)
     assert without.normal is None
+
+
+def test_images_are_made_smaller(folder: Path, frames: Frames) -> None:
+    """A pixel has the mean of its block's colours, and the targets of the block's middle."""
+    (source, rows), _, _ = NyuV2(data=str(folder), shrink=5).parts()
+    found, whole = source.read(rows), frames.rows(rows)
+    assert found.image.shape[-2:] == found.label.shape[-2:] == (2, 3)
+    torch.testing.assert_close(found.image[..., 1, 2], whole.image[..., 5:10, 10:15].mean((-1, -2)))
+    assert torch.equal(found.label[..., 1, 2], whole.label[..., 7, 12])
+    assert torch.equal(found.depth[..., 0, 1], whole.depth[..., 2, 7])
+    assert found.normal is not None
+    assert torch.equal(found.normal[..., 0, 1], whole.normal[..., 2, 7])  # type: ignore[index]
+    with pytest.raises(SettingsError, match="shrink = 0"):
+        Cityscapes(shrink=0)
 
 
 def test_numbers_are_read_in_their_order(frames: Frames, tmp_path: Path) -> None:
