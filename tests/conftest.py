@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +70,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
-def pytest_runtestloop() -> None:
+def pytest_collection_finish() -> None:
+    """In every process that runs tests; in xdist's, `pytest_runtestloop` would not be called."""
+    import torch
+
     gc.freeze()
+    gc.set_threshold(50_000)  # not at every 700 objects that a test makes
     gc.enable()
+    # Without an accelerator `torch.manual_seed` formats the stack for each kind of them, to tell
+    # where it was seeded should one ever appear: a millisecond each time.
+    for kind in (torch.cuda, torch.xpu, torch.mtia):
+        kind.traceback = SimpleNamespace(format_stack=list)

@@ -8,11 +8,7 @@ import pyro
 import pytest
 import torch
 
-__all__ = ["one_thread", "rng", "same_draws", "seed_all"]
-
-#: Without an accelerator `torch.manual_seed` formats the stack for each kind of them, to seed it
-#: should it ever appear: milliseconds, as much as many a test.
-seed_all = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+__all__ = ["one_thread", "rng", "same_draws"]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,7 +23,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def same_draws() -> Iterator[None]:
     """Heads start from torch's global generator; Pyro's store is global too."""
-    seed_all(0)
+    torch.manual_seed(0)
     pyro.clear_param_store()
     yield
     pyro.clear_param_store()

@@ -6,15 +6,13 @@ import pyro
 import pytest
 import torch
 
-from tests.torch_fixtures import seed_all
-
 
 @pytest.fixture(autouse=True)
 def _same_draws() -> Iterator[None]:
     """Heads start from torch's global generator; Pyro's store is global too."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    seed_all(0)
+    torch.manual_seed(0)
     pyro.clear_param_store()
     yield
     assert not dict(pyro.get_param_store().items())

@@ -3,12 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.torch_fixtures import seed_all
-
 
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
-    seed_all(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture

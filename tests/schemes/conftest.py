@@ -6,13 +6,11 @@ import pyro
 import pytest
 import torch
 
-from tests.torch_fixtures import seed_all
-
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
     """Heads start from torch's global generator; nothing may touch Pyro's global store."""
-    seed_all(0)
+    torch.manual_seed(0)
     pyro.clear_param_store()
     yield
     left = dict(pyro.get_param_store())
