@@ -73,8 +73,9 @@ from typer.testing import CliRunner
 from experiments.cli import app
 for words in {[[], ["run"], ["compare"], *SHOWN[-3:]]!r}:
     assert CliRunner().invoke(app, [*words, "--help"]).exit_code == 0, words
+top = typer.main.get_command(app)
 for words in {COMMANDS!r}:
-    found = typer.main.get_command(app)
+    found = top
     for word in words:
         found = found.get_command(None, word)
     assert found.params, words
@@ -141,6 +142,7 @@ def test_a_sweep_takes_the_papers_values_for_what_is_not_given(tmp_path: Path) -
     assert "3 runs" in run("sweep", "cifar-mtl", "--pretrain", "2", *plan)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_benchmark_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its class, or by an entry point's name, and with its own fields as options."""
     size, own = ["--rows", "60", "--epochs", "2"], "tests.experiments.toy:Squares"

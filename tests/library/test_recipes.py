@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import os
@@ -36,6 +37,7 @@ def lead(ports: list[int], folder: str) -> None:
     """Forks the processes when it has imported what takes seconds."""
     for name in RECIPES:
         importlib.import_module(NEEDS[name])
+    gc.freeze()  # trainers collect garbage, and need not go through all this
     mp.start_processes(work, (ports, folder), max(WORLDS), start_method="fork")
 
 
