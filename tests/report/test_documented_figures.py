@@ -56,6 +56,7 @@ def kept(name: str) -> Any:
 
 FROM_NUMBERS: dict[str, Callable[[Any], Figure]] = {
     "league-digits": league,
+    "league-tox21": league,
     "report_calibration_digits_digit": calibration,
     "report_weights_digits_bayesagg": weights,
     "study-approximations": lambda found: approximations.figure(found["tables"]["digits-1079"]),
