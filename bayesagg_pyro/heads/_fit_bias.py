@@ -13,6 +13,7 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._head import Head
 from bayesagg_pyro.heads._input import like
 from bayesagg_pyro.heads._linear import LinearOutputs
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.targets import RawTargets
 
 #: Of the prior, wide beside the log-odds of any share that some thousands of labels can show.
@@ -22,10 +23,10 @@ _VARIANCE = 100.0
 def fit_bias(head: Head, targets: RawTargets) -> None:
     """Set the biases of a head's point estimate to the most likely constant outputs.
 
-    It is the mode of ∏ p(y | b) N(b | 0, 10²) for each task: log-odds of a share, the log of a
-    mean count; finite where all labels are of one class. For before training. A head that starts
-    near 0 first teaches the backbone how rare its classes are, in gradients that dwarf those to
-    come, and an optimiser such as Adam divides by the memory of them for a thousand steps. Other
+    The bias is the mode of ∏ p(y | b) N(b | 0, 10²) for each task, so nearly the log-odds of a share
+    or the log of a mean count, and finite where all labels are of one class. Call it before
+    training. A head that starts near 0 first teaches the backbone how rare its classes are, and an
+    optimiser such as Adam remembers the size of those gradients for about a thousand steps. Other
     weights stay as they are.
 
     Args:
@@ -34,7 +35,8 @@ def fit_bias(head: Head, targets: RawTargets) -> None:
             of examples are as good as all.
 
     Raises:
-        SettingError: for a head without a bias, or whose outputs are not W φ(h) + b.
+        SettingError: for a head without a bias, whose outputs are not W φ(h) + b, or that is to
+            choose its units, which centre its targets.
         ShapeError, DtypeError, SettingError: for targets that the head does not take.
 
     Example:
@@ -45,10 +47,14 @@ def fit_bias(head: Head, targets: RawTargets) -> None:
         >>> head.weight[0, -1].sigmoid().round(decimals=3)
         tensor(0.2500, grad_fn=<RoundBackward1>)
     """
-    if not head.bias or not head.is_still(LinearOutputs, "outputs"):
+    if not head.is_still(LinearOutputs, "outputs"):
+        raise SettingError(f"head {head.site!r} has no bias to fit: its outputs are not linear")
+    if not head.bias:
+        raise SettingError(f"head {head.site!r} has no bias to fit: make it with bias=True")
+    if isinstance(head, Standardising) and head.units_state == "open":
         raise SettingError(
-            f"head {head.site!r} has no bias to fit: make it with bias=True; only heads whose "
-            "outputs are linear have one"
+            f"head {head.site!r} chooses its units in training, which centre its targets: leave it "
+            "as it is, or make it with standardise=False"
         )
     values: Any = targets[0] if isinstance(targets, tuple | list) else targets
     parsed = head.parse_targets(targets, len(values))

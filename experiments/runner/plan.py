@@ -265,6 +265,8 @@ def fingerprint(run: Run) -> str:
     described["benchmark"]["options"] = options
     # Earlier versions' folders keep their names.
     described["method"]["options"] = run.options.former(described["method"]["options"])
+    if not run.settings.fitted_bias:  # as before there was the option
+        del described["settings"]["fitted_bias"]
     text = json.dumps(strict(described), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -55,7 +55,7 @@ def test_shares_of_classes(rng, tasks) -> None:
 
 
 def test_a_mean_under_the_prior() -> None:
-    head = heads.Gaussian(4, 2, bias=True).double()
+    head = heads.Gaussian(4, 2, bias=True, standardise=False).double()
     y = torch.tensor([[1.0, -3.0], [2.0, 5.0], [6.0, 1.0]], dtype=F64)
     heads.fit_bias(head, y)
     torch.testing.assert_close(biases(head), y.sum(0) / 3.01)
@@ -75,16 +75,17 @@ class Capped(heads.Bernoulli):
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("head", "reason"),
     [
-        heads.Gaussian(4),
-        Capped(4),
-        heads.Network(torch.nn.Linear(4, 1), heads.Bernoulli(4)),
+        (heads.Gaussian(4), "make it with bias=True"),
+        (Capped(4), "its outputs are not linear"),
+        (heads.Network(torch.nn.Linear(4, 1), heads.Bernoulli(4)), "its outputs are not linear"),
+        (heads.Gaussian(4, bias=True), "chooses its units .* standardise=False"),
     ],
-    ids=lambda head: type(head).__name__,
+    ids=["no bias", "capped", "network", "units"],
 )
-def test_heads_without_a_bias_refuse(head) -> None:
-    with pytest.raises(errors.SettingError, match="has no bias to fit: make it with bias=True"):
+def test_heads_that_cannot_start_there_refuse(head, reason) -> None:
+    with pytest.raises(errors.SettingError, match=reason):
         heads.fit_bias(head, torch.zeros(3, 1))
 
 
