@@ -23,11 +23,11 @@ _VARIANCE = 100.0
 def fit_bias(head: Head, targets: RawTargets) -> None:
     """Set the biases of a head's point estimate to the most likely constant outputs.
 
-    The bias is the mode of ∏ p(y | b) N(b | 0, 10²) for each task, so nearly the log-odds of a share
-    or the log of a mean count, and finite where all labels are of one class. Call it before
-    training. A head that starts near 0 first teaches the backbone how rare its classes are, and an
-    optimiser such as Adam remembers the size of those gradients for about a thousand steps. Other
-    weights stay as they are.
+    It is the mode of ∏ p(y | b) N(b | 0, 10²) for each task: nearly the log-odds of a share, or the
+    log of a mean count; finite where all labels are of one class. Call it before training. A
+    head that starts near 0 first teaches the backbone how rare its classes are, and an optimiser
+    such as Adam remembers the size of those gradients for about a thousand steps. Other weights
+    stay as they are.
 
     Args:
         head: linear in the features, with a bias.
