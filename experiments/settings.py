@@ -161,6 +161,8 @@ class Settings:
         require_numbers(self, "score_smoothing", least=0, below=1, such_as="0.8")
         require_numbers(self, "clip_norm", above=0, such_as="1")
         require_seed("seed", self.seed)
+        start = self.head_bias or not self.fitted_bias
+        require(start, "fitted_bias", True, "heads have no bias here; add --bias")
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, for a results file."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from experiments.digits.benchmark import Digits
+from experiments.errors import SettingsError
 from experiments.methods import options
 from experiments.run import Run
 from experiments.settings import Settings
@@ -55,12 +56,6 @@ def test_training_starts_there(name: str, fitted: bool, tmp_path: Path) -> None:
             assert torch.allclose(bias, constants[kind].flatten(), atol=1e-4) == fitted, kind
 
 
-def test_without_biases_nothing_starts_elsewhere() -> None:
-    cpu = torch.device("cpu")
-    plain, fitted = (Settings(device="cpu", fitted_bias=flag) for flag in (False, True))
-    constants = Digits().load(cpu).constants
-    made = [
-        Run(Digits(), "ls", options("ls", {}), s).build(cpu, constants) for s in (plain, fitted)
-    ]
-    for one, other in zip(*(method.parameters() for method in made), strict=True):
-        assert torch.equal(one, other)
+def test_without_biases_it_is_refused() -> None:
+    with pytest.raises(SettingsError, match="fitted_bias = True cannot work: heads have no bias"):
+        Settings(fitted_bias=True)
