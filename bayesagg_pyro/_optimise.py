@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._pieces import CACHE, fitting
 from bayesagg_pyro.errors import NumericalError
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -17,8 +18,6 @@ _ARMIJO = 1e-4
 _NEWTON = 10
 #: Least eigenvalue, relative to the largest in size, that a mode's curvature is given.
 _FLOOR = 1e-8
-#: Columns times entries of `value` that are worked on at once.
-_COLUMNS = 4096
 
 
 def search(
@@ -195,7 +194,7 @@ def hessian(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     eye = torch.eye(size, dtype=weight.dtype, device=weight.device)
     directions = eye.reshape(size, *[1] * (weight.ndim - 1), size).expand(size, *weight.shape)
     # A few columns at a time: each carries a copy of everything per example.
-    rows = max(1, _COLUMNS // max(1, weight[..., 0].numel()))
+    rows = fitting(weight[..., 0].numel(), CACHE // 256)
     columns = [
         torch.autograd.grad(slope, weight, part, is_grads_batched=True, retain_graph=True)[0]
         for part in directions.split(rows)

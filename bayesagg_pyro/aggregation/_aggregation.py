@@ -210,6 +210,8 @@ class WeightSums:
     @classmethod
     def joined(cls, parts: Sequence[WeightSums]) -> WeightSums:
         """Join the sums of the pieces of a batch, in order; all have masks, or none has."""
+        if len(parts) == 1:
+            return parts[0]
         seen = [part.observed for part in parts if part.observed is not None]
         return cls(
             torch.cat([part.values.expand(part.batch, -1) for part in parts]),

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from bayesagg_pyro import gradients, linalg
 from bayesagg_pyro._pieces import slices
+from bayesagg_pyro.aggregation import Aggregated, Aggregation
+from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
 from bayesagg_pyro.engine.batch import Group
 from bayesagg_pyro.engine.slot import HeadStep, Slot
-from bayesagg_pyro.gradients import GradientDistribution
+from bayesagg_pyro.gradients import GradientDistribution, cat
 from bayesagg_pyro.heads import OnePredictor
 from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import SecondOrder
@@ -54,23 +56,50 @@ def infer_by_tasks(slot: Slot, features: Tensor, targets: Targets, memory: int) 
     return _made(_SomeTasks(slot, features, targets, prior, max(1, memory // each)))
 
 
-def by_examples(
-    heads: Mapping[str, HeadStep], groups: Sequence[Group], memory: int
-) -> list[list[tuple[int, slice | None]]]:
-    """Which group, and which of its examples, in pieces whose moments fit; [] if those of all do.
+def aggregate_by_examples(
+    aggregation: Aggregation, heads: Mapping[str, HeadStep], groups: Sequence[Group], memory: int
+) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None] | None:
+    """Directions of a step, made some examples at a time; None if all fit at once.
 
     Args:
+        aggregation: of the joint gradient distribution, `per_example`.
         heads: what has come of each head.
         groups: the heads that read the same features, each group apart.
         memory: bytes that moments may take.
+
+    Returns:
+        No distribution, for none is there as a whole; the direction of each group; what the weights
+        come to, None for a method without weights.
     """
-    pieces: list[list[tuple[int, slice | None]]] = []
-    for i, group in enumerate(groups):
-        own = [heads[name] for name in group.targets]
-        tasks, h = sum(one.slot.head.tasks for one in own), own[0].features
-        each = tasks * (_NODES * 8 + _MOMENTS * h.shape[1] * h.element_size())
-        pieces += [[(i, rows)] for rows in slices(len(h), max(1, memory // each))]
-    return pieces if len(pieces) > len(groups) else []
+    cut = [list(_pieces(group, heads, memory)) for group in groups]
+    if all(len(pieces) == 1 for pieces in cut):
+        return None
+    average = not aggregation.variance_per_example
+    tasks = {name: one.slot.head.tasks for name, one in heads.items()}
+    results, sums = [], []
+    for group, pieces in zip(groups, cut, strict=True):
+        directions, weights = [], []
+        for rows in pieces:
+            grad = cat({name: heads[name].gradient(rows, average) for name in group.targets})
+            if len(groups) == 1:
+                found = aggregation.aggregate(grad)
+            else:
+                (found,) = aggregation.aggregate_each([grad], tasks)
+            directions.append(found.direction)
+            if found.weights is not None:
+                weights.append(WeightSums.of(found.weights, grad.observed, grad.shape[1]))
+        results.append(Aggregated(torch.cat(directions)))
+        if weights:
+            sums.append((WeightSums.joined(weights), grad.groups))
+    return [], results, Weighing.of(sums, heads) if sums else None
+
+
+def _pieces(group: Group, heads: Mapping[str, HeadStep], memory: int) -> Iterator[slice]:
+    """Examples of a group in pieces whose moments fit."""
+    own = [heads[name] for name in group.targets]
+    tasks, h = sum(one.slot.head.tasks for one in own), own[0].features
+    each = tasks * (_NODES * 8 + _MOMENTS * h.shape[1] * h.element_size())
+    return slices(len(h), max(1, memory // each))
 
 
 @dataclass(frozen=True)

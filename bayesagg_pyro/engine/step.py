@@ -15,9 +15,9 @@ from torch.amp import GradScaler
 
 from bayesagg_pyro.aggregation import Aggregated, Aggregation
 from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
-from bayesagg_pyro.engine.batch import Batch, as_one
+from bayesagg_pyro.engine.batch import Batch, Group, as_one
 from bayesagg_pyro.engine.info import Stages, StepInfo, keeping
-from bayesagg_pyro.engine.memory import by_examples, infer_by_tasks
+from bayesagg_pyro.engine.memory import aggregate_by_examples, infer_by_tasks
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.engine.validation import refuse_weights, require_finite
 from bayesagg_pyro.errors import NumericalError
@@ -58,7 +58,10 @@ def bayesian_step(
                 examples = inner.examples(slot.name)
                 found = infer_by_tasks(slot, *examples, memory) if variance and memory else None
                 heads[slot.name] = found or slot.infer(*examples, variance=variance)
-            grads, results, weights = _aggregated(aggregation, heads, batch, memory, keep)
+            joint, cut = (aggregation, heads, batch.groups), None
+            if memory and aggregation.per_example:
+                cut = aggregate_by_examples(*joint, memory)
+            grads, results, weights = cut or _aggregated(*joint, keep)
     except NumericalError:
         refuse_weights(slots)
         raise
@@ -86,48 +89,28 @@ def bayesian_step(
 def _aggregated(
     aggregation: Aggregation,
     heads: Mapping[str, HeadStep],
-    batch: Batch,
-    memory: int | None,
+    groups: Sequence[Group],
     keep: bool,
 ) -> tuple[list[GradientDistribution], list[Aggregated], Weighing | None]:
-    """Directions of the heads' gradient distributions.
+    """The joint gradient distribution of each group, its direction, and what the weights come to.
 
-    Returns:
-        The joint distribution of each group, none if they were never there as a whole; direction
-        of each, with weights in the first case; what the weights add up to, None for a method
-        without weights.
+    The last is None for a method without weights.
     """
     # What is kept has the variance of each example also where an average would do.
     average = not (keep or aggregation.variance_per_example)
-    groups = batch.groups
-    pieces: list[list[tuple[int, slice | None]]] = []
-    if memory is not None and aggregation.per_example:
-        pieces = by_examples(heads, groups, memory)
-    results: list[list[Aggregated]] = [[] for _ in groups]
-    sums: list[list[WeightSums]] = [[] for _ in groups]
-    rows_of: dict[int, Mapping[str, slice]] = {}
-    for piece in pieces or [[(i, None) for i in range(len(groups))]]:
-        grads = []
-        for i, some in piece:
-            grads.append(cat({n: heads[n].gradient(some, average) for n in groups[i].targets}))
-        if len(groups) == 1:
-            found = [aggregation.aggregate(grads[0])]
-        else:
-            tasks = {name: one.slot.head.tasks for name, one in heads.items()}
-            found = aggregation.aggregate_each(grads, tasks)
-        for (i, _), grad, result in zip(piece, grads, found, strict=True):
-            rows_of[i] = grad.groups
-            if result.weights is not None:
-                sums[i].append(WeightSums.of(result.weights, grad.observed, grad.shape[1]))
-            results[i].append(Aggregated(result.direction) if pieces else result)
-    if pieces:  # of which none is kept
-        grads = []
-        results = [[Aggregated(torch.cat([one.direction for one in own]))] for own in results]
-    weights = None
-    if all(sums):
-        each = [own[0] if len(own) == 1 else WeightSums.joined(own) for own in sums]
-        weights = Weighing.of([(one, rows_of[i]) for i, one in enumerate(each)], heads)
-    return grads, [own for (own,) in results], weights
+    grads = [cat({n: heads[n].gradient(None, average) for n in g.targets}) for g in groups]
+    if len(grads) == 1:
+        results = [aggregation.aggregate(grads[0])]
+    else:
+        tasks = {name: one.slot.head.tasks for name, one in heads.items()}
+        results = aggregation.aggregate_each(grads, tasks)
+    sums = []
+    for grad, result in zip(grads, results, strict=True):
+        if result.weights is None:
+            return grads, results, None
+        of_group = WeightSums.of(result.weights, grad.observed, grad.shape[1])
+        sums.append((of_group, grad.groups))
+    return grads, results, Weighing.of(sums, heads)
 
 
 def warmup_step(

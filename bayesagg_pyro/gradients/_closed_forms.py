@@ -61,10 +61,6 @@ def _gaussian(m: Tensor, s: Tensor, c: Tensor, r: Tensor, v: Tensor) -> tuple[Te
     return mean, variance.addcmul_(4 * m.square(), v).addcmul_(mean - c, 4 * c)
 
 
-#: Entries of the features at once.
-_ROWS = CACHE // 16
-
-
 class _Averages(Lazy):
     """Attributes are in the features' precision."""
 
@@ -108,7 +104,7 @@ def gaussian_averages(
     seen = None if targets.mask is None else targets.mask.mT  # [T, B]
     found = []
     # Some rows at a time: in the precision of head algebra all would be twice what stays of them.
-    for rows in slices(count, fitting(head.weight_size, _ROWS)):
+    for rows in slices(count, fitting(head.weight_size, CACHE // 16)):
         design = head.design_matrix(features[rows])
         c, v = posterior.project(design, features.dtype)
         r = (design @ posterior.mean.mT - targets.values[rows].to(exact)).mT  # [T, B]

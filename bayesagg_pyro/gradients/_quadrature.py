@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._pieces import fitting, slices
+from bayesagg_pyro._pieces import CACHE, fitting, slices
 from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.gradients._distribution import GradientDistribution
@@ -38,8 +38,6 @@ from bayesagg_pyro.targets import Targets
 _FINER = 4
 #: Nodes at most, where a tolerance asks for more.
 _LIMIT = 2**12
-#: Numbers of nodes, examples and tasks at once, a MiB: more is cut, as fresh memory is slow.
-_AT_ONCE = 2**17
 
 
 class Quadrature(Estimator):
@@ -281,13 +279,13 @@ def _integrals(
 ) -> Tensor:
     """E f, E[z f], E f², Var f, Cov(f, z f) and Var(z f), [6, B, tasks].
 
-    Some examples at a time, so that what is made on the way stays in a cache.
+    Some examples at a time, so that what is made on the way stays in a cache: fresh memory is slow.
     """
-    if nodes * mean.numel() <= _AT_ONCE or len(mean) == 1:
+    if nodes * mean.numel() <= CACHE // 8 or len(mean) == 1:
         own = partial(derivative, rows=slice(None))
         return _integrals_at_once(mean, std, own, transition, nodes)
     found = mean.new_empty(6, *mean.shape)
-    for rows in slices(len(mean), fitting(nodes * mean.shape[1], _AT_ONCE)):
+    for rows in slices(len(mean), fitting(nodes * mean.shape[1], CACHE // 8)):
         own = partial(derivative, rows=rows)
         found[:, rows] = _integrals_at_once(
             mean[rows], std[rows], own, transition.examples(rows), nodes

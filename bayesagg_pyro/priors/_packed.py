@@ -7,16 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import linalg
-from bayesagg_pyro._pieces import slices
+from bayesagg_pyro._pieces import LARGE, fitting, slices
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import Examples, Statistics
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, PackedGaussian, Posterior
-
-#: Bytes of the dense matrices that are handled at once, five per task.
-_MEMORY = 2**28
 
 
 def packed_posterior(
@@ -27,8 +23,7 @@ def packed_posterior(
     Raises:
         SettingError: if the scheme's posterior is no Gaussian.
     """
-    each = 5 * torch.finfo(linalg.head_dtype(head.weight.device)).bits // 8 * head.weight_size**2
-    size = max(1, _MEMORY // each)
+    size = fitting(5 * head.weight_size**2, 4 * LARGE)  # so many dense matrices for each task
     if head.tasks <= size or not (divisible(head) and isinstance(statistics, Examples)):
         return packed(head, statistics.posterior(base, **how), dtype)
     parts: list[dict[str, Tensor]] = []

@@ -209,12 +209,12 @@ def test_working_memory_must_be_positive() -> None:
         ba.BayesAgg({"y": heads.Gaussian(3)}, working_memory=0)
 
 
-@pytest.mark.parametrize("memory", [1, 2**28])
+@pytest.mark.parametrize("memory", [1, 2**23])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_packed_priors_are_the_priors(rng, monkeypatch, memory, dtype) -> None:
     from bayesagg_pyro.priors import _packed
 
-    monkeypatch.setattr(_packed, "_MEMORY", memory)
+    monkeypatch.setattr(_packed, "LARGE", memory)
     mtl, features, targets = setting(rng, 1, masked=True)
     small = ba.BayesAgg(
         dict(mtl.heads.items()),

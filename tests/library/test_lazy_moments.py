@@ -72,7 +72,7 @@ def test_directions_and_weights_are_those_of_all_moments(
 def test_gaussian_heads_add_up_averages(
     rng: torch.Generator, holes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_closed_forms, "_ROWS", 12)  # two rows at a time
+    monkeypatch.setattr(_closed_forms, "CACHE", 12 * 16)  # two rows at a time
     head = heads.Gaussian(5, 3, bias=True).double()
     features, y = (torch.randn(7, n, generator=rng, dtype=torch.float64) for n in (5, 3))
     mask = None if holes == "none" else torch.rand(7, 3, generator=rng) < 0.6
