@@ -74,9 +74,9 @@ class StepInfo:
     inferred: dict[str, bool] = field(default_factory=dict)
     left_out: dict[str, Tensor] = field(default_factory=dict)
     scale: float = 1.0
-    gradients: GradientDistribution | None = None
-    aggregated: Aggregated | None = None
-    stages: Stages | None = None
+    gradients: GradientDistribution | None = field(default=None, repr=False)
+    aggregated: Aggregated | None = field(default=None, repr=False)
+    stages: Stages | None = field(default=None, repr=False)
 
     def light(self) -> StepInfo:
         """The same without what only `keep_gradients` keeps."""

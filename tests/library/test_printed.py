@@ -62,3 +62,12 @@ def test_what_passes_between_stages_is_told_by_its_size() -> None:
     assert "None" not in repr(posterior.info)
     size = "(tasks=2, examples=5, features=3)"
     assert repr(gradients.distribution(head, posterior, h, y)) == f"GradientDistribution{size}"
+
+
+def test_a_step_is_told_in_lines_also_when_its_gradients_are_kept() -> None:
+    mtl = ba.BayesAgg({"y": heads.Gaussian(3)}, keep_gradients=True)
+    mtl.backward(torch.randn(64, 3, requires_grad=True), {"y": torch.randn(64, 1)})
+    assert mtl.info is not None
+    assert mtl.info.stages is not None
+    assert "losses={'y'" in repr(mtl.info)
+    assert "stages" not in repr(mtl.info)
