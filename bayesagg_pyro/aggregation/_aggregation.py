@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation._several import apart
-from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
 from bayesagg_pyro.gradients._derived import widened
 
@@ -73,9 +73,15 @@ class Aggregation(ABC):
         return True
 
     def scale_to(self, reduction: str, tasks: int) -> float:
-        """Factor between a direction of so many tasks and one whose weights add up as asked."""
+        """Factor between a direction of so many tasks and one whose weights add up as asked.
+
+        Raises:
+            SettingError: for another reduction.
+        """
         if reduction == self.reduction:
             return 1.0
+        if reduction not in ("mean", "sum"):
+            raise SettingError(f'reduction must be "mean" or "sum", not {reduction!r}')
         return float(tasks) if reduction == "sum" else 1 / tasks
 
     @abstractmethod

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp import GradScaler
 
 from bayesagg_pyro._modes import plain, uncompiled
@@ -35,10 +35,12 @@ from bayesagg_pyro.engine.reading import (
     rows_of,
 )
 from bayesagg_pyro.engine.settings import (
+    Heads,
     Settled,
     active,
     check_aggregation,
     check_estimators,
+    check_followers,
     check_heads,
     check_settings,
     known,
@@ -156,7 +158,7 @@ class BayesAgg(Calls):
         check_heads(heads)
         check_settings(reduction, warmup, warmup_epochs, working_memory)
         check_axis(feature_axis)
-        self.heads = nn.ModuleDict(heads)
+        self.heads = Heads(heads)
         self._heads = dict(heads)
         policies = per_head("prior", prior, heads, Policy, lambda name: FullData())
 
@@ -171,12 +173,12 @@ class BayesAgg(Calls):
                 aggregation = default_aggregation(heads, self.schemes)
                 self.estimators = default_estimators(heads, self.schemes, self.estimators)
             self.aggregation = aggregation
-            check_aggregation(aggregation, heads)
             own = streams(generator, list(heads))
             self._slots = {
                 n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n], sized=sized)
                 for n, head in heads.items()
             }
+            check_followers(self._slots.values())
         self.reduction = reduction
         self._validation = Validation(validate)
         self._processes = Processes(distributed)
@@ -189,6 +191,16 @@ class BayesAgg(Calls):
         self._epochs = 0
         self.info: StepInfo | None = None
         self.observer: Observer | None = None
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """How gradient distributions become one direction; may be set between steps."""
+        return self._aggregation
+
+    @aggregation.setter
+    def aggregation(self, aggregation: Aggregation) -> None:
+        check_aggregation(aggregation, self._heads)
+        self._aggregation = aggregation
 
     # -- training --------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 from torch.amp import GradScaler
@@ -21,6 +21,9 @@ from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Posterior
+
+if TYPE_CHECKING:
+    from bayesagg_pyro.engine.slot import Slot
 
 _T = TypeVar("_T")
 _Default = TypeVar("_Default")
@@ -193,6 +196,59 @@ def check_estimators(
         if value is not None and kind is not None:
             value.check(heads[name], kind)
     return spread
+
+
+def check_followers(slots: Iterable[Slot]) -> None:
+    """Refuse a weight that two heads share if one of them writes its posterior mean there.
+
+    Raises:
+        TaskError: naming both.
+    """
+    owners: dict[nn.Parameter, Slot] = {}
+    for slot in slots:
+        if isinstance(weight := slot.head.weight, nn.Parameter):
+            other = owners.setdefault(weight, slot)
+            if other is not slot and not (slot.learns and other.learns):
+                raise TaskError(
+                    f"heads {other.name!r} and {slot.name!r} share one weight, into which each "
+                    "writes its own posterior mean; give each its own, or make one head with "
+                    "more tasks"
+                )
+
+
+class Heads(nn.ModuleDict):
+    """The heads of an engine, {name: head}, which it was made with and keeps."""
+
+    _settled = False
+
+    def __init__(self, heads: Mapping[str, Head]) -> None:
+        super().__init__(heads)
+        self._settled = True
+
+    def _get_name(self) -> str:
+        return "ModuleDict"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module):
+            self._refuse(name, value)
+        super().__setattr__(name, value)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """For torch, which puts back what is there."""
+        self._refuse(name, module)
+        super().add_module(name, module)
+
+    def __delitem__(self, key: str) -> None:
+        self._refuse(key, None)
+
+    def _refuse(self, name: str, module: nn.Module | None) -> None:
+        if self._settled and self._modules.get(name) is not module:
+            raise StateError(
+                f"head {name!r} cannot be added, replaced or removed: an engine keeps the heads "
+                "that it was made with, since their priors belong to them; make a new engine, "
+                "BayesAgg({**mtl.heads, ...}), and take over what fits by load_state_dict(state, "
+                "strict=False)"
+            )
 
 
 class Settled(Mapping[str, Scheme]):

@@ -57,6 +57,7 @@ class CheckedInput(LinearOutputs):
             raise DtypeError(
                 f"{self._owner}: features must be a tensor, not {type(features).__name__}"
             )
+        check_dense(f"{self._owner}: features", features)
         if features.ndim != 2 or features.shape[1] != size:
             raise ShapeError(
                 f"{self._owner}: features must have shape [examples, {size}], not "
@@ -65,9 +66,10 @@ class CheckedInput(LinearOutputs):
             )
         if features.shape[0] == 0 and not empty:
             raise ShapeError(f"{self._owner}: the batch is empty; leave it out")
-        if not features.is_floating_point():
+        if not features.is_floating_point() or features.dtype.itemsize < 2:
             raise DtypeError(
-                f"{self._owner}: features must be floating point, not {features.dtype}"
+                f"{self._owner}: features must be floating point of 16 bits or more, not "
+                f"{features.dtype}"
             )
         if values and not linalg.all_finite(features.detach()):
             example, column = (~features.isfinite()).nonzero()[0].tolist()
@@ -213,6 +215,7 @@ class CheckedInput(LinearOutputs):
         tasks = self.tasks
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"{self._owner}: {what} must be a tensor, not {type(tensor).__name__}")
+        check_dense(f"{self._owner}: {what}", tensor)
         if for_all and tensor.shape == (batch,):
             return tensor[:, None].expand(batch, tasks)
         if tensor.ndim == 1 and tasks == 1:
@@ -272,11 +275,27 @@ def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
     )
 
 
+def check_dense(what: str, tensor: Tensor) -> None:
+    """Refuse sparse and nested tensors.
+
+    Raises:
+        DtypeError: with the remedy.
+    """
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise DtypeError(
+            f"{what} must be a dense tensor, not {kind}; take .to_dense() of a sparse one, and "
+            ".values() of a nested one, whose rows are examples"
+        )
+
+
 def wrong_kind(values: Tensor, kind: TargetKind) -> str | None:
     """What an error says of a dtype that targets of that kind cannot have; None if they can."""
     floating = values.is_floating_point()
     if values.is_complex():
         return f"targets must be real, not {values.dtype}"
+    if floating and values.dtype.itemsize < 2:
+        return f"targets must have 16 bits or more, not {values.dtype}; convert them with .float()"
     if kind == "real" and not floating:
         return (
             f"targets must be floating point, not {values.dtype}; convert them with targets.float()"

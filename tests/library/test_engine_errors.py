@@ -55,6 +55,23 @@ BATCHES: dict[str, tuple[Callable[..., tuple], type[Exception], str]] = {
     "integer targets": (energy(Tensor.long), errors.DtypeError, r"energy.*int64.*float\(\)"),
     "boolean targets": (energy(lambda y: y > 0), errors.DtypeError, r"energy.*bool.*float\(\)"),
     "complex targets": (energy(lambda y: y + 0j), errors.DtypeError, "energy.*complex"),
+    "sparse targets": (energy(Tensor.to_sparse), errors.DtypeError, r"energy.*to_dense"),
+    "targets of 8 bits": (
+        energy(lambda y: y.to(torch.float8_e4m3fn)),
+        errors.DtypeError,
+        r"energy.*16 bits.*float8",
+    ),
+    "sparse features": (features(Tensor.to_sparse), errors.DtypeError, r"features.*to_dense"),
+    "nested features": (
+        features(lambda h: torch.nested.as_nested_tensor([h[:3], h[3:]], layout=torch.jagged)),
+        errors.DtypeError,
+        r"features.*nested.*values\(\)",
+    ),
+    "features of 8 bits": (
+        features(lambda h: h.to(torch.float8_e4m3fn)),
+        errors.DtypeError,
+        r"features.*16 bits.*float8",
+    ),
     "targets of one dimension": (
         energy(lambda y: y[:, 0]),
         errors.ShapeError,
@@ -235,8 +252,12 @@ def test_powers_that_do_not_fit_change_nothing(rng, power) -> None:
     toy = Toy(rng)
     toy.epoch()
     toy.mtl.start_bayes()
-    toy.mtl.aggregation = aggregation.PrecisionWeighted.paper(power)
+    wrong = aggregation.PrecisionWeighted.paper(power)
     before = snapshot(toy)
+    with pytest.raises(errors.TaskError):
+        toy.mtl.aggregation = wrong
+    toy.mtl.aggregation = own = aggregation.PrecisionWeighted.paper(0.5)
+    own.power = wrong.power
     with pytest.raises(errors.TaskError):
         toy.step(slice(0, 16))
     assert_same(snapshot(toy), before)

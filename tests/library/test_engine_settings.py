@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -119,3 +120,51 @@ def test_bad_settings(wrong) -> None:
     with pytest.raises(error, match=words) as caught:
         ba.BayesAgg(HEAD, **settings)
     assert isinstance(caught.value, errors.BayesAggError)
+
+
+def test_settings_between_steps_are_checked() -> None:
+    mtl = ba.BayesAgg(HEAD)
+    kept = mtl.aggregation
+    with pytest.raises(errors.DtypeError, match="aggregation"):
+        mtl.aggregation = "mean"  # type: ignore[assignment]
+    with pytest.raises(errors.TaskError, match=r"unknown \['b'\]"):
+        mtl.aggregation = aggregation.PrecisionWeighted({"b": 0.5})
+    assert mtl.aggregation is kept
+    h, y = torch.randn(4, 3, requires_grad=True), torch.randn(4, 1)
+    mtl.collect(h, {"a": y})
+    mtl.update_prior()
+    mtl.start_bayes()
+    mtl.reduction = "avg"  # type: ignore[assignment]
+    with pytest.raises(errors.SettingError, match=r"reduction.*avg"):
+        mtl.backward(h, {"a": y})
+    assert h.grad is None
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "added": lambda heads_: heads_.update({"b": heads.Gaussian(3)}),
+    "replaced": lambda heads_: heads_.__setitem__("a", heads.Gaussian(3)),
+    "replaced as an attribute": lambda heads_: setattr(heads_, "a", heads.Gaussian(3)),
+    "removed": lambda heads_: heads_.pop("a"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_engine_keeps_its_heads(change: str) -> None:
+    """Another head there would never be trained, and predictions be those of the old one."""
+    head = heads.Gaussian(3)
+    mtl = ba.BayesAgg({"a": head})
+    with pytest.raises(errors.StateError, match=r"head '[ab]'.*keeps the heads.*new engine"):
+        CHANGES[change](mtl.heads)
+    assert list(mtl.heads.items()) == [("a", head)]
+    mtl.heads.add_module("a", head)  # as torch.nn.SyncBatchNorm does to all modules
+
+
+def test_heads_that_write_their_means_share_no_weight() -> None:
+    for other in (heads.Gaussian(3), heads.Bernoulli(3, bias=False)):
+        head = heads.Gaussian(3)
+        other.weight = head.weight
+        with pytest.raises(errors.TaskError, match="'a' and 'b' share one weight"):
+            ba.BayesAgg({"a": head, "b": other})
+    learned = heads.Bernoulli(3), heads.Bernoulli(3)
+    learned[0].weight = learned[1].weight
+    ba.BayesAgg(dict(zip("ab", learned, strict=True)))
