@@ -12,8 +12,15 @@ from torch import Tensor
 from bayesagg_pyro._optimise import likeliest_noise, search
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, OnePredictor, Ordinal
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.predictive._classes import two_classes
 from bayesagg_pyro.predictive._distribution import log_likelihood
-from bayesagg_pyro.predictive._outputs import at_temperature, predictor
+from bayesagg_pyro.predictive._outputs import (
+    SAMPLES,
+    at_temperature,
+    drawn_outputs,
+    joint_outputs,
+    predictor,
+)
 from bayesagg_pyro.quadrature import normal_rule
 from bayesagg_pyro.targets import Targets
 
@@ -81,55 +88,83 @@ def _noise_scale(
 def _temperature(
     head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
 ) -> Tensor:
-    ones = posterior.mean.new_ones(head.tasks)
-    one = head.is_still(OnePredictor, "outputs") and isinstance(posterior, GaussianFamily)
-    score = _by_rule if one else _by_law
+    gaussian = isinstance(posterior, GaussianFamily)
+    if gaussian and head.is_still(OnePredictor, "outputs"):
+        score = _by_rule
+    elif gaussian and head.is_still(Categorical, "outputs") and head.outputs_per_task == 2:
+        score = _of_two_classes
+    else:
+        score = _by_draws
     scores = [score(head, posterior, features, targets) for features, targets in examples]
 
-    def log_density(log_temperature: Tensor) -> Tensor:
-        total = -0.5 * log_temperature.square()
+    def log_density(log_temperatures: Tensor) -> Tensor:
+        total = -0.5 * log_temperatures.square()
         for (_, targets), of in zip(examples, scores, strict=True):
-            value = of(log_temperature.exp())
+            value = of(log_temperatures.exp())
             weight = targets.factor(value.dtype)
             counted = value if weight is None else torch.where(weight > 0, value * weight, 0.0)
-            total += counted.sum(0)
+            total += counted.sum(1)
         return total
 
-    def each(trials: Tensor) -> Tensor:
-        return torch.stack([log_density(trial) for trial in trials])
-
+    ones = posterior.mean.new_ones(head.tasks)
     edge = math.log(_RANGE) * ones
-    found = search(each, -edge, edge, points=_POINTS, steps=_STEPS).exp()
+    found = search(log_density, -edge, edge, points=_POINTS, steps=_STEPS).exp()
     seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
     before = None if posterior.info is None else posterior.info.temperature
     return torch.where(seen, found, ones if before is None else before)
 
 
+# Each gives the log predictive density, [trials, B, tasks], for temperatures [trials, tasks].
+
+
 def _by_rule(
     head: Any, posterior: Any, features: Tensor, targets: Targets
 ) -> Callable[[Tensor], Tensor]:
-    """log E p(y | u / T), [B, tasks], for temperatures [tasks]: u ~ N is worked out once."""
-    plain = posterior.with_info(temperature=None)
-    mean, variance = predictor(head, plain, features)
+    """log E p(y | u / T): u ~ N is worked out once."""
+    mean, variance = predictor(head, posterior.with_info(temperature=None), features)
     values = targets.values if head.target_kind == "class" else targets.values.to(mean)
 
-    def score(temperature: Tensor) -> Tensor:
+    def at(temperature: Tensor) -> Tensor:
         law: Any = at_temperature(head, posterior.with_info(temperature=temperature))
         m, std = mean / temperature, variance.sqrt() / temperature
         z, p = normal_rule(m, std, _NODES, law.transition(values))
         return (p.log() + log_likelihood(law, m + std * z, values.expand_as(z))).logsumexp(0)
 
-    return score
+    return lambda temperatures: torch.stack([at(temperature) for temperature in temperatures])
 
 
-def _by_law(
+def _of_two_classes(
+    head: Head, posterior: Any, features: Tensor, targets: Targets
+) -> Callable[[Tensor], Tensor]:
+    """log E softmax(f / T)_y: the logits' law is worked out once."""
+    mean, covariance = joint_outputs(head, posterior.with_info(temperature=None), features)
+    labels = targets.values[..., None]
+
+    def at(temperature: Tensor) -> Tensor:
+        t = temperature[:, None]
+        return two_classes(mean / t, covariance / t[..., None].square()).gather(-1, labels)[..., 0]
+
+    return lambda temperatures: torch.stack([at(temperature) for temperature in temperatures])
+
+
+def _by_draws(
     head: Head, posterior: Posterior, features: Tensor, targets: Targets
 ) -> Callable[[Tensor], Tensor]:
-    """The log predictive density, [B, tasks], for temperatures [tasks]."""
+    """log of the mean of p(y | f / T) over draws of the weights, the same for every T."""
+    plain = posterior.with_info(temperature=None)
 
-    def score(temperature: Tensor) -> Tensor:
-        trial = posterior.with_info(temperature=temperature)
-        found: Tensor = head.predictive(features, trial).log_prob(targets.values)
-        return found
+    def score(temperatures: Tensor) -> Tensor:
+        heads = [at_temperature(head, posterior.with_info(temperature=t)) for t in temperatures]
+        total, count = None, 0
+        for outputs in drawn_outputs(head, plain, features, SAMPLES, None):
+            each = []
+            for law, t in zip(heads, temperatures, strict=True):
+                scaled = outputs / (t if outputs.ndim == 3 else t[:, None])
+                each.append(log_likelihood(law, scaled, targets.values).logsumexp(0))
+            found = torch.stack(each)
+            total = found if total is None else torch.logaddexp(total, found)
+            count += len(outputs)
+        assert total is not None
+        return total - math.log(count)
 
     return score

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._pieces import BLOCK, fitting, slices
+from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro.heads import Head, OnePredictor, Ordinal
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
+
+#: Draws where none are asked for.
+SAMPLES = 512
 
 
 def at_temperature(head: Head, posterior: Posterior) -> Head:
@@ -64,8 +67,8 @@ def drawn_outputs(
         generator = torch.Generator(features.device).manual_seed(0)
     weight: Any = posterior.samples if isinstance(posterior, Empirical) else None
     count = samples if weight is None else len(weight)
-    size = fitting(len(features) * head.tasks * head.outputs_per_task, BLOCK)
-    for part in slices(count, size):
+    each = len(features) * head.tasks * head.outputs_per_task
+    for part in slices(count, fitting(each, BLOCK)):
         drawn = (
             posterior.sample((part.stop - part.start,), generator=generator)
             if weight is None
@@ -76,7 +79,7 @@ def drawn_outputs(
         if (temperature := _temperature(posterior)) is not None:
             # Outputs of classes are [n, B, tasks, C], without an axis for a single task.
             outputs = outputs / (temperature if outputs.ndim == 3 else temperature[:, None])
-        yield outputs
+        yield from outputs.split(fitting(each, CACHE // 2))
 
 
 def _temperature(posterior: Posterior) -> Tensor | None:

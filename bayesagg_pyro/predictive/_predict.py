@@ -25,14 +25,15 @@ from bayesagg_pyro.predictive import _classes as classes
 from bayesagg_pyro.predictive._compound import NormalCompound, PredictorCompound
 from bayesagg_pyro.predictive._mixture import SampledPredictive, student_t
 from bayesagg_pyro.predictive._outputs import (
+    SAMPLES,
     at_temperature,
     drawn_outputs,
     joint_outputs,
     predictor,
 )
 
-#: Draws where none are asked for, and at most, where a tolerance asks for more.
-_SAMPLES, _LIMIT = 512, 2**17
+#: Draws at most, where a tolerance asks for more.
+_LIMIT = 2**17
 
 Method: TypeAlias = Literal["auto", "quadrature", "probit", "samples"]
 
@@ -54,7 +55,7 @@ def general(
     generator: torch.Generator | None = None,
 ) -> Any:
     """Predict by quadrature where the head's type has a rule, else by draws of the weights."""
-    samples = _SAMPLES if samples is None else samples
+    samples = SAMPLES if samples is None else samples
     if method not in ("auto", "quadrature", "probit", "samples"):
         raise SettingError(
             f'method must be "auto", "quadrature", "probit" or "samples", not {method!r}'

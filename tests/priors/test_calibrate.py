@@ -9,7 +9,7 @@ from torch import Tensor
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, predictive
 from bayesagg_pyro._optimise import likeliest_noise
-from bayesagg_pyro.posteriors import Gaussian
+from bayesagg_pyro.posteriors import Empirical, Gaussian, Posterior
 from bayesagg_pyro.predictive import _calibrate
 
 F64 = torch.float64
@@ -76,6 +76,33 @@ def test_temperature_is_the_one_of_the_highest_density(rng, kind) -> None:
     exact = truth.predictive(features, posterior_of(head, mean, 1e-12))
     close = head.predictive(features, predictive.calibrated(head, posterior, 3 * torch.ones(2)))
     torch.testing.assert_close(close.logits, exact.logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize("kind", ["classes", "two", "ordered"])
+def test_temperature_has_the_highest_density_under_wide_posteriors(rng, kind, drawn) -> None:
+    """Against the density that `predictive` gives, of Gaussians and of stored draws."""
+    head = {
+        "classes": lambda: heads.Categorical(4, 3),
+        "two": lambda: heads.Categorical(4, 2, tasks=2),
+        "ordered": lambda: ordinal("logit", 1.0),
+    }[kind]().double()
+    mean = torch.randn(head.tasks, head.weight_size, generator=rng, dtype=F64)
+    posterior: Posterior = posterior_of(head, mean, 0.5)
+    if drawn:
+        weights = posterior.sample((20,), generator=rng)
+        posterior = Empirical(weights, outputs_per_task=head.outputs_per_task)
+    features = torch.randn(80, 4, generator=rng, dtype=F64)
+    targets = head.likelihood(head(features, 2 * mean)).sample()
+    examples = parsed(head, features, targets)
+    found = predictive.calibration(head, posterior, examples)
+
+    def density(temperature: Tensor) -> Tensor:
+        law = head.predictive(features, predictive.calibrated(head, posterior, temperature))
+        return law.log_prob(examples[0][1].values).sum(0) - 0.5 * temperature.log().square()
+
+    for factor in (0.98, 1.02):
+        assert (density(found) > density(found * factor)).all()
 
 
 @pytest.mark.parametrize("link", ["logit", "probit"])
