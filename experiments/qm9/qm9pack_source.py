@@ -116,8 +116,8 @@ def _read_chunk(rows: list[_Row], path: Path) -> _Chunk:
         raise DataError(f"{path}: an element other than H, C, N, O and F near gdb_{rows[0].number}")
     try:
         number = np.array([int(row.number) for row in rows], np.int64)
-        positions = np.array(",".join(numbers).split(","), float).reshape(-1, 3)
-        raw = np.array([row.raw for row in rows], float)
+        positions = np.array([*map(float, ",".join(numbers).split(","))]).reshape(-1, 3)
+        raw = np.array([[*map(float, row.raw)] for row in rows])
     except (ValueError, OverflowError) as error:
         raise DataError(
             f"{path}: a number cannot be read near gdb_{rows[0].number}: {error}"

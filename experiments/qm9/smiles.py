@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_TOKEN = re.compile(r"\[([CNOF])[^\]]*\]|([CNOF])|([-=#])|([()])|([1-9])")
+_BRACKET = re.compile(r"\[([CNOF])[^\]]*\]")
+_TOKENS = re.compile(r"(?:\[[CNOF][^\]]*\]|[CNOF=#()1-9-])*")
 _ORDER = {"-": 0, "=": 1, "#": 2}
+_NO_ELEMENT = str.maketrans("", "", "-=#()123456789")
 
 
 class HeavyGraph(NamedTuple):
@@ -33,40 +35,43 @@ def parse(smiles: str) -> HeavyGraph:
         ValueError: A character outside the dialect, a ring that is not closed, or unbalanced
             branches.
     """
-    elements: list[str] = []
+    text = _BRACKET.sub(r"\1", smiles) if "[" in smiles else smiles
     bonds: list[tuple[int, int, int]] = []
     branches: list[int] = []
     open_rings: dict[str, tuple[int, int]] = {}
-    previous, order, end = -1, 0, 0
-    for token in _TOKEN.finditer(smiles):
-        if token.start() != end:
-            break
-        end = token.end()
-        kind = token.lastindex
-        text = token.group()
-        if kind is not None and kind <= 2:
+    atoms, previous, order = 0, -1, 0
+    for token in text:
+        if token in "CNOF":
             if previous >= 0:
-                bonds.append((previous, len(elements), order))
-            previous, order = len(elements), 0
-            elements.append(token.group(kind))
-        elif kind == 3:
-            order = _ORDER[text]
-        elif text == "(":
+                bonds.append((previous, atoms, order))
+            previous, order = atoms, 0
+            atoms += 1
+        elif token in _ORDER:
+            order = _ORDER[token]
+        elif token == "(":
             branches.append(previous)
-        elif text == ")":
+        elif token == ")":
             if not branches:
                 raise ValueError(f"SMILES {smiles!r}: branch closed that was never opened")
             previous = branches.pop()
-        elif text in open_rings:
-            other, other_order = open_rings.pop(text)
+        elif token in open_rings:
+            other, other_order = open_rings.pop(token)
             # The order may be written at either end of the ring bond.
             bonds.append((other, previous, max(order, other_order)))
             order = 0
-        else:
-            open_rings[text] = (previous, order)
+        elif token in "123456789":
+            open_rings[token] = (previous, order)
             order = 0
-    if end != len(smiles) or not elements:
-        raise ValueError(f"SMILES {smiles!r}: not understood from position {end}")
+        else:
+            raise ValueError(_not_understood(smiles))
+    if not atoms:
+        raise ValueError(_not_understood(smiles))
     if open_rings or branches:
         raise ValueError(f"SMILES {smiles!r}: a ring or a branch is left open")
-    return HeavyGraph("".join(elements), bonds)
+    return HeavyGraph(text.translate(_NO_ELEMENT), bonds)
+
+
+def _not_understood(smiles: str) -> str:
+    understood = _TOKENS.match(smiles)
+    assert understood is not None
+    return f"SMILES {smiles!r}: not understood from position {understood.end()}"
