@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 import subprocess
@@ -20,23 +21,28 @@ _PACKAGES: Final = (
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, machine, source revision and command line."""
-    versions: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     return {
         "command": _command(),
         "revision": _revision(),
         "python": platform.python_version(),
-        "packages": versions,
+        "packages": dict(_versions()),
         "system": f"{platform.system()} {platform.machine()}",
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "threads": torch.get_num_threads(),
         "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+@functools.cache
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
 
 
 def _command() -> list[str]:
@@ -59,8 +65,12 @@ def _package(folder: Path) -> str:
     return ".".join(names)
 
 
+@functools.cache
 def _revision() -> str | None:
-    """The git revision of this source tree, marked when files differ from it; None outside git."""
+    """The git revision of this source tree, marked when files differ from it; None outside git.
+
+    Asked for once: what a process has imported stays as it was.
+    """
     folder = Path(__file__).resolve().parents[2]
     try:
         if not (folder / ".git").exists():
