@@ -47,6 +47,22 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_file_is_on_the_disk_before_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its name before the call ends."""
+    seen = []
+
+    def sync(descriptor: int) -> None:
+        opened = os.fstat(descriptor)
+        name = "folder" if os.path.samestat(opened, tmp_path.stat()) else opened.st_size
+        seen.append((name, (tmp_path / "file").exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_atomically(tmp_path / "file", lambda file: file.write(b"new"))
+    assert seen == [(3, False), ("folder", True)]
+
+
 def test_ctrl_c_while_torch_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer calls back from C++ and ends with an error of its own."""
     path = tmp_path / "checkpoint.pt"
