@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,26 +17,18 @@ settings.register_profile("ci", max_examples=25, derandomize=True, **_COMMON)
 settings.register_profile("search", max_examples=300, derandomize=False, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# CUDA is looked for without being started, after which no fork could use it.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
 # A million objects of imported packages and collected tests stay to the end; the garbage collector
 # need not go through them time and again.
 gc.disable()
 
-#: Files that fork processes from the server in `forked.py`, which is ten seconds in starting: one
-#: worker of xdist has them all, and so the only server.
-FORKING = {
-    "tests/experiments/test_runs_in_processes.py",
-    "tests/experiments/test_cli.py",
-    "tests/library/test_lost_processes.py",
-    "tests/library/test_pieces_in_processes.py",
-    "tests/library/test_process_calls.py",
-    "tests/library/test_processes.py",
-    "tests/library/test_recipes.py",
-    "tests/qm9/test_qm9_cache.py",
-    "tests/runner/test_execute.py",
-}
 #: What takes longest comes first (with xdist's --no-loadscope-reorder), so that at the end no
 #: worker is left with one of these files while the others have nothing to do.
 LONG = [
+    "tests/experiments/test_runs_in_processes.py",
+    "tests/library/test_recipes.py",
     "tests/swap/test_swap_matrix.py",
     "tests/methods/test_every_method.py",
     "tests/library/test_documentation.py",
@@ -47,30 +39,19 @@ LONG = [
     "tests/library/test_state_of_tensors.py",
     "tests/classification/test_conditional_errors.py",
     "tests/qm9/test_qm9_whole_set.py",
+    "tests/library/test_processes.py",
+    "tests/library/test_lost_processes.py",
+    "tests/runner/test_execute.py",
+    "tests/experiments/test_cli.py",
 ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    first = {name: place for place, name in enumerate([*sorted(FORKING), *LONG])}
+    first = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: first.get(item.nodeid.partition("::")[0], len(first)))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """File by file (`--dist loadfile`), those that fork as one."""
-    if config.getvalue("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "processes" if file in FORKING else file
-
-    return Scheduling(config, log)
-
-
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """In every process that runs tests; in xdist's, `pytest_runtestloop` would not be called."""
     import torch
 
@@ -81,3 +62,10 @@ def pytest_collection_finish() -> None:
     # where it was seeded should one ever appear: a millisecond each time.
     for kind in (torch.cuda, torch.xpu, torch.mtia):
         kind.traceback = SimpleNamespace(format_stack=list)
+    # Nobody cuts the power: a file that is flushed to the disk waits for it, ten milliseconds each.
+    os.fsync = lambda descriptor: None
+    if "tests.forked" in sys.modules:
+        capture = session.config.pluginmanager.getplugin("capturemanager")
+        capture.resume_global_capture()  # what processes print is shown with a test that fails
+        sys.modules["tests.forked"].serve()
+        capture.suspend_global_capture()

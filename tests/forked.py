@@ -1,32 +1,60 @@
-"""Processes that tests start: forked from one server that has imported all that they need."""
+"""Processes that tests start: forked from one server, which is a fork of the process that tests."""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import importlib
 import multiprocessing
 import os
 import runpy
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
+from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-__all__ = ["FORKED", "program"]
+__all__ = ["FORKED", "program", "serve"]
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(
-    [
-        "torch._dynamo",  # two seconds, in an optimiser's first step
-        "distributed",
-        "sklearn.datasets",
-        "experiments.cli.many",
-        "tests.runner.test_execute",
-        "tests.experiments.test_runs_in_processes",
-        "tests.library.test_process_calls",
-        "tests.library.test_processes",
-    ]
-)
+#: What most processes import on the way, in seconds each; the first in an optimiser's first step.
+IMPORTED = ["torch._dynamo", "sklearn.datasets", "laplace", "torchjd.aggregation"]
+
+
+def serve() -> None:
+    """Start the server from what is imported; an interpreter of its own takes many seconds."""
+    for name in IMPORTED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    FORKED.set_forkserver_preload([])
+    resource_tracker.ensure_running()
+    with patch.object(util, "spawnv_passfds", _fork):
+        forkserver.ensure_running()
+
+
+def _fork(path: bytes, args: Sequence[str], passed: Sequence[int]) -> int:
+    """`util.spawnv_passfds` of `python -c CODE`: the same, without what pytest and xdist opened."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of xdist's thread, which only waits for messages
+        process = os.fork()
+    if process:
+        return process
+    try:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        for opened in map(int, os.listdir("/dev/fd")):
+            if opened > 2 and opened not in passed:
+                with contextlib.suppress(OSError):
+                    os.close(opened)
+        warnings.resetwarnings()
+        faulthandler.enable(sys.stderr)
+        forkserver._forkserver.__init__()  # type: ignore[attr-defined]  # starting, in the parent
+        exec(args[-1], {})
+    finally:
+        os._exit(0)
 
 
 def program(arguments: list[str], data: str, errors: Path) -> None:

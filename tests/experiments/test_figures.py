@@ -44,7 +44,9 @@ def test_every_figure_is_drawn(records: list[dict[str, Any]], tmp_path: Path) ->
     assert names == {"errors.png", "weights_bayesagg.png"}
     for path in written:
         assert path.read_bytes().startswith(b"\x89PNG")
-        assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+        pdf = path.with_suffix(".pdf").read_bytes()
+        assert pdf.startswith(b"%PDF")
+        assert b"/FontFile2" in pdf  # TrueType, as publishers want it
 
 
 def test_curves_hold_the_history(records: list[dict[str, Any]]) -> None:

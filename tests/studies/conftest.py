@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from experiments.report import style
 from experiments.report.render import terminal
 from experiments.studies import find as find_study
 from experiments.studies.study import Context, conduct
@@ -26,7 +27,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
         if name not in done:
             folder = tmp_path_factory.mktemp("study") / name
             told: list[str] = []
-            outcome = conduct(find_study(name), Context(folder, quick=True, told=told.append))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setitem(style.STYLE, "pdf.fonttype", 3)  # 42 takes as long as all else
+                outcome = conduct(find_study(name), Context(folder, quick=True, told=told.append))
             assert told
             console = Console(record=True, width=120)
             for table in outcome.tables.values():
