@@ -20,8 +20,6 @@ from experiments.errors import DataError, SettingsError
 from experiments.scores.delta_m import delta_m
 from experiments.settings import Settings, require_seed, require_words
 
-__all__ = ["Batch", "Benchmark", "Data", "Figures", "Meter", "Split", "Task", "Values"]
-
 Targets = dict[str, Any]
 """As heads take them: a tensor, or (values, mask) where some are missing."""
 Values = Sequence["float | None"]

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from experiments.benchmark import Batch
 
-__all__ = ["Parts", "Rows", "parts_of", "standardised"]
-
 
 @dataclass(frozen=True)
 class Parts:

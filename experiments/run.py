@@ -18,8 +18,6 @@ from experiments.benchmark import Benchmark
 from experiments.methods import Method, MethodOptions
 from experiments.settings import Settings, require
 
-__all__ = ["Run", "isolated_random", "limited_threads", "seed_of"]
-
 FREE_ON_RESUME = ("epochs", "device", "threads", "graph")
 
 

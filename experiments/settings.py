@@ -12,17 +12,6 @@ import torch
 
 from experiments.errors import SettingsError
 
-__all__ = [
-    "Graph",
-    "Schedule",
-    "Settings",
-    "require",
-    "require_numbers",
-    "require_seed",
-    "require_words",
-    "resolve_device",
-]
-
 Schedule = Literal["plateau", "steps", "cosine"]
 Graph = Literal["auto", "on", "off", "twin", "compile"]
 

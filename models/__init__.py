@@ -8,17 +8,3 @@ from models.graphs import PaddedGraphs, pad
 from models.message_passing import MessagePassing
 from models.message_passing_pyg import MessagePassingPyG, to_geometric
 from models.resnet import ResNetFeatures, WeightsError
-
-__all__ = [
-    "CifarNetwork",
-    "GraphError",
-    "MessagePassing",
-    "MessagePassingPyG",
-    "MissingPackageError",
-    "NetworkError",
-    "PaddedGraphs",
-    "ResNetFeatures",
-    "WeightsError",
-    "pad",
-    "to_geometric",
-]

@@ -1,5 +1,3 @@
 """The command line: ``python -m experiments``."""
 
 from experiments.cli.app import PROGRAM, app
-
-__all__ = ["PROGRAM", "app"]

@@ -10,9 +10,6 @@ from experiments.comparisons.entries import QM9_SMALL, Comparison, Entry
 from experiments.comparisons.leagues import LEAGUES
 from experiments.errors import SettingsError
 
-__all__ = ["COMPARISONS", "Comparison", "Entry", "find"]
-
-
 # A fifth of the epochs, so that a setting is two to four minutes of one core.
 _SHORT: Final = {**QM9_SMALL, "epochs": 40}
 _BASE: Final = {"pretrain": 5, "resolution": "dimension"}

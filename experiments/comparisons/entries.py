@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from experiments.errors import SettingsError
 
-__all__ = ["QM9_SMALL", "Comparison", "Entry"]
-
 QM9_SMALL: Final[Mapping[str, Any]] = {
     "molecules": 6000,
     "max_atoms": 17,

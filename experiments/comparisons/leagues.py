@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from experiments.comparisons.entries import QM9_SMALL, Comparison, Entry
 
-__all__ = ["LEAGUES"]
-
 OURS: Final = "defaults"
 _FEATURES: Final = {"level": "representation"}
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from experiments.dense.frames import IGNORED, Frames
 from experiments.dense.rays import Boxes, Hits, Planes, Spheres, Surfaces, first
 
-__all__ = ["CLASSES", "Camera", "Rooms", "draw", "render", "with_gaps"]
-
 CLASSES: Final = ("wall", "floor", "ball", "box", "board")
 
 _BALLS, _BOXES, _BOARDS = 3, 3, 2

@@ -15,16 +15,6 @@ from typing import IO, Any
 
 from experiments.errors import OutputError
 
-__all__ = [
-    "prepare_folder",
-    "remove_if_empty",
-    "strict",
-    "unfinished",
-    "write_atomically",
-    "write_json",
-    "write_text",
-]
-
 
 def prepare_folder(folder: Path) -> bool:
     """Make ``folder`` and prove that files can be written there.

@@ -38,30 +38,6 @@ from experiments.methods.weighted import (
 )
 from experiments.registry import imported
 
-__all__ = [
-    "ENSEMBLES",
-    "METHODS",
-    "PAPER",
-    "BayesAggMethod",
-    "BayesAggOptions",
-    "Capture",
-    "GradientBased",
-    "GradientOptions",
-    "Level",
-    "LinearScalarization",
-    "Method",
-    "MethodOptions",
-    "Needs",
-    "Network",
-    "Scale",
-    "WeightedLosses",
-    "check",
-    "current",
-    "find",
-    "make",
-    "options",
-]
-
 #: Every method with a name of its own; ``torchjd:NAME`` stands for one more for each class there,
 #: ``module:Class`` for a user's.
 METHODS: dict[str, type[Method]] = {

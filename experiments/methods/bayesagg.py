@@ -35,8 +35,6 @@ from experiments.methods.torchjd_classes import PREFIX, arguments_of, kinds
 from experiments.processes.norms import share_norms
 from experiments.settings import require
 
-__all__ = ["BayesAggMethod", "BayesAggOptions"]
-
 
 class BayesAggMethod(Method):
     """Bayesian aggregation of the tasks' gradients with respect to the features."""

@@ -14,8 +14,6 @@ from experiments.errors import SettingsError
 from experiments.methods.base import MethodOptions
 from experiments.settings import require, require_numbers
 
-__all__ = ["BayesAggOptions", "Prior", "Resolution"]
-
 Prior = Literal["full-data", "fresh", "running", "previous-batch", "constant", "evidence"]
 Resolution = Literal["example", "dimension", "task"]
 

@@ -22,22 +22,6 @@ from experiments.processes.norms import share_norms
 from experiments.settings import resolve_device
 from models.graphs import PaddedGraphs
 
-__all__ = [
-    "add_up",
-    "any_of",
-    "count",
-    "device",
-    "divide",
-    "first",
-    "joined",
-    "make_equal",
-    "own",
-    "own_targets",
-    "rank",
-    "start",
-    "started",
-]
-
 
 def count() -> int:
     """How many share the run."""

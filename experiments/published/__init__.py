@@ -15,17 +15,6 @@ from typing import Any, Final
 from experiments.errors import DataError
 from experiments.files.reading import json_file
 
-__all__ = [
-    "Doubt",
-    "Erratum",
-    "Row",
-    "Table",
-    "find",
-    "load",
-    "names",
-    "other",
-]
-
 _FOLDER: Final = Path(__file__).resolve().parent
 
 

@@ -13,22 +13,3 @@ from experiments.qm9.molecules import Molecules
 from experiments.qm9.prepared import MoleculeRows, Prepared, prepare
 from experiments.qm9.splits import Standardiser, split
 from experiments.qm9.targets import BENCHMARK, BENCHMARK_COLUMNS, PROPERTIES, Property
-
-__all__ = [
-    "BENCHMARK",
-    "BENCHMARK_COLUMNS",
-    "PROPERTIES",
-    "QM9",
-    "WHOLE_SET",
-    "Features",
-    "MoleculeRows",
-    "Molecules",
-    "PaddedMolecules",
-    "Prepared",
-    "Property",
-    "Source",
-    "Standardiser",
-    "load",
-    "prepare",
-    "split",
-]

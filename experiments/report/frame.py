@@ -13,8 +13,6 @@ from experiments.methods import METHODS
 from experiments.runner import records
 from experiments.training.results import training_examples
 
-__all__ = ["frame_of", "load_frame", "method_key"]
-
 Record = Mapping[str, Any]
 
 

@@ -17,35 +17,3 @@ from experiments.runner.queues import Dask, Queue, Submitit
 from experiments.runner.search import Study
 from experiments.runner.store import Place, State, records
 from experiments.runner.worker import Ending, Outcome, work
-
-__all__ = [
-    "SPLIT",
-    "Cost",
-    "Dask",
-    "Ending",
-    "Engine",
-    "Handle",
-    "Job",
-    "Local",
-    "Outcome",
-    "Place",
-    "Queue",
-    "Request",
-    "State",
-    "Study",
-    "Submitit",
-    "Watcher",
-    "choose",
-    "compared",
-    "configurations",
-    "estimate",
-    "execute",
-    "fingerprint",
-    "grids",
-    "plan",
-    "plan_table",
-    "records",
-    "summary",
-    "tuning",
-    "work",
-]

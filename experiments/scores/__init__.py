@@ -17,23 +17,6 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.scores.calibration import Calibration
 
-__all__ = [
-    "AreaUnderCurve",
-    "AveragePrecision",
-    "BinaryAccuracy",
-    "ClassAccuracy",
-    "Largest",
-    "MeanAbsoluteError",
-    "MeanOverTasks",
-    "MeanSquaredError",
-    "MixedMeter",
-    "Score",
-    "area_under_curve",
-    "average_precision",
-    "mixed",
-    "observed",
-]
-
 
 class Score(Protocol):
     """A metric of one head's tasks; made anew for each pass over a split."""

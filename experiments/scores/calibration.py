@@ -21,8 +21,6 @@ from torch.nn import functional as F
 
 from experiments.errors import DataError
 
-__all__ = ["BINS", "NAMES", "Calibration", "name_of", "tells_calibration"]
-
 BINS: Final = 15
 NAMES: Final = ("ECE", "Brier", "NLL")
 _CALIBRATION: Final = (*NAMES, "coverage")

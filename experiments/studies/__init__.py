@@ -13,8 +13,6 @@ from experiments.errors import SettingsError
 if TYPE_CHECKING:
     from experiments.studies.study import Study
 
-__all__ = ["NAMES", "find"]
-
 NAMES: Final = ("approximations", "priors", "missing", "heads", "calibration")
 """In the order of the documentation."""
 

@@ -2,5 +2,3 @@
 
 from experiments.training.checkpoints import CHECKPOINT, RECORD, RESULTS
 from experiments.training.loop import Trainer
-
-__all__ = ["CHECKPOINT", "RECORD", "RESULTS", "Trainer"]
