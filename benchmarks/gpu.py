@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.step import CASES, problem, steps
 from benchmarks.timing import interleave
 from experiments.files import prepare_folder, write_json, write_text
-from experiments.training.graphs import Backend, CompileBackend, CudaBackend
+from experiments.training.graphs import CompileBackend, CudaBackend, TwinBackend
 
 #: How a step runs: from Python, as one replayed CUDA graph, from Python with a compiled network.
 MODES = ("eager", "captured", "compiled")
@@ -112,7 +112,7 @@ def _ready(
     return compiled
 
 
-def _captured(backend: Backend, step: Callable[[], None]) -> Callable[[], None]:
+def _captured(backend: TwinBackend, step: Callable[[], None]) -> Callable[[], None]:
     """Replays of one capture."""
     with backend.active():
         for _ in range(backend.warm_up):
@@ -121,7 +121,7 @@ def _captured(backend: Backend, step: Callable[[], None]) -> Callable[[], None]:
 
     def replay() -> None:
         with backend.active():
-            graph.replay()
+            graph()
 
     return replay
 

@@ -72,7 +72,7 @@ def predictions(
         from experiments.errors import SettingsError
         from experiments.files import prepare_folder
         from experiments.report.style import write_figure
-        from experiments.training.restore import restore
+        from experiments.training.checkpoints import restore
 
         if out is not None:
             prepare_folder(out.parent)

@@ -40,7 +40,8 @@ from experiments.runner import (
 from experiments.runner.engines import MakeEngine
 from experiments.runner.values import ends, pairs
 from experiments.settings import require
-from experiments.training import loggers, results
+from experiments.training import results
+from experiments.training.reporting import loggers
 
 STOPPED = 3
 """Exit status when runs are left: give the same command again."""
@@ -139,7 +140,7 @@ def conduct(
                 f"{job.folder} holds a finished run with other settings ({'; '.join(other)}): "
                 "choose another --out, or delete it"
             )
-    loggers.make(given["log"] or (), out)  # refuses what would fail in every run
+    loggers(given["log"] or (), out)  # refuses what would fail in every run
     minutes = given["minutes"]
     require(minutes is None or minutes > 0, "minutes", minutes, "give a positive number")
     deadline = None if minutes is None else time.time() + 60 * minutes

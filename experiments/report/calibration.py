@@ -26,8 +26,7 @@ from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.run import limited_threads
 from experiments.runner import records
 from experiments.scores.distributions import covered, transformed
-from experiments.training.checkpoints import CHECKPOINT
-from experiments.training.restore import restore
+from experiments.training.checkpoints import CHECKPOINT, restore
 
 _ROWS = 1024
 _TRIALS = "trials"  # of a league: runs that chose, which are not shown

@@ -34,7 +34,7 @@ class Job:
         folder: Where, ``.../CONFIGURATION/seedS``.
         title: Of the configuration, for tables; the method's where it is empty.
         record: Write diagnostics of one training step in so many; None for none.
-        log: Names of :data:`experiments.training.loggers.LOGGERS`, which are told of every epoch.
+        log: Names of :data:`experiments.training.reporting.LOGGERS`, which are told of every epoch.
     """
 
     run: Run

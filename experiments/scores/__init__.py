@@ -9,6 +9,7 @@ of a network that has diverged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -226,19 +227,20 @@ class MixedMeter:
     """One score per head, and figures that belong to no single task.
 
     Args:
-        scores: ``{head: score}`` in the order of the benchmark.
-        figures: ``{name: (head, score)}``, each score with a single value.
-        calibrations: ``{head: calibration}``, whose figures belong to a task each.
+        scores: ``{head: maker of its score}`` in the order of the benchmark.
+        figures: ``{name: (head, maker)}``, each score with a single value.
+        calibrations: ``{head: maker}``, whose figures belong to a task each.
     """
 
     def __init__(
         self,
-        scores: Mapping[str, Score],
-        figures: Mapping[str, tuple[str, Score]] | None = None,
-        calibrations: Mapping[str, Calibration] | None = None,
+        scores: Mapping[str, Callable[[], Score]],
+        figures: Mapping[str, tuple[str, Callable[[], Score]]],
+        calibrations: Mapping[str, Callable[[], Calibration]],
     ) -> None:
-        self._scores, self._figures = dict(scores), dict(figures or {})
-        self._calibrations = dict(calibrations or {})
+        self._scores = {head: score() for head, score in scores.items()}
+        self._figures = {name: (head, score()) for name, (head, score) in figures.items()}
+        self._calibrations = {head: made() for head, made in calibrations.items()}
 
     def update(self, predictions: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
         """Take in a batch."""
@@ -265,15 +267,7 @@ def mixed(
     calibrations: Mapping[str, Callable[[], Calibration]] | None = None,
 ) -> Callable[[], MixedMeter]:
     """A maker of meters, as a benchmark's data wants it."""
-
-    def make() -> MixedMeter:
-        return MixedMeter(
-            {head: score() for head, score in scores.items()},
-            {name: (head, score()) for name, (head, score) in (figures or {}).items()},
-            {head: calibration() for head, calibration in (calibrations or {}).items()},
-        )
-
-    return make
+    return partial(MixedMeter, scores, figures or {}, calibrations or {})
 
 
 def observed(targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped."""
+"""Checkpoints: all that a run needs to go on as if it had never stopped, or to be used again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from experiments import methods
+from experiments import methods, registry
 from experiments.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -22,8 +22,11 @@ from experiments.errors import (
 )
 from experiments.files import prepare_folder, write_atomically
 from experiments.files.reading import NUMBER, fits, saved_tensors, sensible
+from experiments.methods import Method
 from experiments.run import Run
-from experiments.training import checkpoints, results
+from experiments.settings import Settings
+from experiments.training import results
+from models.files import reason
 
 CHECKPOINT: Final = "checkpoint.pt"
 RECORD: Final = "record.jsonl"
@@ -53,8 +56,8 @@ def claim(run: Run, out: Path, *, resume: bool, overwrite: bool) -> dict[str, An
                 "start anew with --overwrite, or choose another --out"
             )
         return None
-    saved = checkpoints.load(checkpoint)
-    checkpoints.matches(checkpoint, saved["identity"], run.identity(), run.defaults())
+    saved = load(checkpoint)
+    matches(checkpoint, saved["identity"], run.identity(), run.defaults())
     done = len(saved["history"])
     if done > run.settings.epochs:
         raise SettingsError(
@@ -184,3 +187,48 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], at: str = "
         elif old != new:
             found.append(f"{at}{key}: {old!r} there, {new!r} here")
     return found
+
+
+def described(record: dict[str, Any]) -> Run:
+    """The run that a results file tells of.
+
+    Raises:
+        SettingsError: This version knows no such benchmark, method or option.
+    """
+    benchmark, method = record["benchmark"], record["method"]
+    try:
+        kind = registry.find(benchmark["name"])
+    except SettingsError as error:
+        raise SettingsError(
+            f"the run's benchmark {benchmark['name']!r} cannot be found by its name: make it an "
+            f"entry point of the group {registry.GROUP}"
+        ) from error
+    return Run(
+        kind(**benchmark["options"]),
+        method["name"],
+        methods.find(method["name"]).options_type(**method["options"]),
+        Settings(**record["settings"]),
+    )
+
+
+def restore(folder: Path, device: torch.device) -> tuple[Run, Method]:
+    """The run and its method, in evaluation mode, with the weights of the best epoch.
+
+    Raises:
+        DataError: There is no results file, or it is damaged.
+        CheckpointError: There is no checkpoint, or it is not of this run.
+    """
+    run = described(results.load(folder / RESULTS))
+    file = folder / CHECKPOINT
+    saved = load(file)
+    matches(file, saved["identity"], run.identity(), run.defaults())
+    method = run.build(device)
+    try:
+        method.load_state_dict(saved["best"]["state"])
+    except Exception as error:  # every method has ways of its own to refuse state
+        raise CheckpointError(
+            f"the content of checkpoint {file} does not fit its run ({reason(error)}): "
+            "repeat the run"
+        ) from error
+    method.train(False)
+    return run, method

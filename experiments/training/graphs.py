@@ -7,41 +7,36 @@ lay at the capture, nothing may be looked at on the host, and no shape may depen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-
-class Graph(Protocol):
-    """One captured function."""
-
-    def replay(self) -> None:
-        """Run it on what its buffers hold now."""
+Call = Callable[[], None]
 
 
-class Backend(Protocol):
-    """A way to capture."""
+class TwinBackend:
+    """A way to capture; this one goes it on any device, with every replay run from Python."""
 
-    warm_up: int
+    warm_up = 2
     """How often a function runs from Python before it is captured."""
 
-    def active(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def active(self) -> Iterator[None]:
         """A context around everything that is captured, replayed, or run to warm up."""
+        yield
 
-    def capture(self, function: Callable[[], None]) -> Graph:
-        """Capture ``function`` without running it."""
+    def capture(self, function: Call) -> Call:
+        """What runs ``function`` again on what its buffers hold then; it is not run here."""
+        return function
 
 
-class CudaBackend:
+class CudaBackend(TwinBackend):
     """CUDA graphs on a stream of their own.
 
     Warm-up and capture share the stream, since autograd runs a gradient on the stream of the
     forward pass and a capture must not wait for another one.
     """
-
-    warm_up = 2
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -56,32 +51,12 @@ class CudaBackend:
             yield
         outer.wait_stream(self._stream)
 
-    def capture(self, function: Callable[[], None]) -> Graph:
+    def capture(self, function: Call) -> Call:
         """Record the kernels that ``function`` launches."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream):
             function()
-        return graph
-
-
-class _Call:
-    def __init__(self, function: Callable[[], None]) -> None:
-        self.replay = function
-
-
-class TwinBackend:
-    """The same way on any device, with every replay run from Python."""
-
-    warm_up = 2
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Nothing."""
-        yield
-
-    def capture(self, function: Callable[[], None]) -> Graph:
-        """Keep the function itself."""
-        return _Call(function)
+        return graph.replay
 
 
 class CompileBackend(TwinBackend):

@@ -26,11 +26,11 @@ from experiments.errors import (
 )
 from experiments.run import Run, isolated_random, limited_threads, seed_of
 from experiments.settings import require
-from experiments.training import checkpoints, evaluation, loggers, results, schedules
+from experiments.training import checkpoints, evaluation, results
 from experiments.training.checkpoints import CHECKPOINT, RECORD, RESULTS, claim
 from experiments.training.environment import environment
-from experiments.training.optimizers import adam, load_state
-from experiments.training.reporting import Reporter, Several
+from experiments.training.optimizers import adam, load_state, schedule_of, set_rate
+from experiments.training.reporting import Reporter, Several, loggers
 from experiments.training.stepping import Step, Stepper, backend_for
 from models.files import finite, reason
 
@@ -55,7 +55,7 @@ class Trainer:
         record: Write diagnostics of one step in so many into ``record.jsonl``; None writes none.
         minutes: Stop at the end of the last epoch that fits into so many, counted from now; at
             least one epoch is trained. None trains to the end.
-        log: Names of :data:`.loggers.LOGGERS`, which are told of every epoch, too.
+        log: Names of :data:`.reporting.LOGGERS`, which are told of every epoch, too.
 
     Raises:
         OutputError: The folder is not writable, or holds a run already.
@@ -83,7 +83,7 @@ class Trainer:
         self.run = run
         self.reporter: Reporter = reporter or Reporter()
         if log:
-            self.reporter = Several([self.reporter, *loggers.make(log, out)])
+            self.reporter = Several([self.reporter, *loggers(log, out)])
         self.device = processes.device(run.settings.device)
         self.checkpoint = out / CHECKPOINT
         self.results = out / RESULTS
@@ -147,7 +147,7 @@ class Trainer:
             self.method.distribute()
         backend = backend_for(settings, self.device, self.method, self.data.train)
         self.optimizer = adam(self.method.parameters(), settings, self.device, backend is not None)
-        self.schedule = schedules.make(settings)
+        self.schedule = schedule_of(settings)
         step = Step(self.method, self.optimizer, list(self.data.constants), settings.clip_norm)
         self.stepper = Stepper(step, self.method, self.optimizer, backend)
         self.fixed = self._fixed_examples()
@@ -188,7 +188,7 @@ class Trainer:
         torch.manual_seed(seed_of(seed, "epoch", epoch, *apart))  # dropout and the like
         order = torch.Generator().manual_seed(seed_of(seed, "order", epoch))
         rate = self.schedule.rate
-        schedules.set_rate(self.optimizer, rate)
+        set_rate(self.optimizer, rate)
         phase = method.phase(epoch)
         steps = self.data.train.steps(settings.batch_size)
         self.reporter.epoch_started(epoch + 1, steps, phase, rate)
@@ -294,10 +294,7 @@ class Trainer:
     def _restore(self, saved: Record) -> None:
         """Raise CheckpointError for content of other shapes or types, or that is not finite."""
         try:
-            for state in (
-                saved["best"]["state"],
-                saved["method"],
-            ):  # the former is wanted at the end
+            for state in (saved["best"]["state"], saved["method"]):  # the former for the end
                 self.method.load_state_dict(state)
                 if not all(map(finite, self.method.parameters())):
                     raise ValueError("a parameter is not finite")

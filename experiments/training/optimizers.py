@@ -1,17 +1,24 @@
-"""Adam, made for steps from Python or for captured ones."""
+"""Adam, made for steps from Python or for captured ones, and how its learning rate falls."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Adam, Optimizer
 
+from experiments.files.reading import NUMBER, VALUE, fits
 from experiments.settings import Settings
 from models.files import finite
+
+STEPS: Final = (0.6, 0.8)
+"""Shares of the epochs after which ``"steps"`` divides the learning rate by ten."""
+
+_BETTER: Final = 1e-4  # torch's ReduceLROnPlateau: a best score must be better by this share
 
 
 def adam(
@@ -53,3 +60,90 @@ def load_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
                 raise ValueError(f"{name} of parameter {index} does not fit")
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": dict(state), "param_groups": groups})
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the learning rate in place where the optimiser keeps it on a device."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def schedule_of(settings: Settings) -> FixedSchedule | PlateauSchedule:
+    """The schedule that the settings name: ``rate`` is that of the epoch to come."""
+    return PlateauSchedule(settings) if settings.schedule == "plateau" else FixedSchedule(settings)
+
+
+class FixedSchedule:
+    """Tied to the number of epochs of the run at hand, also when a shorter one is continued."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._epoch = settings, 0
+
+    @property
+    def rate(self) -> float:
+        """The rate of the epoch to come."""
+        given, epoch = self._settings, self._epoch
+        if given.schedule == "steps":
+            passed = sum(epoch >= round(share * given.epochs) for share in STEPS)
+            return given.learning_rate * float(0.1**passed)
+        first = given.learning_rate
+        last = min(given.minimum_learning_rate, first)
+        turn = math.pi * min(epoch, given.epochs - 1) / max(given.epochs - 1, 1)
+        return last + (first - last) * (1 + math.cos(turn)) / 2
+
+    def step(self, score: float) -> None:
+        """An epoch is over; its validation score does not matter."""
+        self._epoch += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of epochs done."""
+        return {"epoch": self._epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, at the learning rate that this run has in that epoch."""
+        fits(state_dict, {"epoch": int})
+        self._epoch = state_dict["epoch"]
+
+
+class PlateauSchedule:
+    """As torch's ``ReduceLROnPlateau``, of the smoothed score."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.rate = settings.learning_rate
+        self._smoothed: float | None = None
+        self._best: float | None = None
+        self._waited = 0
+
+    def step(self, score: float) -> None:
+        """Lower the rate after too many epochs without a new best (lower is better)."""
+        given, before = self._settings, self._smoothed
+        share = given.score_smoothing
+        smoothed = score if before is None else share * before + (1 - share) * score
+        self._smoothed = smoothed
+        best = self._best
+        if best is None or smoothed < best - _BETTER * abs(best):
+            self._best, self._waited = smoothed, 0
+            return
+        self._waited += 1
+        if self._waited > given.plateau_patience:
+            self.rate = max(self.rate * given.plateau_factor, given.minimum_learning_rate)
+            self._waited = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rate, average and memory."""
+        return {
+            "rate": self.rate,
+            "smoothed": self._smoothed,
+            "best": self._best,
+            "waited": self._waited,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        fits(state_dict, {"rate": NUMBER, "smoothed": VALUE, "best": VALUE, "waited": int})
+        self.rate, self._smoothed = state_dict["rate"], state_dict["smoothed"]
+        self._best, self._waited = state_dict["best"], state_dict["waited"]

@@ -20,7 +20,7 @@ from experiments.benchmark import Batch, Split
 from experiments.errors import SettingsError
 from experiments.methods import Capture, Method
 from experiments.settings import Settings
-from experiments.training.graphs import Backend, CompileBackend, CudaBackend, Graph, TwinBackend
+from experiments.training.graphs import Call, CompileBackend, CudaBackend, TwinBackend
 
 
 @dataclass(frozen=True)
@@ -142,12 +142,14 @@ class Stepper:
     ``recorder`` wants runs from Python.
     """
 
-    def __init__(self, step: Step, method: Method, optimizer: Optimizer, backend: Backend | None):
+    def __init__(
+        self, step: Step, method: Method, optimizer: Optimizer, backend: TwinBackend | None
+    ):
         self._step, self._method, self._optimizer = step, method, optimizer
         self._backend = backend
         self._buffers: dict[Hashable, Tensor] = {}
         self._ran: dict[Hashable, int] = {}
-        self._graphs: dict[Hashable, Graph] = {}
+        self._graphs: dict[Hashable, Call] = {}
         self.recorder: Recorder | None = None
 
     def run(
@@ -182,7 +184,7 @@ class Stepper:
         self._ran.clear()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _one(self, backend: Backend, split: FixedSplit, shape: Hashable, rows: Tensor) -> None:
+    def _one(self, backend: TwinBackend, split: FixedSplit, shape: Hashable, rows: Tensor) -> None:
         if shape not in self._buffers:
             self._buffers[shape] = torch.empty_like(rows)
         buffer = self._buffers[shape].copy_(rows)
@@ -196,7 +198,7 @@ class Stepper:
             step()
         elif graph is not None:
             seen = None if recorder is None else recorder.step
-            graph.replay()
+            graph()
             if recorder is not None and recorder.step == seen:
                 recorder.skip()
         elif self._ran.get(shape, 0) < backend.warm_up:
@@ -204,7 +206,7 @@ class Stepper:
             step()
         else:
             self._graphs[shape] = backend.capture(step)
-            self._graphs[shape].replay()
+            self._graphs[shape]()
 
     def _report(self, report: Callable[[Tensor], None]) -> None:
         if self._step.loss is not None:
@@ -213,7 +215,7 @@ class Stepper:
 
 def backend_for(
     settings: Settings, device: torch.device, method: Method, split: Split
-) -> Backend | None:
+) -> TwinBackend | None:
     """The backend that the settings ask for; None for steps from Python.
 
     Args:

@@ -18,7 +18,7 @@ from experiments.dense.scenes import Scenes
 from experiments.errors import SettingsError
 from experiments.run import Run
 from experiments.training import Trainer
-from experiments.training.restore import restore
+from experiments.training.checkpoints import restore
 
 CPU = torch.device("cpu")
 

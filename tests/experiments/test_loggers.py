@@ -15,7 +15,7 @@ from experiments.methods import MethodOptions
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
-from experiments.training.loggers import LOGGERS
+from experiments.training.reporting import LOGGERS
 from tests.experiments.toy import Toy
 
 

@@ -66,8 +66,8 @@ class TapeBackend:
     def active(self) -> Iterator[None]:
         yield
 
-    def capture(self, function: Callable[[], None]) -> TapeGraph:
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         with _Tape() as tape:
             function()
         self.graphs.append(TapeGraph(tape.calls))
-        return self.graphs[-1]
+        return self.graphs[-1].replay

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from experiments.errors import SettingsError
 from experiments.settings import Settings
-from experiments.training import schedules
+from experiments.training import optimizers
 
 SCORES = st.lists(st.floats(0.1, 1000.0), min_size=1, max_size=60)
 
@@ -21,7 +21,7 @@ SCORES = st.lists(st.floats(0.1, 1000.0), min_size=1, max_size=60)
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(SCORES, st.integers(0, 6))
 def test_plateau_is_torchs(scores: list[float], patience: int) -> None:
-    mine = schedules.make(Settings(plateau_patience=patience))
+    mine = optimizers.schedule_of(Settings(plateau_patience=patience))
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
     theirs = ReduceLROnPlateau(
         optimizer, mode="min", factor=0.7, patience=patience, min_lr=1e-5, eps=0.0
@@ -35,8 +35,8 @@ def test_plateau_is_torchs(scores: list[float], patience: int) -> None:
 def test_smoothing_by_hand() -> None:
     """Noise that never sets a new minimum stops an unsmoothed schedule, not a smoothed one."""
     scores = [100.0, 40.0] + [90 - 2 * k + 25 * (-1) ** k for k in range(12)]
-    plain = schedules.make(Settings(plateau_patience=2))
-    smooth = schedules.make(Settings(plateau_patience=2, score_smoothing=0.7))
+    plain = optimizers.schedule_of(Settings(plateau_patience=2))
+    smooth = optimizers.schedule_of(Settings(plateau_patience=2, score_smoothing=0.7))
     average = scores[0]
     for score in scores:
         plain.step(score)
@@ -48,7 +48,7 @@ def test_smoothing_by_hand() -> None:
 
 @pytest.mark.parametrize("epochs", [1, 2, 7])
 def test_cosine(epochs: int) -> None:
-    schedule = schedules.make(Settings(epochs=epochs, schedule="cosine"))
+    schedule = optimizers.schedule_of(Settings(epochs=epochs, schedule="cosine"))
     rates = []
     for _ in range(epochs):
         rates.append(schedule.rate)
@@ -66,13 +66,13 @@ def test_cosine(epochs: int) -> None:
 def test_state_goes_on(kind: str) -> None:
     given = Settings(epochs=12, schedule=kind, plateau_patience=0, score_smoothing=0.5)  # type: ignore[arg-type]
     scores = [5.0, 4.0, 6.0, 7.0, 3.0, 8.0, 9.0, 1.0, 4.0, 4.0, 4.0, 4.0]
-    whole, parts = schedules.make(given), schedules.make(given)
+    whole, parts = optimizers.schedule_of(given), optimizers.schedule_of(given)
     for k, score in enumerate(scores):
         assert whole.rate == parts.rate
         whole.step(score)
         parts.step(score)
         state = parts.state_dict()
-        parts = schedules.make(given)
+        parts = optimizers.schedule_of(given)
         parts.load_state_dict(state)
         assert 1e-5 <= parts.rate <= 1e-3, k
 
@@ -81,11 +81,11 @@ def test_rates_reach_the_optimiser_in_place() -> None:
     weight = torch.zeros(1, requires_grad=True)
     rate = torch.tensor(1.0)
     optimizer = torch.optim.Adam([weight], lr=rate, fused=True)
-    schedules.set_rate(optimizer, 0.25)
+    optimizers.set_rate(optimizer, 0.25)
     assert optimizer.param_groups[0]["lr"] is rate
     assert float(rate) == 0.25
     plain = torch.optim.SGD([weight], lr=1.0)
-    schedules.set_rate(plain, 0.5)
+    optimizers.set_rate(plain, 0.5)
     assert plain.param_groups[0]["lr"] == 0.5
 
 

@@ -26,7 +26,7 @@ from experiments.runner import (
     work,
 )
 from experiments.training import Trainer
-from experiments.training.restore import restore
+from experiments.training.checkpoints import restore
 from tests.experiments.toy import without_times
 from tests.runner.jobs import Here, job
 
