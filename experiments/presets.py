@@ -1,14 +1,15 @@
-"""Named sets of options: what to start from, with every single option still free.
+"""Named sets of options to start from, with every single option still free, and searched values.
 
 ``docs/qm9_remedies.md`` has the evidence for those of QM9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from experiments import registry
 from experiments.errors import SettingsError
 
 
@@ -98,3 +99,40 @@ def find(benchmark: str, name: str) -> Preset:
             f"preset = {name!r} is unknown for {benchmark}: give one of {', '.join(known)}"
         )
     return known[name]
+
+
+WEIGHT_DECAYS: Final = (0.0, 1e-4, 5e-4, 1e-3)
+
+_ALIGNED: Final[Mapping[str, Sequence[Any]]] = {
+    "scale_mode": ("min", "median", "rmse"),
+    "scale_heads": (False, True),
+}
+_DECAYED: Final = ("ls", "si", "rlw")
+
+
+def grids(benchmark: str, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """The values that the paper searched, ``{METHOD.OPTION: values}``, the axes of a request.
+
+    For BayesAgg and for the scale of Aligned-MTL-UB they are printed. Of the others the paper says
+    that two or three hyper-parameters were searched, without their values, but for weight decay
+    with LS, SI and RLW; the values of weight decay here are ours.
+
+    Raises:
+        SettingsError: There is no such benchmark.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for name in names:
+        method = name.partition("@")[0]
+        for option, values in _grid(benchmark, method).items():
+            found[f"{method}.{option}"] = values
+    return found
+
+
+def _grid(benchmark: str, method: str) -> Mapping[str, Sequence[Any]]:
+    if method == "bayesagg":
+        return registry.find(benchmark).grid
+    if method == "aligned-mtl-ub":
+        return _ALIGNED
+    if method in _DECAYED and benchmark != "qm9":
+        return {"weight_decay": WEIGHT_DECAYS}
+    return {}

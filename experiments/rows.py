@@ -1,14 +1,19 @@
-"""Parts of a data set, and those of a table in memory as the trainer wants them."""
+"""Parts of a data set, constants of its labels, and those of a table in memory for the trainer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from experiments.benchmark import Batch
+from experiments.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -86,3 +91,83 @@ def standardised(values: Tensor, train: Tensor, fill: bool = True) -> tuple[Tens
     std = (known - mean).square().nanmean(0).sqrt()
     scaled = (values - mean) / torch.where(std > 0, std, 1.0)
     return (scaled.nan_to_num() if fill else scaled), mean, std
+
+
+_SHARES: Final = (7, 1, 2)  # of ten examples: training, validation, test
+
+
+def log_odds(targets: Tensor) -> Tensor:
+    """[tasks], the logit of each task's share of ones in [N, tasks], one example added to both.
+
+    The constant with the smallest loss, kept finite where a class does not occur. NaN is not
+    counted.
+    """
+    ones = targets.double().nansum(0) + 1
+    return (ones / ((~targets.isnan()).sum(0) + 2 - ones)).log().float()
+
+
+def log_frequencies(targets: Tensor, classes: int) -> Tensor:
+    """[classes], the log of each class's share in [N, 1], with one example added to each."""
+    counts = torch.bincount(targets[:, 0], minlength=classes).double() + 1
+    return (counts / counts.sum()).log().float()
+
+
+def stratified(values: Tensor, seed: int) -> Parts:
+    """Parts in which every value is represented by its share, rare values with their neighbours.
+
+    Examples are sorted by value, equal ones at random, and cut into blocks of ten; in
+    each block, places are drawn for the parts. A value with many examples fills whole blocks; one
+    with few shares a block with the values next to it, so nothing has to be left out or lumped
+    together.
+
+    Args:
+        values: [N], of any number type.
+        seed: Of both draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count, block = len(values), sum(_SHARES)
+    shuffled = torch.randperm(count, generator=generator)
+    order = shuffled[values[shuffled].sort(stable=True).indices]
+    blocks = -(-count // block)
+    template = torch.repeat_interleave(torch.arange(3), torch.tensor(_SHARES))
+    places = torch.rand(blocks, block, generator=generator).argsort(1)
+    part = template[places].flatten()[:count]
+    train, validation, test = (order[part == index].sort().values for index in range(3))
+    return Parts(train, validation, test)
+
+
+def shipped(name: str, delimiter: str = ",") -> Tensor:
+    """A table of numbers that comes with scikit-learn, [rows, columns] float32.
+
+    Raises:
+        DataError: scikit-learn is not installed, or without it.
+    """
+    found = find_spec("sklearn")  # its file alone: to import it takes seconds
+    if found is None or found.origin is None:
+        raise DataError(
+            f"{name} comes with scikit-learn, which is not installed: pip install scikit-learn"
+        )
+    path = Path(found.origin).parent / "datasets" / "data" / name
+    try:
+        return torch.from_numpy(np.loadtxt(path, delimiter=delimiter, dtype=np.float32, ndmin=2))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} of scikit-learn cannot be read ({error}): install it again"
+        ) from error
+
+
+def read() -> tuple[Tensor, Tensor]:
+    """Images [1797, 8, 8] float32, 0 to 16, and digits [1797] int64.
+
+    Raises:
+        DataError: scikit-learn is not installed, or without them.
+    """
+    rows = shipped("digits.csv.gz")
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].long()
+
+
+def split(count: int, seed: int) -> Parts:
+    """Rows of the three parts: 60 % training, 20 % validation, 20 % test."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    held = count // 5
+    return Parts(order[2 * held :], validation=order[:held], test=order[held : 2 * held])

@@ -27,7 +27,7 @@ from experiments.images.augment import (
 from experiments.images.decode import Form, decoded
 from experiments.images.residual import OnResNet
 from experiments.images.split import parts_of
-from experiments.images.targets import log_odds
+from experiments.rows import log_odds
 from experiments.scores import AreaUnderCurve, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings

@@ -21,8 +21,7 @@ from experiments.files.cache import default_folder
 from experiments.images.augment import normalise
 from experiments.images.files import some
 from experiments.images.split import parts_of, subset
-from experiments.images.targets import log_odds
-from experiments.rows import Parts
+from experiments.rows import Parts, log_odds
 from experiments.scores import BinaryAccuracy, Largest, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require, require_numbers

@@ -10,33 +10,14 @@ from typing import Any
 import torch
 import typer
 
-from experiments import presets
+from experiments import presets, runner
 from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder
 from experiments.report.escaping import PlainConsole
 from experiments.report.render import terminal
-from experiments.runner import (
-    Dask,
-    Ending,
-    Job,
-    Local,
-    Outcome,
-    Place,
-    Queue,
-    Request,
-    Study,
-    Submitit,
-    Watcher,
-    choose,
-    estimate,
-    execute,
-    grids,
-    plan,
-    plan_table,
-    summary,
-)
+from experiments.runner import Ending, Job, Outcome, Place
 from experiments.runner.engines import MakeEngine
 from experiments.runner.values import ends, pairs
 from experiments.settings import require
@@ -54,7 +35,7 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
     """Every combination of what was given; of a sweep, also of what the paper searched."""
     with friendly(given["debug"]) as console:
         out: Path = given["out"] or Path("results/store")
-        methods = choose(given["method"] or ("bayesagg" if sweep else "all"))
+        methods = runner.choose(given["method"] or ("bayesagg" if sweep else "all"))
         values = given_values(given, names)
         trials = given.get("search")
         require(trials is None or trials >= 1, "search", trials, "give at least 1 trial")
@@ -63,9 +44,9 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
         }
         if sweep:
             told = {name.rpartition(".")[2] for name in values}
-            paper = grids(benchmark, methods)
+            paper = presets.grids(benchmark, methods)
             axes |= {k: v for k, v in paper.items() if k.rpartition(".")[2] not in told}
-        request = Request(
+        request = runner.Request(
             benchmark,
             methods,
             seeds(given["seeds"]) or (0,),
@@ -74,7 +55,7 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
             axes,
         )
         if trials is None:
-            todo = plan(request, out.resolve(), given["record"], given["log"] or ())
+            todo = runner.plan(request, out.resolve(), given["record"], given["log"] or ())
             outcomes = conduct(todo, given, out, console, tried=given["engine"] == "local")
         else:
             outcomes = _search(request, trials, given, out, console)
@@ -82,14 +63,14 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
 
 
 def _search(
-    request: Request, total: int, given: Mapping[str, Any], out: Path, console: PlainConsole
+    request: runner.Request, total: int, given: Mapping[str, Any], out: Path, console: PlainConsole
 ) -> Mapping[Job, Outcome]:
     """So many trials of each method, as many side by side as there are jobs for their seeds."""
     outcomes: dict[Job, Outcome] = {}
     began, minutes = time.time(), given["minutes"]
     side_by_side = max(1, given["jobs"] // len(request.seeds))
     log = given["log"] or ()
-    studies = [Study(one, out.resolve(), given["record"], log) for one in request.alone()]
+    studies = [runner.Study(one, out.resolve(), given["record"], log) for one in request.alone()]
     if given["plan"]:
         for study in studies:
             console.say(study.plan(total))
@@ -150,17 +131,17 @@ def conduct(
     if tried if given["estimate"] is None else given["estimate"]:
         with console.status("a few steps of each method"):
             engine = make(parallel)
-            cost = engine.call(estimate, todo, parallel, engine.threads)
+            cost = engine.call(runner.estimate, todo, parallel, engine.threads)
             engine.close(stop=False)
-    console.print(terminal(plan_table(todo, cost)))
+    console.print(terminal(runner.plan_table(todo, cost)))
     if given["plan"]:
         return {}
     prepare_folder(out)
     try:
         if given["engine"] == "local" and cost is None and not loaded:
             todo[0].run.benchmark.load(torch.device("cpu"))  # built before several want it
-        with Watcher(todo, console) as watcher:
-            return execute(todo, make, parallel, watcher, deadline=deadline)
+        with runner.Watcher(todo, console) as watcher:
+            return runner.execute(todo, make, parallel, watcher, deadline=deadline)
     except KeyboardInterrupt:
         console.print("interrupted; finished epochs are kept, the same command goes on")
         raise typer.Exit(130) from None
@@ -179,7 +160,7 @@ def leave(
             told = results.contents(Place(done[0].folder).load())
             console.say(f"data of {done[0].label}: {told}")
         place = "" if store is None else f"; store: {store}"
-        console.say(f"{summary(outcomes)}{place}")
+        console.say(f"{runner.summary(outcomes)}{place}")
     if outcomes and store is not None:
         console.say(f"next: python -m experiments report {store}")
     endings = [found.ending for found in outcomes.values()]
@@ -214,14 +195,14 @@ def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEng
     if name == "local":
         for option, value in {**own, **more}.items():
             require(False, option, value, "give --engine slurm as well, or leave it out")
-        return lambda parallel: Local(parallel, threads)
+        return lambda parallel: runner.Local(parallel, threads)
     if name == "dask":
         minutes = own.pop("time_limit", 1440)
         for option, value in {**own, **more}.items():
             require(False, option, value, "leave it out: a Dask cluster brings its workers")
-        return lambda parallel: Dask(parallel, threads, minutes)
-    queue = Queue(**own, more=more)
-    return lambda parallel: Submitit(
+        return lambda parallel: runner.Dask(parallel, threads, minutes)
+    queue = runner.Queue(**own, more=more)
+    return lambda parallel: runner.Submitit(
         out.resolve() / "submitit", parallel, _CLUSTERS[name], threads, queue
     )
 

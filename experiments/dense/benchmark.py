@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.dense.augment import augmented
-from experiments.dense.frames import pixel_rows, seen_depth, seen_label, seen_normal
+from experiments.dense.frames import augmented, pixel_rows, seen_depth, seen_label, seen_normal
 from experiments.dense.metrics import DenseMeter, measures
 from experiments.dense.split import DenseSplit, Part, Statistics
 from experiments.errors import DataError, SettingsError

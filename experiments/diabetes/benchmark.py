@@ -13,9 +13,7 @@ from torch import nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.digits.splits import shipped, split
-from experiments.images.targets import log_odds
-from experiments.rows import parts_of, standardised
+from experiments.rows import log_odds, parts_of, shipped, split, standardised
 from experiments.scores.distributions import DistributionMeter, Kind
 from experiments.settings import Settings, require_numbers
 

@@ -21,9 +21,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.digits.splits import read, split
-from experiments.images.targets import log_frequencies, log_odds
-from experiments.rows import parts_of
+from experiments.rows import log_frequencies, log_odds, parts_of, read, split
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require, require_numbers

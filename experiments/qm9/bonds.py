@@ -9,13 +9,13 @@ in the whole set) are kept as single and marked.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.errors import DataError
-from experiments.qm9 import smiles as smiles_dialect
 
 _RADIUS: Final = np.zeros(10)
 _RADIUS[[1, 6, 7, 8, 9]] = 0.23, 0.68, 0.68, 0.68, 0.64  # Angstrom
@@ -143,7 +143,7 @@ def find_bonds(
     misfit = np.zeros(len(n_atoms), bool)
     for m, text in enumerate(smiles):
         try:
-            graph = smiles_dialect.parse(text)
+            graph = parse_smiles(text)
         except ValueError as error:
             raise DataError(f"molecule gdb_{index[m]}: {error}") from error
         begin = int(heavy_start[m])
@@ -191,3 +191,73 @@ def _apply_exception(
                 f"molecule gdb_{number}: atoms {i} and {j} should be bonded and are not"
             )
         order[position] = kind
+
+
+_BRACKET = re.compile(r"\[([CNOF])[^\]]*\]")
+_TOKENS = re.compile(r"(?:\[[CNOF][^\]]*\]|[CNOF=#()1-9-])*")
+_ORDER = {"-": 0, "=": 1, "#": 2}
+_NO_ELEMENT = str.maketrans("", "", "-=#()123456789")
+
+
+class HeavyGraph(NamedTuple):
+    """What a SMILES string says about the heavy atoms.
+
+    Attributes:
+        elements: One letter per heavy atom, in the string's order.
+        bonds: (atom, atom, order) with 0 for single, 1 for double and 2 for triple.
+    """
+
+    elements: str
+    bonds: list[tuple[int, int, int]]
+
+
+def parse_smiles(smiles: str) -> HeavyGraph:
+    """Read one string of QM9's small dialect.
+
+    Elements are C, N, O and F (bare or in brackets with hydrogens and a charge), bonds ``-``, ``=``
+    and ``#``; there are branches and one-digit ring closures, and no aromatic lower-case letters.
+
+    Raises:
+        ValueError: A character outside the dialect, a ring that is not closed, or unbalanced
+            branches.
+    """
+    text = _BRACKET.sub(r"\1", smiles) if "[" in smiles else smiles
+    bonds: list[tuple[int, int, int]] = []
+    branches: list[int] = []
+    open_rings: dict[str, tuple[int, int]] = {}
+    atoms, previous, order = 0, -1, 0
+    for token in text:
+        if token in "CNOF":
+            if previous >= 0:
+                bonds.append((previous, atoms, order))
+            previous, order = atoms, 0
+            atoms += 1
+        elif token in _ORDER:
+            order = _ORDER[token]
+        elif token == "(":
+            branches.append(previous)
+        elif token == ")":
+            if not branches:
+                raise ValueError(f"SMILES {smiles!r}: branch closed that was never opened")
+            previous = branches.pop()
+        elif token in open_rings:
+            other, other_order = open_rings.pop(token)
+            # The order may be written at either end of the ring bond.
+            bonds.append((other, previous, max(order, other_order)))
+            order = 0
+        elif token in "123456789":
+            open_rings[token] = (previous, order)
+            order = 0
+        else:
+            raise ValueError(_not_understood(smiles))
+    if not atoms:
+        raise ValueError(_not_understood(smiles))
+    if open_rings or branches:
+        raise ValueError(f"SMILES {smiles!r}: a ring or a branch is left open")
+    return HeavyGraph(text.translate(_NO_ELEMENT), bonds)
+
+
+def _not_understood(smiles: str) -> str:
+    understood = _TOKENS.match(smiles)
+    assert understood is not None
+    return f"SMILES {smiles!r}: not understood from position {understood.end()}"

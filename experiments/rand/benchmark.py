@@ -14,9 +14,8 @@ from torch import nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.images.targets import log_odds
 from experiments.rand.survey import INPUTS, place, read, split
-from experiments.rows import parts_of, standardised
+from experiments.rows import log_odds, parts_of, standardised
 from experiments.scores.distributions import DistributionMeter, Kind
 from experiments.settings import Settings, require_numbers
 from models.perceptron import layers

@@ -10,7 +10,6 @@ from experiments.runner.compared import compared
 from experiments.runner.engines import Engine, Handle, Local
 from experiments.runner.estimate import Cost, estimate
 from experiments.runner.execute import execute
-from experiments.runner.grids import grids
 from experiments.runner.live import Watcher, plan_table, summary
 from experiments.runner.plan import SPLIT, Job, Request, choose, configurations, fingerprint, plan
 from experiments.runner.queues import Dask, Queue, Submitit

@@ -17,7 +17,7 @@ from experiments.digits.benchmark import Digits
 from experiments.rows import Rows
 from experiments.run import seed_of
 from experiments.settings import require
-from experiments.studies.kinds import KINDS, make
+from experiments.studies.runs import KINDS, make
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ThreeTasks(Digits):
     Attributes:
         missing: Share of the training labels that are missing, independently for every image and
             task; at least one label of each task is kept.
-        kind: Of the heads, one of :data:`experiments.studies.kinds.KINDS`.
+        kind: Of the heads, one of :data:`experiments.studies.runs.KINDS`.
     """
 
     method_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from experiments.methods import BayesAggMethod, LinearScalarization, Method
 from experiments.studies.digits import ThreeTasks
-from experiments.studies.kinds import KINDS, NOISE
 from experiments.studies.plots import bars
-from experiments.studies.runs import train
+from experiments.studies.runs import KINDS, NOISE, train
 from experiments.studies.study import Context, Findings, Study, Table, summary
 from experiments.training import Trainer
 

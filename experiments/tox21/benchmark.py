@@ -15,15 +15,13 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
 from experiments.files.cache import default_folder
-from experiments.images.targets import log_odds
-from experiments.rows import parts_of
+from experiments.rows import log_odds, parts_of
 from experiments.scores import AreaUnderCurve, AveragePrecision, MeanOverTasks, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require_numbers
 from experiments.tox21.chemistry import describe
 from experiments.tox21.graphs import EDGE_FEATURES, NODE_FEATURES, GraphRows, graphs
-from experiments.tox21.release import ASSAYS, read, require_table
-from experiments.tox21.splits import Split, parts
+from experiments.tox21.release import ASSAYS, Split, parts, read, require_table
 from models import MessagePassing
 from models.perceptron import layers
 

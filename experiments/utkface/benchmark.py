@@ -28,7 +28,7 @@ from experiments.images.augment import (
 from experiments.images.decode import Form, decoded
 from experiments.images.residual import OnResNet
 from experiments.images.split import parts_of
-from experiments.images.targets import log_frequencies, log_odds, stratified
+from experiments.rows import log_frequencies, log_odds, stratified
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings

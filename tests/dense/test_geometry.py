@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.dense.augment import flipped
-from experiments.dense.frames import seen_normal
+from experiments.dense.frames import flipped, seen_normal
 from experiments.dense.rays import Boxes, Hits, Planes, Spheres, Surfaces, first
 from experiments.dense.rooms import Camera, Rooms, draw, render, with_gaps
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.dense.augment import augmented, flipped, scaled_crop
 from experiments.dense.benchmark import HEADS
-from experiments.dense.frames import Frames, seen_normal
+from experiments.dense.frames import Frames, augmented, flipped, scaled_crop, seen_normal
 from experiments.dense.metrics import DenseMeter, angles, measures
 from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.dense.split import DenseSplit, InMemory, Statistics

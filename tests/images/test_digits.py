@@ -10,8 +10,8 @@ import torch
 
 from experiments import methods
 from experiments.digits.benchmark import TASKS, Digits
-from experiments.digits.splits import read
 from experiments.errors import SettingsError
+from experiments.rows import read
 from experiments.run import Run
 from experiments.training import Trainer
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.errors import DataError
-from experiments.images.targets import log_frequencies, log_odds, stratified
+from experiments.rows import log_frequencies, log_odds, stratified
 from experiments.scores import (
     AreaUnderCurve,
     AveragePrecision,

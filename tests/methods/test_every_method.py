@@ -16,7 +16,7 @@ from bayesagg_pyro.errors import NonFiniteError, TaskError
 from experiments import methods
 from experiments.errors import DivergenceError, SettingsError
 from experiments.methods import METHODS, Level
-from experiments.methods.capabilities import COMMAND, page
+from experiments.methods.__main__ import COMMAND, page
 from experiments.methods.torchjd import names
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.qm9 import smiles
+from experiments.qm9.bonds import parse_smiles
 
 
 def ring(k: int) -> list[tuple[int, int, int]]:
@@ -26,10 +26,10 @@ def ring(k: int) -> list[tuple[int, int, int]]:
     ],
 )  # fmt: skip
 def test_parse(text: str, elements: str, bonds: list[tuple[int, int, int]]) -> None:
-    assert smiles.parse(text) == (elements, bonds)
+    assert parse_smiles(text) == (elements, bonds)
 
 
 @pytest.mark.parametrize("text", ["", "c1ccccc1", "CX", "C1CC", "C(C", "CC)", "C%10C", "C.C"])
 def test_outside_the_dialect(text: str) -> None:
     with pytest.raises(ValueError, match="SMILES"):
-        smiles.parse(text)
+        parse_smiles(text)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import METHODS, BayesAggOptions
+from experiments.presets import WEIGHT_DECAYS, grids
 from experiments.report.render import terminal
 from experiments.report.table import Table
 from experiments.runner import (
@@ -23,11 +24,9 @@ from experiments.runner import (
     choose,
     estimate,
     fingerprint,
-    grids,
     plan,
     plan_table,
 )
-from experiments.runner.grids import WEIGHT_DECAYS
 from experiments.runner.values import pairs, read
 from experiments.settings import Settings
 from tests.runner.jobs import job

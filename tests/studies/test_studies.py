@@ -19,8 +19,8 @@ from experiments.methods import BayesAggOptions
 from experiments.report.render import markdown
 from experiments.studies import NAMES
 from experiments.studies.digits import ThreeTasks
-from experiments.studies.kinds import KINDS, make
 from experiments.studies.priors import POLICIES
+from experiments.studies.runs import KINDS, make
 from experiments.studies.study import Table, summary
 
 Run = Callable[[str], tuple[Path, dict[str, Any]]]
