@@ -52,7 +52,8 @@ class Split(Protocol):
         """
 
     def steps(self, batch_size: int) -> int:
-        """Number of batches that :meth:`batches` will give."""
+        """Number of batches that :meth:`batches` will give, the last one possibly smaller."""
+        return -(-len(self) // batch_size)
 
 
 class Meter(Protocol):

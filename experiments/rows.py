@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.benchmark import Batch
+from experiments.benchmark import Batch, Split
 from experiments.errors import DataError
 
 
@@ -35,7 +35,7 @@ def places(count: int, batch_size: int, generator: torch.Generator | None) -> Se
     return [*order.split(batch_size)]
 
 
-class Rows:
+class Rows(Split):
     """A part of the set: inputs [R, ...] and targets ``{head: [R, tasks]}`` (one: [R])."""
 
     def __init__(self, inputs: Tensor, targets: Mapping[str, Tensor]) -> None:
@@ -44,10 +44,6 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.inputs)
-
-    def steps(self, batch_size: int) -> int:
-        """Number of batches, the last one possibly smaller."""
-        return -(-len(self) // batch_size)
 
     def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """All rows once."""

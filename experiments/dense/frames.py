@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import torch
@@ -28,15 +29,18 @@ class Frames(NamedTuple):
     depth: Tensor
     normal: Tensor | None = None
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Frames:
+        """The same with every part changed alike."""
+        normal = None if self.normal is None else change(self.normal)
+        return Frames(change(self.image), change(self.label), change(self.depth), normal)
+
     def rows(self, chosen: Tensor) -> Frames:
         """Some of the images, [R] int64."""
-        kept = (None if part is None else part[chosen] for part in self)
-        return Frames(*kept)  # type: ignore[arg-type]
+        return self.changed(lambda part: part[chosen])
 
     def to(self, device: torch.device) -> Frames:
         """The same on a device."""
-        moved = (None if part is None else part.to(device, non_blocking=True) for part in self)
-        return Frames(*moved)  # type: ignore[arg-type]
+        return self.changed(lambda part: part.to(device, non_blocking=True))
 
     def shrunk(self, times: int) -> Frames:
         """So many times smaller in height and width: colours averaged, targets of a pixel each."""
@@ -45,11 +49,8 @@ class Frames(NamedTuple):
         image = functional.avg_pool2d(self.image, times)
         height, width = image.shape[-2:]
         middle = slice(times // 2, None, times)
-        targets = (
-            None if part is None else part[..., middle, middle][..., :height, :width]
-            for part in self[1:]
-        )
-        return Frames(image, *targets)  # type: ignore[arg-type]
+        found = self.changed(lambda part: part[..., middle, middle][..., :height, :width])
+        return found._replace(image=image)
 
     @staticmethod
     def cat(parts: list[Frames]) -> Frames:
@@ -138,10 +139,8 @@ def scaled_crop(
 
 def flipped(frames: Frames) -> Frames:
     """Mirrored left to right; the x of the normals changes sign."""
-    image, label, depth, normal = (None if part is None else part.flip(-1) for part in frames)
-    assert image is not None
-    assert label is not None
-    assert depth is not None
-    if normal is not None:
-        normal = torch.cat([-normal[:, :1], normal[:, 1:]], 1)
-    return Frames(image, label, depth, normal)
+    found = frames.changed(lambda part: part.flip(-1))
+    if found.normal is None:
+        return found
+    normal = torch.cat([-found.normal[:, :1], found.normal[:, 1:]], 1)
+    return found._replace(normal=normal)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from experiments.benchmark import Batch
+from experiments.benchmark import Batch, Split
 from experiments.dense.frames import Frames, pixel_rows, seen_depth, seen_label, seen_normal
 from experiments.errors import DataError
 from experiments.files.ahead import ahead
@@ -95,7 +95,7 @@ class Statistics:
         )
 
 
-class DenseSplit:
+class DenseSplit(Split):
     """Images with targets ``{head: (values, mask)}`` of one row for each pixel.
 
     Rows run through the images of a batch one after the other, each from its top left to its bottom
@@ -125,10 +125,6 @@ class DenseSplit:
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def steps(self, batch_size: int) -> int:
-        """Number of batches, the last one possibly smaller."""
-        return -(-len(self) // batch_size)
 
     def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """All images once, on the device."""

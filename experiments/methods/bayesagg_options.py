@@ -89,31 +89,18 @@ class BayesAggOptions(MethodOptions):
             self.aggregation()
         except BayesAggError as error:
             raise SettingsError(str(error)) from error
-        if self.leave_batch_out and self.prior == "fresh":
-            require(
-                self.fresh_share == 1,
-                "fresh_share",
-                self.fresh_share,
-                "leave_batch_out needs all training examples in the prior",
-            )
-        require(
-            not (self.noise == "learned" and self.prior in _WITHOUT_THE_BATCH),
-            "noise",
-            self.noise,
-            f"it takes a prior of all training data, not {self.prior}",
-        )
-        require(
-            not (self.noise == "integrated" and self.prior in ("evidence", "previous-batch")),
-            "noise",
-            self.noise,
-            f"prior {self.prior} cannot hold an unknown noise",
-        )
-        require(
-            not (self.leave_batch_out and self.prior in _WITHOUT_THE_BATCH),
-            "leave_batch_out",
-            self.leave_batch_out,
-            f"prior {self.prior} never holds the step's batch",
-        )
+        prior, without_it = self.prior, self.prior in ("previous-batch", "constant")
+        part = self.leave_batch_out and prior == "fresh" and self.fresh_share != 1
+        rest = self.leave_batch_out and without_it
+        learned = self.noise == "learned" and without_it
+        unknown = self.noise == "integrated" and prior in ("evidence", "previous-batch")
+        for wrong, name, why in (
+            (part, "fresh_share", "leave_batch_out needs all training examples in the prior"),
+            (learned, "noise", f"it takes a prior of all training data, not {prior}"),
+            (unknown, "noise", f"prior {prior} cannot hold an unknown noise"),
+            (rest, "leave_batch_out", f"prior {prior} never holds the step's batch"),
+        ):
+            require(not wrong, name, getattr(self, name), why)
 
     @classmethod
     def current(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,6 +158,3 @@ def _are_powers(power: object) -> bool:
         power = list(power.values())
     several = power if isinstance(power, Sequence) and not isinstance(power, str) else [power]
     return bool(several) and all(isinstance(s, Real) and 0 <= float(s) <= 1 for s in several)
-
-
-_WITHOUT_THE_BATCH = ("previous-batch", "constant")

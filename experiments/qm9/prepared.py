@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.benchmark import Batch
+from experiments.benchmark import Batch, Split
 from experiments.errors import SettingsError
 from experiments.qm9.batching import FixedBatches, PaddedMolecules, Shape
 from experiments.qm9.dataset import QM9
@@ -20,7 +20,7 @@ from experiments.rows import Parts
 HEAD: Final = "properties"
 
 
-class MoleculeRows:
+class MoleculeRows(Split):
     """A part of the set, as the trainer wants it, and in batches of few fixed shapes.
 
     Within a batch molecules are sorted by size, and targets with them.
@@ -42,10 +42,6 @@ class MoleculeRows:
     def targets(self) -> dict[str, Tensor]:
         """Standardised, [R, 11]."""
         return {HEAD: self.molecules.targets[self.rows.to(self.molecules.device)]}
-
-    def steps(self, batch_size: int) -> int:
-        """Number of batches, the last one possibly smaller."""
-        return -(-len(self) // batch_size)
 
     def batches(self, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """All molecules once; without a generator small ones first, which are padded least."""

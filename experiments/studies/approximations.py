@@ -14,9 +14,15 @@ from bayesagg_pyro.heads import Gaussian
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from experiments.errors import DataError
-from experiments.studies.apart import Problem, Solution, compare, solution
 from experiments.studies.plots import bars
-from experiments.studies.problems import digits_problems, qm9_problems
+from experiments.studies.problems import (
+    Problem,
+    Solution,
+    compare,
+    digits_problems,
+    qm9_problems,
+    solution,
+)
 from experiments.studies.study import Context, Findings, Study, Table
 
 _COLUMNS: Final = {

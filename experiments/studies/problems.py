@@ -1,22 +1,164 @@
-"""Heads on the features of briefly trained networks."""
+"""Heads on the features of briefly trained networks, and how far from a reference a scheme is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesagg_pyro import heads
+from bayesagg_pyro import diagnostics, gradients, heads, priors
+from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.gradients import GradientDistribution
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Point, Posterior
 from experiments.digits.benchmark import Digits
 from experiments.methods import Network
 from experiments.qm9.benchmark import Qm9
 from experiments.qm9.prepared import HEAD
-from experiments.studies.apart import Problem
 from experiments.studies.runs import train
 from experiments.training import Trainer
+
+#: Draws for the gradient moments of posteriors that are samples, and for k-hat.
+_DRAWS = 4096
+_POWER = 0.5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Heads on the fixed features of a trained network.
+
+    Attributes:
+        name: Short, for files.
+        title: For people.
+        heads: ``{name: head}`` in float64, with the trained weights as point estimates.
+        features: Of the examples that posteriors are inferred from, [N, d].
+        targets: ``{name: [N, tasks]}``.
+        batch: How many of them the update is taken for.
+    """
+
+    name: str
+    title: str
+    heads: Mapping[str, Head]
+    features: Tensor
+    targets: Mapping[str, Tensor]
+    batch: int
+
+    def prior(self, name: str) -> GaussianFamily:
+        """N(0, I) over a head's weights."""
+        return priors.isotropic(self.heads[name], 1.0)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a scheme makes of a problem.
+
+    Attributes:
+        posteriors: ``{head: posterior}``.
+        gradient: Of the batch, all heads together.
+        direction: The update, [batch, d].
+    """
+
+    posteriors: Mapping[str, Posterior]
+    gradient: GradientDistribution
+    direction: Tensor
+
+
+def solution(problem: Problem, posteriors: Mapping[str, Posterior], seed: int) -> Solution:
+    """Gradient moments and direction that follow from posteriors."""
+    generator = torch.Generator().manual_seed(seed)
+    h = problem.features[: problem.batch]
+    parts = {}
+    for name, head in problem.heads.items():
+        own = posteriors[name]
+        sampled = isinstance(own, Empirical)
+        parts[name] = gradients.distribution(
+            head,
+            own,
+            h,
+            problem.targets[name][: problem.batch],
+            estimator=gradients.MonteCarlo(_DRAWS) if sampled else None,
+            generator=generator,
+        )
+    joint = gradients.cat(parts)
+    return Solution(
+        posteriors, joint, PrecisionWeighted.paper(power=_POWER).aggregate(joint).direction.double()
+    )
+
+
+def compare(problem: Problem, own: Solution, reference: Solution, seed: int) -> dict[str, Any]:
+    """All distances, over all heads of the problem.
+
+    Returns:
+        ``kl``: KL(reference ‖ posterior) in nats per weight, of the Gaussian with the reference's
+        moments; None for points. ``w2``: Wasserstein distance over the reference's root total
+        variance. ``z``, ``ratio``: root mean square z-score of means, geometric mean of ratios of
+        standard deviations. ``khat``: the largest. ``mean_error``: relative error of all E[g].
+        ``sd_ratio``: geometric mean of ratios of the gradients' standard deviations. ``cosine``,
+        ``norm``: of the two updates.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kl: float | None = 0.0
+    weights, w2, variance = 0, 0.0, 0.0
+    z, ratio, khat = [], [], []
+    for name, head in problem.heads.items():
+        ours, truth = own.posteriors[name], reference.posteriors[name]
+        apart = diagnostics.against_reference(ours, truth, generator=generator)
+        z.append(apart.z.flatten())
+        ratio.append(apart.ratio.flatten())
+        w2 += float(diagnostics.wasserstein2(ours, truth).square().sum())
+        variance += float(truth.variance.double().sum())
+        weights += apart.z.numel()
+        kl = None if kl is None or isinstance(ours, Point) else kl + _kl(truth, ours)
+        if isinstance(ours, GaussianFamily):
+            khat.append(_khat(problem, name, head, ours, generator))
+    deviation = (own.gradient.variance / reference.gradient.variance).double().sqrt()
+    norm = torch.linalg.vector_norm
+    error = norm((own.gradient.mean - reference.gradient.mean).double())
+    mine, theirs = own.direction.flatten(), reference.direction.flatten()
+    return {
+        "kl": None if kl is None else kl / weights,
+        "w2": math.sqrt(w2 / variance),
+        "z": float(torch.cat(z).square().mean().sqrt()),
+        "ratio": _geometric(torch.cat(ratio)),
+        "khat": _largest(khat),
+        "mean_error": float(error / norm(reference.gradient.mean.double())),
+        "sd_ratio": _geometric(deviation),
+        "cosine": float(torch.cosine_similarity(mine, theirs, dim=0)),
+        "norm": float(norm(mine) / norm(theirs)),
+    }
+
+
+def _kl(truth: Posterior, ours: Posterior) -> float:
+    gaussian = [p.to_gaussian() if isinstance(p, Empirical) else p for p in (truth, ours)]
+    return float(diagnostics.kl(gaussian[0], gaussian[1]).sum())
+
+
+def _khat(
+    problem: Problem, name: str, head: Head, ours: Posterior, generator: torch.Generator
+) -> float:
+    found = diagnostics.importance(
+        head,
+        ours,
+        problem.prior(name),
+        problem.features,
+        problem.targets[name],
+        draws=1000,
+        generator=generator,
+    )
+    return float(found.khat.max())
+
+
+def _largest(values: Sequence[float]) -> float | None:
+    return max(values) if values else None
+
+
+def _geometric(values: Tensor) -> float:
+    return float(values.log().mean().exp())
 
 
 def digits_problems(folder: Path, seed: int, quick: bool) -> list[Problem]:
