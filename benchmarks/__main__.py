@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import costs, head_stage, network, step
 from experiments.files import prepare_folder, write_json
+from experiments.report.escaping import PlainConsole
+from experiments.report.render import terminal
+from experiments.report.table import Cell, Column, Row, Table
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -20,13 +21,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds: a look, not a figure")
     options = parser.parse_args(arguments)
     prepare_folder(options.out.parent)  # before minutes of work, not after
-    console = Console()
+    console = PlainConsole()
     rounds = 4 if options.quick else 20
     results: dict[str, Any] = {}
     for case in head_stage.SIZES:
         with console.status(f"head stage, {case} sizes"):
             results[f"head stage, {case}"] = head_stage.run(case, rounds=2 * rounds)
-        console.print(_head_table(results[f"head stage, {case}"]))
+        console.print(terminal(_head_table(results[f"head stage, {case}"])))
     for case in ("qm9", "cifar"):
         with console.status(f"whole step, {case}"):
             results[f"step, {case}"] = step.run(case, rounds=rounds)
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     with console.status("heads of all sizes"):
         results["costs"] = costs.run(rounds=max(4, rounds // 2))
     for made in (costs.table, costs.growth_table, costs.limits_table):
-        console.print(made(results["costs"]), soft_wrap=True, markup=False)
+        console.say(made(results["costs"]))
     with console.status("network with and without edge matrices"):
         results["network"] = network.run(rounds=max(4, rounds // 3))
     median, low, high = results["network"]["pyg_over_factorised"]
@@ -48,24 +49,21 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _head_table(result: dict[str, Any]) -> Table:
     batch, tasks, size = head_stage.SIZES[result["case"]]
-    table = Table(
-        title=f"Head stage at {result['case']} sizes: batch {batch}, {tasks} tasks, "
-        f"{size} features, {result['threads']} threads"
-    )
-    for column in ("", "ms", "over plain losses [95 %]", "peak MiB"):
-        table.add_column(column, justify="left" if not column else "right")
+    rows = []
     for name, seconds in result["seconds"].items():
         median, low, high = result["over_plain"][name]
-        table.add_row(
-            name,
-            f"{1e3 * seconds:.2f}",
-            f"{median:.1f} [{low:.1f}, {high:.1f}]",
-            f"{result['peak_bytes'][name] / 2**20:.1f}",
-        )
+        ratio, peak = f"{median:.1f} [{low:.1f}, {high:.1f}]", result["peak_bytes"][name] / 2**20
+        cells = Cell(1e3 * seconds), Cell(text=ratio), Cell(peak, decimals=1)
+        rows.append(Row(name, cells))
     if result["floor"] is not None:
         parts = ", ".join(f"{1e3 * s:.2f} {n}" for n, s in result["floor"].items() if n != "sum")
-        table.add_row(f"floor: {parts}", f"{1e3 * result['floor']['sum']:.2f}", "", "")
-    return table
+        rows.append(Row(f"floor: {parts}", (Cell(1e3 * result["floor"]["sum"]), Cell(), Cell())))
+    title = (
+        f"Head stage at {result['case']} sizes: batch {batch}, {tasks} tasks, {size} features, "
+        f"{result['threads']} threads"
+    )
+    columns = map(Column, ("ms", "over plain losses [95 %]", "peak MiB"))
+    return Table("head-stage", title, tuple(columns), tuple(rows))
 
 
 def _step_line(result: dict[str, Any]) -> str:

@@ -59,7 +59,6 @@ class Row:
     """Results of one method.
 
     Attributes:
-        name: The method.
         values: One number per task, errata mended.
         delta_m: Printed Δm in per cent, or None for the single-task row.
         delta_m_std: Its printed standard deviation over seeds.
@@ -67,7 +66,6 @@ class Row:
         bold: Tasks (or ``"delta_m"``) that are printed in bold.
     """
 
-    name: str
     values: tuple[float, ...]
     delta_m: float | None
     delta_m_std: float | None
@@ -77,42 +75,34 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A published comparison.
+    """A published comparison, whose file tells its title and source as well.
 
     Attributes:
-        title: What it shows.
-        metric: Name of the number per task.
         higher_is_better: Whether a larger number is better, per task.
         tasks: Names of the tasks, in order.
         symbols: Their names in print.
         units: Unit of each task's number.
         factors: Printed number per number that the benchmark reports.
-        seeds: How many each row is a mean of.
         training_examples: About how many examples the networks were trained on.
         trained_tasks: How many tasks they were trained for; more than ``tasks`` where the table
             has one number for all.
         single_task: The single-task row to measure Δm against, with all published digits; empty
             where none is published.
         single_task_source: Where that row is from.
-        source: Where ``rows`` are from.
         rows: By name, in the printed order; the first is the rounded single-task row.
         errata: What was mended in ``rows``.
         doubts: What does not fit in ``rows``, and was left as it is.
     """
 
-    title: str
-    metric: str
     higher_is_better: tuple[bool, ...]
     tasks: tuple[str, ...]
     symbols: tuple[str, ...]
     units: tuple[str, ...]
     factors: tuple[float, ...]
-    seeds: int
     training_examples: int
     trained_tasks: int
     single_task: tuple[float, ...]
     single_task_source: str
-    source: str
     rows: Mapping[str, Row]
     errata: tuple[Erratum, ...]
     doubts: tuple[Doubt, ...] = ()
@@ -180,22 +170,17 @@ def parse(record: Mapping[str, Any]) -> Table:
             raise ValueError(f"the erratum of {erratum.row} {erratum.task} does not fit the table")
         row[place] = erratum.corrected
     return Table(
-        title=record["title"],
-        metric=record["metric"],
         higher_is_better=tuple(better),
         tasks=tasks,
         symbols=tuple(record["symbols"]),
         units=tuple(record["units"]),
         factors=tuple(factors),
-        seeds=int(record["seeds"]),
         training_examples=int(record["training_examples"]),
         trained_tasks=int(record.get("trained_tasks", len(tasks))),
         single_task=tuple(float(v) for v in single["values"]),
         single_task_source=single["source"],
-        source=record["source"],
         rows={
             name: Row(
-                name,
                 tuple(values[name]),
                 delta[name],
                 row.get("delta_m_std"),
