@@ -53,9 +53,7 @@ class LabelledImages:
     others: int = 0
 
 
-def load(
-    source: Source, data: Path | None, cache: Path, *, size: int = SIZE, progress: bool = True
-) -> LabelledImages:
+def load(source: Source, data: Path | None, cache: Path, *, size: int = SIZE) -> LabelledImages:
     """Read a set.
 
     Args:
@@ -64,7 +62,6 @@ def load(
         data: The folder; for torchvision the one in which it keeps its data sets.
         cache: Where torchvision's data sets (without ``data``) and decoded images are kept.
         size: Height and width that a folder's images are resized to.
-        progress: Whether to show a bar while decoding.
 
     Raises:
         DataError: The set cannot be had or is damaged, torchvision is missing, or no folder is
@@ -76,7 +73,7 @@ def load(
                 "the source folder needs to know which: give --data DIR, with train/<class>/*.jpg "
                 "and test/<class>/*.jpg in it"
             )
-        return _folder(data, cache, size, progress)
+        return _folder(data, cache, size)
     return _torchvision(source, cache if data is None else data)
 
 
@@ -163,7 +160,7 @@ def _super_classes(
     return labels, classes
 
 
-def _folder(data: Path, cache: Path, size: int, progress: bool) -> LabelledImages:
+def _folder(data: Path, cache: Path, size: int) -> LabelledImages:
     require_folder(data, "train/<class>/*.jpg and test/<class>/*.jpg")
     parts = {name: _classes(data / name) for name in ("train", "test")}
     others = sum(images_in(entry)[1] for name in parts for entry in _folders(data / name))
@@ -179,7 +176,7 @@ def _folder(data: Path, cache: Path, size: int, progress: bool) -> LabelledImage
         for label, of_class in enumerate(part.values()):
             files += of_class
             labels += [label] * len(of_class)
-    pixels = decoded("folder", files, Form(size), cache, progress=progress)
+    pixels = decoded("folder", files, Form(size), cache)
     return LabelledImages(pixels, torch.tensor(labels), classes, training, others)
 
 

@@ -14,17 +14,13 @@ def quiet(done: int) -> None:
 
 
 @contextmanager
-def progress(title: str, total: int, show: bool = True) -> Iterator[Tick]:
+def progress(title: str, total: int) -> Iterator[Tick]:
     """A bar beside standard error, as a function to call with each advance.
 
     Args:
         title: What is done.
         total: How many there are.
-        show: Whether there is a bar at all.
     """
-    if not show:
-        yield quiet
-        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,

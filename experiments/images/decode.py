@@ -28,7 +28,7 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.files import unfinished
 from experiments.files.cache import require_writable
-from experiments.files.progress import progress as bar
+from experiments.files.progress import progress
 from experiments.images.files import fingerprint, some
 
 _CHUNK: Final = 64
@@ -74,9 +74,7 @@ def decode(file: Path, form: Form) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def decoded(
-    name: str, files: Sequence[Path], form: Form, folder: Path, *, progress: bool = True
-) -> Tensor:
+def decoded(name: str, files: Sequence[Path], form: Form, folder: Path) -> Tensor:
     """All images as bytes, [N, channels, size, size], mapped from a file that is built once.
 
     Files are told apart by name, size and date: when one changes, or is added, all are decoded
@@ -87,7 +85,6 @@ def decoded(
         files: The images.
         form: How to keep them.
         folder: Where to keep the file.
-        progress: Whether to show a bar while decoding.
 
     Raises:
         DataError: Images are missing or damaged (the first few are named), or the file cannot be
@@ -101,7 +98,7 @@ def decoded(
     length = len(files) * int(np.prod(form.shape))
     if not path.exists():
         require_writable(folder)
-        _build(name, files, form, path, progress)
+        _build(name, files, form, path)
     if path.stat().st_size != length:
         raise DataError(
             f"{path} is damaged ({path.stat().st_size:,} bytes instead of {length:,}): delete it, "
@@ -112,7 +109,7 @@ def decoded(
     return flat.view(len(files), *form.shape)
 
 
-def _build(name: str, files: Sequence[Path], form: Form, path: Path, progress: bool) -> None:
+def _build(name: str, files: Sequence[Path], form: Form, path: Path) -> None:
     """Decode into a temporary file, and put it in place when every image is in it."""
     temporary = unfinished(path)
     try:
@@ -121,7 +118,7 @@ def _build(name: str, files: Sequence[Path], form: Form, path: Path, progress: b
             pixels = np.memmap(
                 temporary, dtype=np.uint8, mode="r+", shape=(len(files), *form.shape)
             )
-            damaged = _decode_all(name, files, form, pixels, progress)
+            damaged = _decode_all(name, files, form, pixels)
             pixels.flush()
             del pixels
             if damaged:
@@ -149,7 +146,7 @@ def _reserve(path: Path, length: int) -> None:
 
 
 def _decode_all(
-    name: str, files: Sequence[Path], form: Form, pixels: NDArray[np.uint8], progress: bool
+    name: str, files: Sequence[Path], form: Form, pixels: NDArray[np.uint8]
 ) -> list[str]:
     """Fill ``pixels``; returns what is damaged, as "path (reason)"."""
 
@@ -166,7 +163,7 @@ def _decode_all(
     damaged: list[str] = []
     starts = range(0, len(files), _CHUNK)
     with (
-        bar(f"Decoding {name} (once)", len(files), progress) as tick,
+        progress(f"Decoding {name} (once)", len(files)) as tick,
         ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 32)) as pool,
     ):
         try:

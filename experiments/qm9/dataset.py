@@ -11,8 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from experiments.errors import DataError, SettingsError
 from experiments.files import cache
-from experiments.files.progress import Tick
-from experiments.files.progress import progress as bar
+from experiments.files.progress import Tick, progress
 from experiments.qm9 import chemistry, pyg_source, qm9pack_source
 from experiments.qm9.molecules import Molecules
 
@@ -65,7 +64,6 @@ def load(
     path: str | Path | None = None,
     features: Features = "pyg",
     folder: str | Path | None = None,
-    progress: bool = True,
 ) -> QM9:
     """Load QM9, building and keeping a compact file on first use (about 20 s).
 
@@ -77,7 +75,6 @@ def load(
         features: "pyg" leaves the columns aromatic, sp, sp2, sp3 and the aromatic bond at zero, as
             published benchmarks do; "chemistry" fills them with RDKit.
         folder: Where built files are kept; default ``$BAYESAGG_DATA``, or the user's cache folder.
-        progress: Whether to show a progress bar while building.
 
     Raises:
         DataError: The data are missing, damaged or not QM9, a package that is needed is missing, or
@@ -97,22 +94,20 @@ def load(
     if source == "pyg":
         root = given if given is not None else home / "pyg"
         file = home / f"qm9-pyg-{_short_hash(str(root.resolve()))}.npz"
-        molecules, about = _kept(file, source, progress, lambda tick: pyg_source.build(root, tick))
+        molecules, about = _kept(file, source, lambda tick: pyg_source.build(root, tick))
     elif given is None:
         file = home / "qm9.npz"
-        molecules, about = _kept(file, source, progress, _build_installed)
+        molecules, about = _kept(file, source, _build_installed)
     elif given.is_dir():
         tables = given
         file = home / f"qm9-{_fingerprint(tables)}.npz"
-        molecules, about = _kept(
-            file, source, progress, lambda tick: qm9pack_source.build(tables, tick)
-        )
+        molecules, about = _kept(file, source, lambda tick: qm9pack_source.build(tables, tick))
     else:
         file = given
         molecules, about = _read(file, _OTHER_FILE)
     sha256 = str(about["sha256"])
     if features == "chemistry":
-        molecules = _with_chemistry(molecules, file, sha256, home, progress)
+        molecules = _with_chemistry(molecules, file, sha256, home)
     return QM9(molecules, str(about.get("source", "unknown")), features, sha256, file)
 
 
@@ -171,7 +166,7 @@ def _read(file: Path, remedy: str = cache.REBUILD) -> tuple[Molecules, dict[str,
 
 
 def _kept(
-    file: Path, source: str, show: bool, build: Callable[[Tick], Molecules]
+    file: Path, source: str, build: Callable[[Tick], Molecules]
 ) -> tuple[Molecules, dict[str, Any]]:
     """Read ``file``, or build it first."""
     if file.exists():
@@ -179,16 +174,14 @@ def _kept(
     if source == "qm9pack" and file.name == "qm9.npz":
         qm9pack_source.installed_folder()  # a missing package is reported before any folder is made
     cache.require_writable(file.parent)
-    with bar("Building QM9 (once)", WHOLE_SET["molecules"], show) as tick:
+    with progress("Building QM9 (once)", WHOLE_SET["molecules"]) as tick:
         molecules = build(tick)
     about = {"source": source, "molecules": len(molecules)}
     sha256 = cache.write(file, molecules.arrays(), about)
     return molecules, {**about, "sha256": sha256}
 
 
-def _with_chemistry(
-    molecules: Molecules, base: Path, sha256: str, home: Path, show: bool
-) -> Molecules:
+def _with_chemistry(molecules: Molecules, base: Path, sha256: str, home: Path) -> Molecules:
     """``molecules`` with the derived features, which are kept in a file of their own."""
     file = home / f"qm9-chemistry-{sha256[:12]}.npz"
     if file.exists():
@@ -200,7 +193,7 @@ def _with_chemistry(
         return chemistry.apply(molecules, chemistry.Derived(**arrays))
     cache.require_writable(home)
     title = "Perceiving aromaticity and hybridisation (once)"
-    with bar(title, len(molecules), show) as tick:
+    with progress(title, len(molecules)) as tick:
         derived = chemistry.perceive(molecules, tick)
     cache.write(
         file, {"columns": derived.columns, "bond_order": derived.bond_order}, {"base": sha256}

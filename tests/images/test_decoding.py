@@ -22,7 +22,7 @@ def files(folder: Path, count: int = 70, size: int = 16) -> list[Path]:
 
 def test_decoded_equals_the_files(tmp_path: Path, cache: Path) -> None:
     paths = files(tmp_path / "images")
-    pixels = decoded("some", paths, Form(16), cache, progress=False)
+    pixels = decoded("some", paths, Form(16), cache)
     assert pixels.shape == (70, 3, 16, 16)
     assert pixels.dtype == torch.uint8
     for index in (0, 63, 64, 69):  # across the chunks
@@ -41,8 +41,8 @@ def test_every_kind_of_image_takes_the_form(tmp_path: Path, cache: Path) -> None
     for name, image in kinds.items():
         paths.append(tmp_path / f"{name}.png")
         image.save(paths[-1])
-    assert decoded("a", paths, Form(20), cache, progress=False).shape == (4, 3, 20, 20)
-    grey = decoded("b", paths, Form(20, grey=True), cache, progress=False)
+    assert decoded("a", paths, Form(20), cache).shape == (4, 3, 20, 20)
+    grey = decoded("b", paths, Form(20, grey=True), cache)
     assert grey.shape == (4, 1, 20, 20)
     # Resizing takes the mean of what a pixel covers: half the size is close to 2x2 averages.
     means = picture(3, 40, grey=True).reshape(20, 2, 20, 2).mean((1, 3))
@@ -53,7 +53,7 @@ def test_decoding_happens_once(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = files(tmp_path / "images", 5)
-    first = decoded("some", paths, Form(16), cache, progress=False).clone()
+    first = decoded("some", paths, Form(16), cache).clone()
     calls: list[Path] = []
     real = decoding.decode
 
@@ -62,12 +62,12 @@ def test_decoding_happens_once(
         return real(file, form)
 
     monkeypatch.setattr(decoding, "decode", counting)
-    again = decoded("some", paths, Form(16), cache, progress=False)
+    again = decoded("some", paths, Form(16), cache)
     assert torch.equal(first, again)
     assert calls == []
     save(paths[2], picture(99, 16))
     os.utime(paths[2], ns=(1, 1))  # a coarse clock must not hide the change
-    changed = decoded("some", paths, Form(16), cache, progress=False)
+    changed = decoded("some", paths, Form(16), cache)
     assert calls
     assert not torch.equal(changed[2], first[2])
     assert torch.equal(changed[3], first[3])
@@ -75,10 +75,10 @@ def test_decoding_happens_once(
 
 def test_what_is_done_to_the_tensor_stays_there(tmp_path: Path, cache: Path) -> None:
     paths = files(tmp_path / "images", 3)
-    pixels = decoded("some", paths, Form(16), cache, progress=False)
+    pixels = decoded("some", paths, Form(16), cache)
     kept = pixels.clone()
     pixels.zero_()
-    assert torch.equal(decoded("some", paths, Form(16), cache, progress=False), kept)
+    assert torch.equal(decoded("some", paths, Form(16), cache), kept)
 
 
 def test_damaged_images_are_named(tmp_path: Path, cache: Path) -> None:
@@ -88,7 +88,7 @@ def test_damaged_images_are_named(tmp_path: Path, cache: Path) -> None:
     paths[6].write_bytes(b"")
     truncate(paths[9])
     with pytest.raises(DataError, match=r"4 of 12 images are damaged") as caught:
-        decoded("some", paths, Form(16), cache, progress=False)
+        decoded("some", paths, Form(16), cache)
     for name in ("001.png", "004.png", "006.png"):
         assert name in str(caught.value)
     assert "and 1 more" in str(caught.value)
@@ -100,23 +100,23 @@ def test_missing_images_are_named(tmp_path: Path, cache: Path) -> None:
     paths = files(tmp_path / "images", 4)
     paths[2].unlink()
     with pytest.raises(DataError, match=r"1 of 4 images are missing .*002\.png"):
-        decoded("some", paths, Form(16), cache, progress=False)
+        decoded("some", paths, Form(16), cache)
     assert not cache.exists()
     with pytest.raises(DataError, match="not one image"):
-        decoded("some", [], Form(16), cache, progress=False)
+        decoded("some", [], Form(16), cache)
 
 
 def test_damaged_file_of_decoded_images(tmp_path: Path, cache: Path) -> None:
     paths = files(tmp_path / "images", 4)
-    decoded("some", paths, Form(16), cache, progress=False)
+    decoded("some", paths, Form(16), cache)
     (file,) = cache.iterdir()
     truncate(file)
     with pytest.raises(DataError, match=r"damaged \(1,536 bytes instead of 3,072\): delete it"):
-        decoded("some", paths, Form(16), cache, progress=False)
+        decoded("some", paths, Form(16), cache)
 
 
 def test_unwritable_cache(tmp_path: Path) -> None:
     paths = files(tmp_path / "images", 2)
     blocked = save(tmp_path / "file.png", picture(0, 4))
     with pytest.raises(DataError, match="BAYESAGG_DATA"):
-        decoded("some", paths, Form(16), blocked / "cache", progress=False)
+        decoded("some", paths, Form(16), blocked / "cache")

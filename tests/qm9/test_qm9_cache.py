@@ -19,7 +19,7 @@ from tests.forked import FORKED
 
 @pytest.fixture
 def built(tables: Path, tmp_path: Path) -> Path:
-    return qm9.load(path=tables, folder=tmp_path / "data", progress=False).file
+    return qm9.load(path=tables, folder=tmp_path / "data").file
 
 
 def forbid_building(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_built_file_can_be_given(built: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_other_tables_get_another_file(built: Path, own_tables: Path) -> None:
     lines = (own_tables / "qm9_part1.csv").read_text().splitlines(keepends=True)
     (own_tables / "qm9_part1.csv").write_text("".join(lines[:-1]))
-    other = qm9.load(path=own_tables, folder=built.parent, progress=False)
+    other = qm9.load(path=own_tables, folder=built.parent)
     assert other.file != built
     assert len(other) == 41
 
@@ -155,7 +155,7 @@ def test_failed_write_leaves_the_old_file(built: Path, monkeypatch: pytest.Monke
 def test_failed_build_leaves_nothing(own_tables: Path, tmp_path: Path) -> None:
     (own_tables / "qm9_part3.csv").write_text("nothing\n")
     with pytest.raises(DataError, match=r"qm9_part3\.csv"):
-        qm9.load(path=own_tables, folder=tmp_path / "data", progress=False)
+        qm9.load(path=own_tables, folder=tmp_path / "data")
     assert os.listdir(tmp_path / "data") == []
 
 
@@ -165,7 +165,7 @@ def test_folder_that_cannot_be_written(
     forbid_building(monkeypatch)  # the folder is tried before anything is computed
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"cannot be written.*BAYESAGG_DATA"):
-        qm9.load(path=tables, folder=tmp_path / "file" / "data", progress=False)
+        qm9.load(path=tables, folder=tmp_path / "file" / "data")
 
 
 def test_package_absent_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_an_incomplete_package_is_refused(
 ) -> None:
     monkeypatch.setattr(qm9pack_source, "installed_folder", lambda: tables)
     with pytest.raises(DataError, match=r"expected .*130831"):
-        qm9.load(folder=tmp_path / "data", progress=False)
+        qm9.load(folder=tmp_path / "data")
     assert os.listdir(tmp_path / "data") == []
 
 
@@ -198,7 +198,7 @@ def test_folder_without_tables(tmp_path: Path) -> None:
 def build(tables: Path, folder: Path, line: Any) -> None:
     line.send("ready")
     line.recv()
-    line.send(qm9.load(path=tables, folder=folder, progress=False).sha256)
+    line.send(qm9.load(path=tables, folder=folder).sha256)
 
 
 def test_two_processes_build_at_once(tables: Path, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_two_processes_build_at_once(tables: Path, tmp_path: Path) -> None:
     other.start()
     assert line.recv() == "ready"
     line.send("go")
-    mine = qm9.load(path=tables, folder=folder, progress=False).sha256
+    mine = qm9.load(path=tables, folder=folder).sha256
     assert line.recv() == mine
     other.join()
     assert other.exitcode == 0
@@ -220,7 +220,7 @@ def test_two_processes_build_at_once(tables: Path, tmp_path: Path) -> None:
 
 def test_progress_bar(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rich")
-    qm9.load(path=tables, folder=tmp_path / "data", progress=True)
+    qm9.load(path=tables, folder=tmp_path / "data")
     captured = capsys.readouterr()
     assert "Building QM9" in captured.err
     assert captured.out == ""

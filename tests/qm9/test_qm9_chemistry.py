@@ -20,7 +20,7 @@ def test_published_features_leave_five_channels_at_zero(sample: qm9.Molecules) -
 def test_rdkit_absent(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rdkit", None)
     with pytest.raises(DataError, match=r"pip install rdkit.*--features pyg"):
-        qm9.load(path=tables, folder=tmp_path, features="chemistry", progress=False)
+        qm9.load(path=tables, folder=tmp_path, features="chemistry")
 
 
 def test_equals_perception_from_smiles(sample: qm9.Molecules, tables: Path) -> None:
@@ -52,20 +52,20 @@ def test_kept_beside_the_molecules(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("rdkit")
-    first = qm9.load(path=tables, folder=tmp_path, features="chemistry", progress=False)
+    first = qm9.load(path=tables, folder=tmp_path, features="chemistry")
     assert first.molecules.x[:, DERIVED_COLUMNS].any()
     monkeypatch.setitem(sys.modules, "rdkit", None)  # not needed any more
-    again = qm9.load(path=tables, folder=tmp_path, features="chemistry", progress=False)
+    again = qm9.load(path=tables, folder=tmp_path, features="chemistry")
     assert np.array_equal(again.molecules.x, first.molecules.x)
     assert np.array_equal(again.molecules.bond_order, first.molecules.bond_order)
     assert (again.features, again.sha256) == ("chemistry", first.sha256)
-    plain = qm9.load(path=tables, folder=tmp_path, progress=False)
+    plain = qm9.load(path=tables, folder=tmp_path)
     assert not plain.molecules.x[:, DERIVED_COLUMNS].any()
 
     (file,) = tmp_path.glob("qm9-chemistry-*.npz")
     file.write_bytes(file.read_bytes()[:-30])
     with pytest.raises(DataError, match=f"{file.name} is damaged.*delete it"):
-        qm9.load(path=tables, folder=tmp_path, features="chemistry", progress=False)
+        qm9.load(path=tables, folder=tmp_path, features="chemistry")
 
 
 def test_features_of_other_molecules(sample: qm9.Molecules) -> None:

@@ -65,7 +65,7 @@ def test_load(sample: qm9.Molecules, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "torch_geometric", types.ModuleType("torch_geometric"))
     monkeypatch.setitem(sys.modules, "torch_geometric.datasets", module)
     for _ in range(2):
-        data = qm9.load("pyg", path=tmp_path / "root", folder=tmp_path / "data", progress=False)
+        data = qm9.load("pyg", path=tmp_path / "root", folder=tmp_path / "data")
         assert data.source == "pyg"
         assert np.array_equal(data.molecules.y, sample.y)
     assert roots == [str(tmp_path / "root")]  # the second time from the built file

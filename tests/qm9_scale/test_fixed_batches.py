@@ -15,7 +15,7 @@ from tests.qm9_scale.conftest import TABLES
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("cache")
-    whole = load(path=TABLES, folder=folder, progress=False)
+    whole = load(path=TABLES, folder=folder)
     return prepare(whole, seed=0, molecules=34, validation=3, test=3)
 
 

@@ -90,7 +90,7 @@ def test_a_checkpoint_of_the_whole_network_stays_small(
 
 
 def test_largest_molecules_can_be_left_out() -> None:
-    whole = load_qm9(path=TABLES, progress=False)
+    whole = load_qm9(path=TABLES)
     most = int(whole.molecules.n_atoms.max()) - 1
     prepared = prepare(whole, seed=0, max_atoms=most, validation=2, test=2, molecules=10)
     assert int(prepared.train.molecules.sizes.max()) <= most
