@@ -23,8 +23,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "tox21": "experiments.tox21.benchmark:Tox21",
     "rand": "experiments.rand.benchmark:Rand",
     "scenes": "experiments.dense.scenes:Scenes",
-    "nyuv2": "experiments.dense.nyuv2:NyuV2",
-    "cityscapes": "experiments.dense.cityscapes:Cityscapes",
+    "nyuv2": "experiments.dense.public:NyuV2",
+    "cityscapes": "experiments.dense.public:Cityscapes",
 }
 
 GROUP: Final = "bayesagg_pyro.benchmarks"

@@ -13,8 +13,7 @@ import torch
 from bayesagg_pyro.predictive import _calibrate
 from experiments import methods
 from experiments.dense.benchmark import Dense
-from experiments.dense.cityscapes import Cityscapes
-from experiments.dense.nyuv2 import NyuV2
+from experiments.dense.public import Cityscapes, NyuV2
 from experiments.dense.release import write
 from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.dense.scenes import Scenes

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.dense.cityscapes import Cityscapes
 from experiments.dense.frames import Frames
-from experiments.dense.nyuv2 import NyuV2
+from experiments.dense.public import Cityscapes, NyuV2
 from experiments.dense.release import Release, parts, write
 from experiments.dense.rooms import Camera, draw, render, with_gaps
 from experiments.errors import DataError, SettingsError

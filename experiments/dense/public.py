@@ -1,4 +1,4 @@
-"""Cityscapes: streets seen from a car, 7 or 19 classes and inverse depth."""
+"""NYUv2 and Cityscapes, preprocessed for multi-task learning by Liu et al. (2019)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,81 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from experiments.benchmark import Figures, Values
+from experiments.dense import release
 from experiments.dense.benchmark import Dense
-from experiments.dense.release import parts
 from experiments.dense.split import Part
 from experiments.settings import require, require_numbers
 
 
 @dataclass(frozen=True)
-class Cityscapes(Dense):
+class Released(Dense):
+    """A preprocessed public release.
+
+    Attributes:
+        data: Folder with the preprocessed train/ and val/.
+        validation: Images taken from train/; None for a tenth. val/ is the test split.
+        split_seed: Which images are in which part.
+        shrink: Makes images so many times smaller in height and width, to try it on a CPU.
+    """
+
+    places: ClassVar[frozenset[str]] = frozenset({"data"})
+    later: ClassVar[frozenset[str]] = Dense.later | {"shrink"}
+
+    data: str | None = None
+    validation: int | None = None
+    split_seed: int = 0
+    shrink: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_numbers(self, "shrink", least=1)
+
+    def parts(self) -> tuple[Part, Part, Part]:
+        """Files of the release."""
+        return release.parts(
+            self.data,
+            self.number_of_classes,
+            normals="normal" in self.every_head,
+            validation=self.validation,
+            seed=self.split_seed,
+            shrink=self.shrink,
+        )
+
+
+@dataclass(frozen=True)
+class NyuV2(Released):
+    """NYUv2: 13 classes, depth and normals of the pixels of rooms.
+
+    Silberman et al. (2012), *Indoor Segmentation and Support Inference from RGBD Images*, as
+    preprocessed for multi-task learning by Liu et al. (2019).
+    """
+
+    name: ClassVar[str] = "nyuv2"
+    title: ClassVar[str] = "NYUv2"
+    single_task_source: ClassVar[str] = (
+        "the row that published code compares with (CAGrad, Liu et al., 2021, and later ones)"
+    )
+
+    @property
+    def number_of_classes(self) -> int:
+        """Thirteen."""
+        return 13
+
+    @property
+    def published(self) -> Sequence[float]:
+        """Of three networks, one for each head."""
+        return (38.30, 63.76, 0.6754, 0.2780, 25.01, 19.21, 30.14, 57.20, 69.15)
+
+
+@dataclass(frozen=True)
+class Cityscapes(Released):
     """Cityscapes: classes and inverse depth of the pixels of streets.
 
     Cordts et al. (2016), *The Cityscapes Dataset for Semantic Urban Scene Understanding*, as
     preprocessed for multi-task learning by Liu et al. (2019).
 
     Attributes:
-        data: Folder with the preprocessed train/ and val/.
         classes: How many the labels tell apart; 7, or 19 in releases that have them.
-        validation: Images taken from train/; None for a tenth. val/ is the test split.
-        split_seed: Which images are in which part.
-        shrink: Makes images so many times smaller in height and width, to try it on a CPU.
     """
 
     name: ClassVar[str] = "cityscapes"
@@ -34,22 +90,16 @@ class Cityscapes(Dense):
         "7 classes: the row that published code compares with (CAGrad, Liu et al., 2021, and later "
         "ones)"
     )
-    places: ClassVar[frozenset[str]] = frozenset({"data"})
-    later: ClassVar[frozenset[str]] = Dense.later | {"shrink"}
     depth_unit: ClassVar[str] = ""
     inverse_depth: ClassVar[bool] = True
     every_head: ClassVar[Sequence[str]] = ("segmentation", "depth")
 
     data: str | None = None
     classes: int = 7
-    validation: int | None = None
-    split_seed: int = 0
-    shrink: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.classes >= 2, "classes", self.classes, "give 7, or 19")
-        require_numbers(self, "shrink", least=1)
 
     @property
     def number_of_classes(self) -> int:
@@ -69,14 +119,3 @@ class Cityscapes(Dense):
         if "miou" in found:
             return 100.0 - found["miou"]
         return 100.0 * found.get("depth_absolute", float("nan"))
-
-    def parts(self) -> tuple[Part, Part, Part]:
-        """Files of the release."""
-        return parts(
-            self.data,
-            self.number_of_classes,
-            normals=False,
-            validation=self.validation,
-            seed=self.split_seed,
-            shrink=self.shrink,
-        )
