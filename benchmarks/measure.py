@@ -25,11 +25,6 @@ _LARGE = 2**29
 def measure(case: Case, rounds: int = 10, seed: int = 0) -> dict[str, Any]:
     """Time and memory of a warm-up step, which is LS's, and of Bayesian ones.
 
-    Args:
-        case: What of.
-        rounds: Measurements of each, in turns.
-        seed: Of weights and data.
-
     Returns:
         ``seconds`` and ``peak_bytes`` of "ls" and of each of `RULES`, ``over_ls`` of the latter and
         of "published" where that can be had: ratio with an interval.

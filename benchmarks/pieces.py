@@ -87,13 +87,7 @@ def _difference(
 
 
 def cost(pieces: int, rounds: int = 10, batch: int = 128) -> dict[str, Any]:
-    """Time and memory of a step on CIFAR's network: whole, exact in pieces, plain micro-batches.
-
-    Args:
-        pieces: how many.
-        rounds: measurements of each.
-        batch: examples in all of them.
-    """
+    """Time and memory of a step on CIFAR's network: whole, exact in pieces, plain micro-batches."""
     torch.manual_seed(0)
     x, y = torch.rand(batch, 3, 32, 32), F.one_hot(torch.randint(20, (batch,)), 20).float()
     network = CifarNetwork()

@@ -181,15 +181,7 @@ def run(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[str, Any]:
-    """Time both kinds of step in turns.
-
-    Args:
-        case: See `problem`.
-        rounds: Measurements of each.
-        warmup: Unmeasured calls of each.
-        seed: Seed of weights and data.
-        device: Where.
-    """
+    """Time both kinds of step in turns."""
     calls = {name: step for name, (_, step) in steps(problem(case, device, seed)).items()}
     timings = interleave(calls, rounds=rounds, warmup=warmup)
     return {

@@ -48,10 +48,6 @@ class Timings:
     def ratio(self, a: str, b: str) -> Ratio:
         """How many times as long ``a`` takes as ``b``, with an interval of 95 %.
 
-        Args:
-            a: The numerator's name.
-            b: The denominator's name.
-
         Raises:
             ValueError: An unknown name.
         """

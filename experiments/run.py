@@ -25,12 +25,6 @@ FREE_ON_RESUME = ("epochs", "device", "threads", "graph")
 class Run:
     """What is to be run.
 
-    Attributes:
-        benchmark: Data, backbone and heads.
-        method: Name of the method.
-        options: Options of that method.
-        settings: Settings of the trainer.
-
     Raises:
         SettingsError: An unknown method, or options that do not fit the method or the epochs.
     """

@@ -45,9 +45,6 @@ def import_geometric() -> ModuleType:
 def to_geometric(graphs: PaddedGraphs | Sequence[PaddedGraphs]) -> Any:
     """The molecules as one ``torch_geometric.data.Batch`` of complete graphs without self-loops.
 
-    Args:
-        graphs: One group, or several.
-
     Returns:
         A batch in the same order: ``x`` [atoms, p], ``edge_index`` [2, edges] (source j, target i),
         ``edge_attr`` [edges, q].

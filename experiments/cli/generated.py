@@ -71,12 +71,7 @@ def _of_field(field: Field, panel: str, several: bool) -> inspect.Parameter:
 
 
 def of_benchmark(place: str, *, several: bool) -> list[inspect.Parameter]:
-    """Options of a benchmark, of training and of Bayesian aggregation.
-
-    Args:
-        place: ``module:Class`` of the benchmark.
-        several: Whether an option may be given several values.
-    """
+    """Options of a benchmark, of training and of Bayesian aggregation."""
     kind = Source(place)
     parts = (
         (kind.fields(), DATA),

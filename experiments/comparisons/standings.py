@@ -38,9 +38,7 @@ def finished(jobs: Sequence[Job]) -> tuple[dict[str, list[Record]], list[str]]:
 def standings(comparison: Comparison, jobs: Sequence[Job]) -> dict[str, Any]:
     """Test scores at the best validation epoch, as plain values: what a figure is drawn from.
 
-    Args:
-        comparison: The league; entries without a finished run are left out.
-        jobs: Its runs.
+    Entries without a finished run are left out.
     """
     entries = {entry.label: entry for entry in comparison.entries}
     benchmark = jobs[0].run.benchmark

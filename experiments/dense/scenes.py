@@ -98,13 +98,6 @@ def as_files(
 ) -> None:
     """Write rooms, with gaps, in the layout of a release.
 
-    Args:
-        folder: Is to hold the parts.
-        layout: One of :data:`LAYOUTS`.
-        counts: ``{part: images}``, ``"train"`` and ``"val"``.
-        camera: Size and angle of the images.
-        seed: Decides the rooms.
-
     Raises:
         OutputError: A file could not be written.
     """

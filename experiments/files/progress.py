@@ -15,12 +15,7 @@ def quiet(done: int) -> None:
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Tick]:
-    """A bar beside standard error, as a function to call with each advance.
-
-    Args:
-        title: What is done.
-        total: How many there are.
-    """
+    """A bar beside standard error, as a function to call with each advance."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

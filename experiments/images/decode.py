@@ -80,12 +80,6 @@ def decoded(name: str, files: Sequence[Path], form: Form, folder: Path) -> Tenso
     Files are told apart by name, size and date: when one changes, or is added, all are decoded
     again, into another file.
 
-    Args:
-        name: Begins the file's name.
-        files: The images.
-        form: How to keep them.
-        folder: Where to keep the file.
-
     Raises:
         DataError: Images are missing or damaged (the first few are named), or the file cannot be
             written or was damaged later.

@@ -50,9 +50,6 @@ def device(name: str) -> torch.device:
 def joined(name: str) -> Iterator[None]:
     """The group that this process was started for; nothing where it is alone.
 
-    Args:
-        name: Of the device.
-
     Raises:
         StateError: Another one of the processes has ended.
     """

@@ -112,11 +112,7 @@ def load(
 
 
 def look(source: Source, *, path: str | Path | None = None) -> str:
-    """What of the set is there, in a line, without reading it.
-
-    Args:
-        source: As in :func:`load`.
-        path: Likewise.
+    """What of the set that :func:`load` would read is there, in a line, without reading it.
 
     Raises:
         DataError: There is nothing, or half of a file; the message says what to do.

@@ -72,9 +72,6 @@ class Prepared:
     """What a run needs.
 
     Attributes:
-        train: Training molecules.
-        validation: Validation molecules.
-        test: Test molecules.
         split: Rows of the set in each part, counted after ``max_atoms``.
         scale: How targets were standardised.
     """

@@ -64,10 +64,6 @@ class Scores:
 def calibration(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list[Table]:
     """A table for each setup in a store, of every method and task.
 
-    Args:
-        folder: The store.
-        warn: Is told of every results file that cannot be read.
-
     Raises:
         DataError: There is no such folder, or the data of a run are missing.
         CheckpointError: A checkpoint does not fit its run.

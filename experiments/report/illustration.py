@@ -55,11 +55,7 @@ class Problem:
 
 
 def problem(power: float = 1.0) -> Problem:
-    """Work it all out.
-
-    Args:
-        power: Exponent of the precision.
-    """
+    """Work it all out."""
     generator = torch.Generator().manual_seed(0)
     example = torch.tensor([[0.4, 0.4]], dtype=torch.float64)
     found: list[Posterior] = []

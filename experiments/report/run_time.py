@@ -47,12 +47,7 @@ def load(folder: Path) -> Mapping[str, Any] | None:
 
 
 def run_time(timings: Mapping[str, Any] | None, *, everything: bool = False) -> Table:
-    """Milliseconds of a step and the ratio to LS, ours beside the paper's ratio.
-
-    Args:
-        timings: What :func:`load` gives.
-        everything: Also rows that were not measured.
-    """
+    """Milliseconds of a step and the ratio to LS, ours beside the paper's ratio."""
     paper = published.other("run_time")
     base = next(row for row in paper["rows"] if row["method"] == "ls")
     printed = {(row["method"], row["level"]): row for row in paper["rows"]}

@@ -96,15 +96,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        name: For files and labels.
-        title: Caption.
-        columns: Heads, without that of the labels.
-        rows: Rows.
-        notes: Sentences below it.
-    """
+    """A table."""
 
     name: str
     title: str

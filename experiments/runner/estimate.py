@@ -54,11 +54,6 @@ def estimate(jobs: Sequence[Job], parallel: int, threads: int) -> Cost:
     Evaluation and fresh priors are counted as forward passes; other processes on the machine are
     not known of.
 
-    Args:
-        jobs: The plan.
-        parallel: Jobs side by side.
-        threads: CPU threads of each.
-
     Raises:
         DataError: The data set is missing or damaged, before anything has been started.
     """

@@ -118,12 +118,7 @@ def summary(outcomes: Mapping[Job, Outcome]) -> str:
 
 
 class Watcher:
-    """Shows how the jobs go: a live table for a person, lines for a log.
-
-    Args:
-        jobs: The plan.
-        console: Where.
-    """
+    """Shows how the jobs go: a live table for a person, lines for a log."""
 
     def __init__(self, jobs: Sequence[Job], console: Console) -> None:
         self._jobs, self._console = jobs, console

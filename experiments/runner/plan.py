@@ -224,13 +224,7 @@ def plan(
     """The jobs of a request, each once.
 
     The folder is ``OUT/BENCHMARK/METHOD-FINGERPRINT/seedS``, a function of the settings, so that
-    the same run always meets its own past.
-
-    Args:
-        request: What is asked for.
-        out: Folder of the results store.
-        record: As for :class:`Job`.
-        log: Likewise.
+    the same run always meets its own past. ``record`` and ``log`` are those of :class:`Job`.
 
     Raises:
         SettingsError: Something does not fit; nothing has been written.

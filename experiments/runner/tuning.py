@@ -50,10 +50,6 @@ def best(comparison: Comparison, jobs: Sequence[Job]) -> dict[str, Point]:
 
     A run that failed, or whose score is not finite, rules its values out. Entries with a trial that
     has not ended, or with none that ended well, are not in it.
-
-    Args:
-        comparison: What the trials were made of.
-        jobs: The trials.
     """
     scores = {group[0].configuration: _score(group) for group in configurations(jobs)}
     found: dict[str, Point] = {}

@@ -97,13 +97,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Study:
-    """A question and the way to its answer.
-
-    Attributes:
-        name: As on the command line.
-        question: In one line.
-        run: Does the work.
-    """
+    """A question and the way to its answer."""
 
     name: str
     question: str

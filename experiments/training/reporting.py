@@ -58,10 +58,6 @@ def _tell(each: Sequence[Callable[..., None]], *given: Any) -> None:
 def loggers(names: Sequence[str], folder: Path) -> list[Reporter]:
     """The loggers of these names.
 
-    Args:
-        names: Of :data:`LOGGERS`.
-        folder: Of the run.
-
     Raises:
         SettingsError: An unknown name, or a package that is not installed.
     """

@@ -188,10 +188,6 @@ def read(path: Path) -> dict[str, Any]:
 def check(record: Mapping[str, Any], path: Path) -> None:
     """Refuse what is not the record of a run.
 
-    Args:
-        record: What was read.
-        path: Where, for the message.
-
     Raises:
         DataError: A part of it is missing or of another type, or another version wrote it.
     """

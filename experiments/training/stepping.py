@@ -51,14 +51,7 @@ class FixedSplit(Split, Protocol):
 
 
 class Step:
-    """One step of training; what it sums up stays on the device.
-
-    Args:
-        method: Gives gradients.
-        optimizer: Takes them.
-        heads: Names of the heads in order.
-        clip_norm: Largest norm of all gradients together, or None.
-    """
+    """One step of training; what it sums up stays on the device."""
 
     def __init__(
         self,
@@ -217,12 +210,6 @@ def backend_for(
     settings: Settings, device: torch.device, method: Method, split: Split
 ) -> TwinBackend | None:
     """The backend that the settings ask for; None for steps from Python.
-
-    Args:
-        settings: Of the trainer.
-        device: Where to train.
-        method: What is trained.
-        split: What it is trained on.
 
     Raises:
         SettingsError: Graphs are insisted on where there can be none.
