@@ -89,7 +89,7 @@ def interleave(
             f"{len(candidates)} candidates, rounds={rounds}, warmup={warmup}"
         )
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    synchronize: Callable[[], object] = torch.cuda.synchronize if in_use else _nothing
+    synchronize: Callable[[], object] = torch.cuda.synchronize if in_use else lambda: None
     for call in candidates.values():
         for _ in range(warmup):
             call()
@@ -132,7 +132,3 @@ def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu") 
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
     held = np.cumsum([0] + [nbytes for _, nbytes in changes])
     return int(held.max())
-
-
-def _nothing() -> None:
-    return None

@@ -64,17 +64,10 @@ def load(source: Source, data: Path | None, cache: Path, *, size: int = SIZE) ->
         size: Height and width that a folder's images are resized to.
 
     Raises:
-        DataError: The set cannot be had or is damaged, torchvision is missing, or no folder is
-            given for ``"folder"``.
+        DataError: The set cannot be had or is damaged, or torchvision is missing.
     """
-    if source == "folder":
-        if data is None:
-            raise DataError(
-                "the source folder needs to know which: give --data DIR, with train/<class>/*.jpg "
-                "and test/<class>/*.jpg in it"
-            )
-        return _folder(data, cache, size)
-    return _torchvision(source, cache if data is None else data)
+    root = cache if data is None else data
+    return _folder(root, cache, size) if source == "folder" else _torchvision(source, root)
 
 
 def look(source: Source, data: Path | None, cache: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from experiments import presets, processes
 from experiments.cli.launch import friendly
 from experiments.errors import OutputError, SettingsError
-from experiments.files import prepare_folder, remove_if_empty
+from experiments.files import prepare_folder
 from experiments.report.escaping import PlainConsole
 from experiments.report.render import terminal
 from experiments.report.runs import single
@@ -124,7 +125,5 @@ def _claimed(folder: Path) -> Iterator[None]:
             yield
     except BaseException:
         if new and all(file.suffix == ".lock" for file in folder.iterdir()):
-            for file in folder.iterdir():
-                file.unlink()
-            remove_if_empty(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -1,4 +1,4 @@
-"""Named comparisons: entries that differ in one thing; data, which ``runner.compared`` plans."""
+"""Named comparisons: entries that differ in one thing; data, which ``runner.tuning`` plans."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from experiments.methods import BayesAggMethod, Method, Network
 from experiments.methods.branches import Features
 
 _ROWS_AT_ONCE: Final = 8192
-_SAMPLES: Final = 128
 _PIXELS: Final = 2000  # of an image, for `Trust`
 
 
@@ -116,7 +115,16 @@ def _of_image(
     size = frames.label.shape
     for head in parts[0]:
         first, second = (torch.cat(part) for part in zip(*(p[head] for p in parts), strict=True))
-        yield _READERS[head](data, frames, first.view(*size, -1), second.view(*size, -1))
+        one, other = first.view(*size, -1), second.view(*size, -1)
+        if head == "segmentation":
+            yield _segmentation(frames, one)
+        else:
+            about = data.about
+            yield (
+                _depth(about, frames, one, other)
+                if head == "depth"
+                else _normal(frames, one, other)
+            )
 
 
 def _pieces(features: Features) -> Iterator[Any]:
@@ -139,8 +147,7 @@ def _moments(predictives: dict[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-def _segmentation(data: Data, frames: Frames, probability: Tensor, again: Tensor) -> Predicted:
-    del data, again
+def _segmentation(frames: Frames, probability: Tensor) -> Predicted:
     largest, value = probability.max(-1)
     entropy = -torch.special.xlogy(probability, probability).sum(-1)
     wrong = (value != frames.label).double()
@@ -149,16 +156,15 @@ def _segmentation(data: Data, frames: Frames, probability: Tensor, again: Tensor
     )
 
 
-def _depth(data: Data, frames: Frames, mean: Tensor, variance: Tensor) -> Predicted:
-    center, scale = data.about["depth_log_mean"], data.about["depth_log_std"]
+def _depth(about: Mapping[str, Any], frames: Frames, mean: Tensor, variance: Tensor) -> Predicted:
+    center, scale = about["depth_log_mean"], about["depth_log_std"]
     value = (center + scale * mean[..., 0]).exp()
     half = value * (scale * variance[..., 0].sqrt()).sinh()
     error = (value - frames.depth).abs()
     return Predicted("depth", frames.depth, value, seen_depth(frames), error, half, half)
 
 
-def _normal(data: Data, frames: Frames, mean: Tensor, variance: Tensor) -> Predicted:
-    del data
+def _normal(frames: Frames, mean: Tensor, variance: Tensor) -> Predicted:
     assert frames.normal is not None
     length = mean.norm(dim=-1, keepdim=True)
     value = mean / length
@@ -175,6 +181,3 @@ def _normal(data: Data, frames: Frames, mean: Tensor, variance: Tensor) -> Predi
         angle,
         angle,
     )
-
-
-_READERS: Final = {"segmentation": _segmentation, "depth": _depth, "normal": _normal}

@@ -38,12 +38,6 @@ def prepare_folder(folder: Path) -> bool:
     return new
 
 
-def remove_if_empty(folder: Path) -> None:
-    """Remove a folder that nothing was written into; leave any other alone."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
 def unfinished(path: Path) -> Path:
     """A hidden name beside ``path`` for its content in the making, which no other process has.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,7 @@ def load_frame(folder: Path | str, warn: Callable[[str], object] = warnings.warn
     Raises:
         DataError: There is no such folder.
     """
-    return frame_of(records(Path(folder), warn))
-
-
-def frame_of(found: Sequence[Record]) -> pd.DataFrame:
-    """The same of records, one row for each in their order."""
-    return pd.DataFrame([_row(record) for record in found])
+    return pd.DataFrame([_row(record) for record in records(Path(folder), warn)])
 
 
 def method_key(record: Record) -> str:

@@ -19,6 +19,8 @@ from experiments.run import Run, isolated_random, limited_threads
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
 from experiments.settings import resolve_device
+from experiments.training.optimizers import adam
+from experiments.training.stepping import Step
 
 _STEPS = 3
 _WARM = 1
@@ -91,15 +93,10 @@ def _epochs(run: Run, data: Data) -> float:
     """Seconds of all epochs: steps of every phase, evaluations, and features for fresh priors."""
     settings = run.settings
     method = run.build(resolve_device(settings.device))
-    optimizer = torch.optim.Adam(method.parameters(), lr=settings.learning_rate)
+    optimizer = adam(method.parameters(), settings, resolve_device(settings.device), captured=False)
+    step = Step(method, optimizer, list(data.constants), settings.clip_norm)
     method.train()
     steps = data.train.steps(settings.batch_size)
-
-    def step(batch: Batch) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        method.backward(batch.inputs, batch.targets)
-        optimizer.step()
-
     phases: dict[str, list[int]] = {}
     for epoch in range(settings.epochs):
         phases.setdefault(method.phase(epoch), []).append(epoch)

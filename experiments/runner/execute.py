@@ -50,7 +50,7 @@ def execute(
         for job in jobs
         if (place := Place(job.folder)).state() is State.DONE
     }
-    report = tick or _nobody
+    report = tick or (lambda found: None)
     todo = [job for job in jobs if job not in outcomes]
     report(outcomes)
     strikes: Counter[Job] = Counter()
@@ -136,7 +136,3 @@ def _wait_for(
 def _held(job: Job) -> bool:
     with Place(job.folder).locked() as free:
         return not free
-
-
-def _nobody(outcomes: Mapping[Job, Outcome]) -> None:
-    """Nobody wants to know."""

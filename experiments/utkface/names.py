@@ -7,7 +7,6 @@ and listed, and no label is ever guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -82,11 +81,7 @@ def read(folder: Path) -> Faces:
     if not files:
         raise DataError(
             f"{folder} holds {len(images):,} images, and none is named [age]_[gender]_[race]_"
-            f"[date&time].jpg ({some(_plain(skipped))}): give the folder that holds {what}"
+            f"[date&time].jpg ({some([*map(repr, skipped)])}): give the folder that holds {what}"
         )
     ages, genders, ethnicities = torch.tensor(labels).unbind(1)
     return Faces(tuple(files), ages, genders, ethnicities, tuple(skipped), others)
-
-
-def _plain(names: Sequence[str]) -> list[str]:
-    return [repr(name) for name in names]
