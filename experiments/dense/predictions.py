@@ -118,13 +118,10 @@ def _of_image(
         one, other = first.view(*size, -1), second.view(*size, -1)
         if head == "segmentation":
             yield _segmentation(frames, one)
+        elif head == "depth":
+            yield _depth(data.about, frames, one, other)
         else:
-            about = data.about
-            yield (
-                _depth(about, frames, one, other)
-                if head == "depth"
-                else _normal(frames, one, other)
-            )
+            yield _normal(frames, one, other)
 
 
 def _pieces(features: Features) -> Iterator[Any]:
