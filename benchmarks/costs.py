@@ -115,11 +115,6 @@ def run(
     return found
 
 
-def _rows_of(file: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json_file(file, "leave --resume away")["rows"]
-    return found
-
-
 def _processor() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -219,7 +214,7 @@ def main(arguments: list[str] | None = None) -> None:
     for file in (options.out, options.page):
         if file is not None:
             prepare_folder(file.parent)
-    known = _rows_of(options.out) if options.resume else ()
+    known = json_file(options.out, "leave --resume away")["rows"] if options.resume else ()
     chosen = {name: getattr(options, name) for name in ("only", "limits", "slow")}
     try:
         result = run(options.rounds, **chosen, known=known, note=partial(write_json, options.out))

@@ -107,7 +107,8 @@ def update_directions() -> Figure:
     axes.set_ylim(-2.0, 2.4)
     axes.set_xlabel("step in feature 1")
     axes.set_ylabel("step in feature 2")
-    lines = [axes.plot([], [], color=colour, label=text)[0] for colour, text in _legend()]
+    told = (("black", "mean step of a task"), (_RED, "average of the means"), (OURS, "BayesAgg"))
+    lines = [axes.plot([], [], color=colour, label=text)[0] for colour, text in told]
     figure.legend(handles=lines, loc="outside lower center", ncols=2)
     return figure
 
@@ -150,10 +151,6 @@ def flow() -> Figure:
     handles, labels = ([*one, *other] for one, other in zip(*told, strict=True))
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
-
-
-def _legend() -> tuple[tuple[str, str], ...]:
-    return (("black", "mean step of a task"), (_RED, "average of the means"), (OURS, "BayesAgg"))
 
 
 def _density(axes: Axes, mean: Points, covariance: Points, colour: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,10 +47,14 @@ class _Shown:
 
 def _blocks(table: Table, width: int) -> Iterator[list[int]]:
     """Places of columns that fit side by side; groups stay together where they can."""
+
+    def group_of(place: int) -> str | int:
+        return table.columns[place].group or place
+
     room = width - _label_width(table, width)
     block: list[int] = []
     free = room
-    for name, places in itertools.groupby(range(len(table.columns)), _group_of(table)):
+    for name, places in itertools.groupby(range(len(table.columns)), group_of):
         group = list(places)
         needs = [_GAP + _width(table, place, room - _GAP) for place in group]
         if name and sum(needs) > free and sum(needs) <= room and block:
@@ -63,11 +67,6 @@ def _blocks(table: Table, width: int) -> Iterator[list[int]]:
             block.append(place)
             free -= need
     yield block
-
-
-def _group_of(table: Table) -> Callable[[int], str | int]:
-    """The group of a column; columns without one are groups of their own."""
-    return lambda place: table.columns[place].group or place
 
 
 def _label_width(table: Table, width: int) -> int:

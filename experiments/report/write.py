@@ -58,7 +58,7 @@ def tables(
         SettingsError: ``single_task="runs"`` and no setup has such runs.
     """
     found = setups(records(folder, warn))
-    known = _plans(found)
+    known = {**{s.benchmark: of_records(s.records, s.title) for s in found}, **TABLES}
     wanted = [n for n in names or _with_runs(known, found) if n not in (RUN_TIME, CALIBRATION)]
     if unknown := [name for name in wanted if name not in known]:
         raise DataError(
@@ -83,12 +83,6 @@ def tables(
     if CALIBRATION in (names or ()):
         made += calibration(folder, warn)
     return made
-
-
-def _plans(found: Sequence[Setup]) -> dict[str, Plan]:
-    """The paper's tables, and one for every other benchmark in a store."""
-    others = {s.benchmark: of_records(s.records, s.title) for s in found}
-    return {**others, **TABLES}
 
 
 def _with_runs(known: Mapping[str, Plan], found: Sequence[Setup]) -> list[str]:

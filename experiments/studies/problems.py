@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ def compare(problem: Problem, own: Solution, reference: Solution, seed: int) -> 
         "w2": math.sqrt(w2 / variance),
         "z": float(torch.cat(z).square().mean().sqrt()),
         "ratio": _geometric(torch.cat(ratio)),
-        "khat": _largest(khat),
+        "khat": max(khat, default=None),
         "mean_error": float(error / norm(reference.gradient.mean.double())),
         "sd_ratio": _geometric(deviation),
         "cosine": float(torch.cosine_similarity(mine, theirs, dim=0)),
@@ -151,10 +151,6 @@ def _khat(
         generator=generator,
     )
     return float(found.khat.max())
-
-
-def _largest(values: Sequence[float]) -> float | None:
-    return max(values) if values else None
 
 
 def _geometric(values: Tensor) -> float:

@@ -112,7 +112,8 @@ class UtkFace(OnResNet):
             "gender": faces.genders.float()[:, None],
             "ethnicity": faces.ethnicities[:, None],
         }
-        pixels = decoded("utkface", faces.files, Form(_resized(self.size)), default_folder())
+        form = Form(round(self.size * 140 / 128))  # of which pieces are taken
+        pixels = decoded("utkface", faces.files, form, default_folder())
         return Data(
             *parts_of(pixels, targets, parts, device, partial(prepare, size=self.size)),
             constants={
@@ -141,11 +142,6 @@ class UtkFace(OnResNet):
             "gender": heads.Bernoulli(self.width, tasks=1, bias=bias),
             "ethnicity": heads.Categorical(self.width, classes=len(ETHNICITIES), bias=bias),
         }
-
-
-def _resized(size: int) -> int:
-    """What images of which pieces of a size are taken are resized to."""
-    return round(size * 140 / 128)
 
 
 def prepare(
