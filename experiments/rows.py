@@ -1,4 +1,4 @@
-"""Parts of a data set, constants of its labels, and those of a table in memory for the trainer."""
+"""Parts of a data set, constants that its labels suggest, and tables in memory for the trainer."""
 
 from __future__ import annotations
 
@@ -89,9 +89,6 @@ def standardised(values: Tensor, train: Tensor, fill: bool = True) -> tuple[Tens
     return (scaled.nan_to_num() if fill else scaled), mean, std
 
 
-_SHARES: Final = (7, 1, 2)  # of ten examples: training, validation, test
-
-
 def log_odds(targets: Tensor) -> Tensor:
     """[tasks], the logit of each task's share of ones in [N, tasks], one example added to both.
 
@@ -106,6 +103,9 @@ def log_frequencies(targets: Tensor, classes: int) -> Tensor:
     """[classes], the log of each class's share in [N, 1], with one example added to each."""
     counts = torch.bincount(targets[:, 0], minlength=classes).double() + 1
     return (counts / counts.sum()).log().float()
+
+
+_SHARES: Final = (7, 1, 2)  # of ten examples: training, validation, test
 
 
 def stratified(values: Tensor, seed: int) -> Parts:
@@ -152,17 +152,7 @@ def shipped(name: str, delimiter: str = ",") -> Tensor:
         ) from error
 
 
-def read() -> tuple[Tensor, Tensor]:
-    """Images [1797, 8, 8] float32, 0 to 16, and digits [1797] int64.
-
-    Raises:
-        DataError: scikit-learn is not installed, or without them.
-    """
-    rows = shipped("digits.csv.gz")
-    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].long()
-
-
-def split(count: int, seed: int) -> Parts:
+def fifths(count: int, seed: int) -> Parts:
     """Rows of the three parts: 60 % training, 20 % validation, 20 % test."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = count // 5

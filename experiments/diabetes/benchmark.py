@@ -13,7 +13,7 @@ from torch import nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.rows import log_odds, parts_of, shipped, split, standardised
+from experiments.rows import fifths, log_odds, parts_of, shipped, standardised
 from experiments.scores.distributions import DistributionMeter, Kind
 from experiments.settings import Settings, require_numbers
 
@@ -78,7 +78,7 @@ class Diabetes(Benchmark):
         """
         inputs = shipped("diabetes_data_raw.csv.gz", " ")
         score = shipped("diabetes_target.csv.gz")
-        rows = split(len(score), self.split_seed)
+        rows = fifths(len(score), self.split_seed)
         train = rows.train
         targets = {"progression": standardised(score, train)[0], "high": (score > _HIGH).float()}
         inputs, _, _ = standardised(inputs, train)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Data, Task
-from experiments.rows import log_frequencies, log_odds, parts_of, read, split
+from experiments.rows import fifths, log_frequencies, log_odds, parts_of, shipped
 from experiments.scores import BinaryAccuracy, ClassAccuracy, MeanSquaredError, Score, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require, require_numbers
@@ -107,7 +107,7 @@ class Digits(Benchmark):
             DataError: scikit-learn is not installed.
         """
         images, digits = read()
-        rows = split(len(images), self.split_seed)
+        rows = fifths(len(images), self.split_seed)
         targets = self._select(
             {
                 "regression": _standardised(digits, rows.train),
@@ -165,6 +165,16 @@ class Digits(Benchmark):
             return targets
         head, column = TASKS[self.only]
         return {head: targets[head][:, column : column + 1]}
+
+
+def read() -> tuple[Tensor, Tensor]:
+    """Images [1797, 8, 8] float32, 0 to 16, and digits [1797] int64.
+
+    Raises:
+        DataError: scikit-learn is not installed, or without them.
+    """
+    rows = shipped("digits.csv.gz")
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].long()
 
 
 def _standardised(digits: Tensor, train: Tensor) -> Tensor:

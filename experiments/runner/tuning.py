@@ -23,6 +23,8 @@ from experiments.runner.plan import Job, Request, configurations
 from experiments.runner.store import Place, State
 from experiments.settings import Settings, require
 
+Point = Mapping[str, Any]
+
 
 def compared(
     comparison: Comparison,
@@ -82,9 +84,6 @@ def _entry(comparison: Comparison, entry: Entry, seed: int, own: dict[str, Any])
         epochs = values.read(Settings, "epochs", own["epochs"])
         own["pretrain"] = max(1, round(share * epochs))
     return run(own)
-
-
-Point = Mapping[str, Any]
 
 
 def trials(comparison: Comparison) -> Comparison:

@@ -1,4 +1,4 @@
-"""Tox21 as MoleculeNet releases it: one table, a molecule a row, empty where not measured.
+"""Tox21 as MoleculeNet releases it, and its parts: a table of molecules, empty where not measured.
 
 NR-AR, ..., SR-p53     the twelve assays: 0, 1 or nothing
 mol_id                 name of the molecule

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from experiments import methods
-from experiments.digits.benchmark import TASKS, Digits
+from experiments.digits.benchmark import TASKS, Digits, read
 from experiments.errors import SettingsError
-from experiments.rows import read
 from experiments.run import Run
 from experiments.training import Trainer
 
