@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.launch import Debug, friendly
-from experiments.studies import NAMES, find
+from experiments.studies import QUESTIONS, question
 
 Out = Annotated[
     Path | None,
@@ -26,7 +26,7 @@ Quick = Annotated[
 
 
 def study(
-    name: Annotated[str, typer.Argument(metavar="|".join(NAMES), help="Which question.")],
+    name: Annotated[str, typer.Argument(metavar="|".join(QUESTIONS), help="Which question.")],
     out: Out = None,
     seed: Seed = 0,
     quick: Quick = False,
@@ -40,14 +40,12 @@ def study(
     its posterior says?
     """
     with friendly(debug) as console:
-        chosen = find(name)
+        console.print(question(name), style="bold")
         from experiments.report.render import terminal
         from experiments.studies.study import RESULTS, Context, conduct
 
         folder = out or Path("results") / f"study-{name}"
-        console.print(chosen.question, style="bold")
-
-        found = conduct(chosen, Context(folder, seed, quick, console.say))
+        found = conduct(name, Context(folder, seed, quick, console.say))
         for table in found.tables.values():
             console.print(terminal(table.shown()))
         for note in found.notes:

@@ -23,7 +23,7 @@ from experiments.studies.problems import (
     qm9_problems,
     solution,
 )
-from experiments.studies.study import Context, Findings, Study, Table
+from experiments.studies.study import Context, Findings, Table
 
 _COLUMNS: Final = {
     "scheme": ("scheme", ""),
@@ -57,7 +57,8 @@ def _schemes(quick: bool, seed: int) -> dict[str, Callable[[], Scheme]]:
     }
 
 
-def _run(context: Context) -> Findings:
+def run(context: Context) -> Findings:
+    """Posteriors of each scheme on each problem, beside a reference."""
     quick, seed = context.quick, context.seed
     draws, warmup = (12, 6) if quick else (250, 80)
     problems = digits_problems(context.folder / "runs", seed, quick)
@@ -163,10 +164,3 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     }
     shown["1 − cosine"] = {row["scheme"]: 1 - row["cosine"] for row in rows}
     return bars(shown)
-
-
-STUDY = Study(
-    "approximations",
-    "How far are inference schemes apart on a real head, and does it change the update?",
-    _run,
-)

@@ -17,7 +17,7 @@ import torch
 from bayesagg_pyro import diagnostics, heads, inference, priors
 from bayesagg_pyro.diagnostics import Calibration
 from experiments.settings import require
-from experiments.studies.study import Context, Findings, Study, Table
+from experiments.studies.study import Context, Findings, Table
 
 FEATURES = 3
 DRAWS = 99
@@ -163,8 +163,3 @@ def run(
         tables={"calibration": Table("Simulation-based calibration", _COLUMNS, rows)},
         figures=figures,
     )
-
-
-STUDY = Study(
-    "calibration", "Does each inference scheme put true weights where its posterior says?", run
-)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.plots import curves
 from experiments.studies.runs import train
-from experiments.studies.study import Context, Findings, Study, Table, summary
+from experiments.studies.study import Context, Findings, Table, summary
 
 #: Method, its options, and a title.
 METHODS: Final[Mapping[str, tuple[str, Mapping[str, Any], str]]] = {
@@ -30,7 +30,8 @@ _COLUMNS: Final = {
 _MEASURES: Final = ("number", "odd", "loop", "delta_m")
 
 
-def _run(context: Context) -> Findings:
+def run(context: Context) -> Findings:
+    """Each method at each share of missing labels."""
     shares, seeds = ((0.0, 0.9), 1) if context.quick else (_SHARES, 3)
     epochs, pretrain = (2, 1) if context.quick else (20, 5)
     rows: list[dict[str, Any]] = []
@@ -94,6 +95,3 @@ def figure(rows: Sequence[Mapping[str, Any]], key: str, label: str) -> Figure:
         lines[title] = ([100 * row["missing"] for row in own], [row[key] for row in own])
         errors[title] = [row[f"{key}_spread"] or 0.0 for row in own]
     return curves(lines, x="training labels missing (%)", y=label, errors=errors)
-
-
-STUDY = Study("missing", "What do LS and BayesAgg make of missing labels?", _run)

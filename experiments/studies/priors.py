@@ -13,7 +13,7 @@ from bayesagg_pyro import diagnostics
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.plots import curves
 from experiments.studies.runs import train
-from experiments.studies.study import Context, Findings, Study, Table, summary
+from experiments.studies.study import Context, Findings, Table, summary
 from experiments.training import RECORD
 
 #: Options of BayesAgg, and a title.
@@ -42,7 +42,8 @@ _COSTS: Final = ("cost_number", "worst_number", "cost_binary")
 _MEASURES: Final = ("mse", "odd", "loop", "loss", "effective_tasks")
 
 
-def _run(context: Context) -> Findings:
+def run(context: Context) -> Findings:
+    """Each policy, with what its prior's mean costs at recorded steps."""
     epochs, seeds, every = (_PRETRAIN + 1, 1, 4) if context.quick else (14, 3, 4)
     names = ("full-data", "running", "constant") if context.quick else tuple(POLICIES)
     by_policy: dict[str, list[dict[str, Any]]] = {}
@@ -124,6 +125,3 @@ def figure(by_policy: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         together = zip(*(run["stale"] for run in runs), strict=True)
         lines[POLICIES[name][1]] = (runs[0]["steps"], [fmean(values) for values in together])
     return curves(lines, x="step", y="excess loss of the prior's mean (number)", log="y")
-
-
-STUDY = Study("priors", "Which prior keeps the head in step with features that move?", _run)

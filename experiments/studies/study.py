@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from experiments.files import prepare_folder, write_json, write_text
 from experiments.report import table as report
 from experiments.report.render import markdown
 from experiments.report.style import write_figure
+from experiments.studies import question
 from experiments.training.environment import environment
 
 RESULTS = "results.json"
@@ -95,28 +97,22 @@ class Findings:
     notes: Sequence[str] = field(default=())
 
 
-@dataclass(frozen=True)
-class Study:
-    """A question and the way to its answer."""
-
-    name: str
-    question: str
-    run: Callable[[Context], Findings]
-
-
-def conduct(study: Study, context: Context) -> Findings:
-    """Run a study and write ``results.json``, ``tables.md`` and its figures.
+def conduct(name: str, context: Context) -> Findings:
+    """Run the study called ``name`` and write ``results.json``, ``tables.md`` and its figures.
 
     Raises:
+        SettingsError: There is no such study.
         OutputError: The folder cannot be written.
         DataError: A data set is missing.
     """
+    asked = question(name)
+    run: Callable[[Context], Findings] = importlib.import_module(f"experiments.studies.{name}").run
     prepare_folder(context.folder)
     wall, processor = time.perf_counter(), time.process_time()
-    outcome = study.run(context)
+    outcome = run(context)
     record = {
-        "study": study.name,
-        "question": study.question,
+        "study": name,
+        "question": asked,
         "quick": context.quick,
         "seed": context.seed,
         "settings": dict(outcome.settings),
@@ -129,8 +125,8 @@ def conduct(study: Study, context: Context) -> Findings:
     write_json(context.folder / RESULTS, record)
     text = "\n".join(markdown(table.shown()) for table in outcome.tables.values())
     write_text(context.folder / "tables.md", text)
-    for name, make in outcome.figures.items():
-        write_figure(make, context.folder / name)
+    for figure, make in outcome.figures.items():
+        write_figure(make, context.folder / figure)
     return outcome
 
 

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from experiments.report import style
 from experiments.report.render import terminal
-from experiments.studies import find as find_study
 from experiments.studies.study import Context, conduct
 
 pytest.importorskip("sklearn")
@@ -29,7 +28,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
             told: list[str] = []
             with pytest.MonkeyPatch.context() as patch:
                 patch.setitem(style.STYLE, "pdf.fonttype", 3)  # 42 takes as long as all else
-                outcome = conduct(find_study(name), Context(folder, quick=True, told=told.append))
+                outcome = conduct(name, Context(folder, quick=True, told=told.append))
             assert told
             console = Console(record=True, width=120)
             for table in outcome.tables.values():

@@ -17,7 +17,7 @@ from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import BayesAggOptions
 from experiments.report.render import markdown
-from experiments.studies import NAMES
+from experiments.studies import QUESTIONS
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.priors import POLICIES
 from experiments.studies.runs import KINDS, make
@@ -27,7 +27,7 @@ Run = Callable[[str], tuple[Path, dict[str, Any]]]
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUESTIONS)
 def test_results_and_figures(study: Run, name: str) -> None:
     folder, results = study(name)
     assert results["study"] == name
