@@ -8,9 +8,9 @@ Numbers are drawn on the CPU and used on the device of the images: all devices c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -26,11 +26,9 @@ _TRIES: Final = 10
 _AREA, _ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)
 
 
-class Transform(Protocol):
-    """From bytes [B, channels, height, width] to what the backbone takes."""
-
-    def __call__(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Without a generator nothing is random: the form for validation and test."""
+Transform = Callable[[Tensor, "torch.Generator | None"], Tensor]
+"""From bytes [B, channels, height, width] to what the backbone takes; without a generator, as for
+validation and test, nothing is random."""
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -7,6 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from experiments.errors import SettingsError
@@ -45,10 +46,18 @@ def read(kind: type[Any], name: str, value: Any) -> Any:
     if name not in {item.name for item in dataclasses.fields(kind)}:
         return _json(value, value)
     choices = _alternatives(typing.get_type_hints(kind)[name])
-    for reader in (_constant, _number, _several):
-        found = reader(value, choices)
-        if found is not _UNREAD:
-            return found
+    word = value.lower()
+    if word in ("none", "null") and type(None) in choices:
+        return None
+    if word in ("true", "false") and bool in choices:
+        return word == "true"
+    for number in (int, float):
+        if number in choices:
+            with suppress(ValueError):
+                return number(value)
+    found = _several(value, choices)
+    if found is not _UNREAD:
+        return found
     if str in choices:
         return value
     wanted = " or ".join(_NAMES.get(choice, str(choice)) for choice in choices)
@@ -95,24 +104,6 @@ _NAMES: Mapping[Any, str] = {
     Mapping: "one for each head such as age=0.5,gender=0.05",
     Sequence: "a list such as [0.5, 0.8]",
 }
-
-
-def _constant(text: str, choices: Sequence[Any]) -> Any:
-    if text.lower() in ("none", "null") and type(None) in choices:
-        return None
-    if text.lower() in ("true", "false") and bool in choices:
-        return text.lower() == "true"
-    return _UNREAD
-
-
-def _number(text: str, choices: Sequence[Any]) -> Any:
-    for kind in (int, float):
-        if kind in choices:
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-    return _UNREAD
 
 
 def _several(text: str, choices: Sequence[Any]) -> Any:
