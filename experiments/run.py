@@ -73,8 +73,8 @@ class Run:
         """Everything that was chosen, as plain values."""
         return {
             "benchmark": {"name": self.benchmark.name, "options": self.benchmark.options()},
-            "method": {"name": self.method, "options": self.options.to_dict()},
-            "settings": self.settings.to_dict(),
+            "method": {"name": self.method, "options": dataclasses.asdict(self.options)},
+            "settings": dataclasses.asdict(self.settings),
         }
 
     def identity(self) -> dict[str, Any]:

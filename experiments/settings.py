@@ -153,10 +153,6 @@ class Settings:
         start = self.head_bias or not self.fitted_bias
         require(start, "fitted_bias", True, "heads have no bias here; add --bias")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, for a results file."""
-        return dataclasses.asdict(self)
-
 
 def resolve_device(name: str) -> torch.device:
     """The torch device called ``name``; ``"auto"`` is a GPU when torch sees one, else the CPU.

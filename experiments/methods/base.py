@@ -101,10 +101,6 @@ class MethodOptions:
         old = {name: old for old, name in cls.renamed.items()}
         return {old.get(name, name): value for name, value in options.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The options as plain values, for a results file."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def arrange(cls, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of the class from options by name.

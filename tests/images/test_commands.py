@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_a_weights_file_that_is_not_there(tmp_path: Path) -> None:
 def test_powers_are_of_the_heads_that_there_are() -> None:
     """A network for one task alone takes its own of the benchmark's usual powers."""
     (run,) = Request("digits", ["bayesagg"], changes={"only": "odd"}).runs()
-    assert run.options.to_dict()["power"] == {"binary": 0.05}
+    assert asdict(run.options)["power"] == {"binary": 0.05}
     with pytest.raises(SettingsError, match=r"power is given for age; the heads are regression"):
         list(Request("digits", ["bayesagg"], changes={"power": "age=0.5"}).runs())
 

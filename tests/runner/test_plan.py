@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,7 @@ def test_several_values_are_run_in_every_combination() -> None:
     )
     jobs = plan(request, OUT)
     assert [job.run.method for job in jobs] == ["ls"] * 2 + ["bayesagg"] * 4 + ["imtl-g"] * 2
-    assert [job.run.options.to_dict()["power"] for job in jobs[2:6]] == [0.3, 0.3, 0.5, 0.5]
+    assert [asdict(job.run.options)["power"] for job in jobs[2:6]] == [0.3, 0.3, 0.5, 0.5]
     table = plan_table(jobs, None)
     headers = [column.title for column in table.columns]
     assert headers == ["width", "power", "seeds", "done", "begun", "epochs"]
