@@ -19,8 +19,7 @@ from experiments.rows import log_odds, parts_of
 from experiments.scores import AreaUnderCurve, AveragePrecision, MeanOverTasks, mixed
 from experiments.scores.calibration import Calibration
 from experiments.settings import Settings, require_numbers
-from experiments.tox21.chemistry import describe
-from experiments.tox21.graphs import EDGE_FEATURES, NODE_FEATURES, GraphRows, graphs
+from experiments.tox21.chemistry import EDGE_FEATURES, NODE_FEATURES, GraphRows, describe, graphs
 from experiments.tox21.release import ASSAYS, Split, parts, read, require_table
 from models import MessagePassing
 from models.perceptron import layers

@@ -15,8 +15,7 @@ from experiments.scores.delta_m import delta_m
 from experiments.settings import Settings
 from experiments.training import Trainer
 from experiments.utkface import benchmark as module
-from experiments.utkface.benchmark import UtkFace, prepare
-from experiments.utkface.names import parse, read
+from experiments.utkface.benchmark import UtkFace, parse, prepare, read
 from tests.images.fixtures import MALFORMED, picture, save, truncate, utk_folder
 
 CPU = torch.device("cpu")

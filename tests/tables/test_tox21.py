@@ -15,8 +15,7 @@ from experiments.files.cache import FOLDER_VARIABLE
 from experiments.run import Run
 from experiments.settings import Settings
 from experiments.tox21.benchmark import HEAD, Tox21
-from experiments.tox21.chemistry import describe
-from experiments.tox21.graphs import NODE_FEATURES, graphs
+from experiments.tox21.chemistry import NODE_FEATURES, describe, graphs
 from experiments.tox21.release import ASSAYS, PLACE, parts, read
 from experiments.training import Trainer
 from experiments.training.results import contents
