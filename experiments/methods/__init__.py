@@ -11,7 +11,7 @@ from bayesagg_pyro.heads import Head
 from experiments.errors import SettingsError
 from experiments.methods.base import Capture, Level, Method, MethodOptions, Needs, Scale
 from experiments.methods.bayesagg import BayesAggMethod, BayesAggOptions
-from experiments.methods.ensembles import HeadEnsemble, NetworkEnsemble
+from experiments.methods.ensembles import HeadEnsemble, NetworkEnsemble, SingleTask
 from experiments.methods.gap_balancing import GapBalancing
 from experiments.methods.gradient_based import GradientBased, GradientOptions
 from experiments.methods.network import Network
@@ -25,7 +25,6 @@ from experiments.methods.published import (
     NashMtl,
     Pcgrad,
 )
-from experiments.methods.single_task import SingleTask
 from experiments.methods.torchjd import torchjd_method
 from experiments.methods.torchjd_classes import PREFIX
 from experiments.methods.weighted import (
