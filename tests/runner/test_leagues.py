@@ -16,9 +16,9 @@ from matplotlib.image import imread
 from scipy.stats import t
 from typer.testing import CliRunner
 
-from experiments import comparisons
+from experiments import comparisons, runner
 from experiments.benchmark import Data
-from experiments.cli import app, many
+from experiments.cli import app
 from experiments.comparisons import Comparison, Entry
 from experiments.comparisons.figure import league
 from experiments.comparisons.standings import ahead, behind, standings
@@ -187,7 +187,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials, then the runs with what they chose; again, and nothing is left to do."""
     toys = comparison(entries=comparison().entries[::2], seeds=(0, 1), tuning_seeds=(5,))
     monkeypatch.setattr(comparisons, "COMPARISONS", {"toys": toys})
-    monkeypatch.setattr(many, "Local", lambda parallel, threads: Here(parallel))
+    monkeypatch.setattr(runner, "Local", lambda parallel, threads: Here(parallel))
     command = ["compare", "toys", "--out", str(tmp_path / "out")]
     misspelt = CliRunner().invoke(app, [*command, "--show", "EEC"])
     assert "show = 'EEC' cannot work" in misspelt.stderr
@@ -225,7 +225,7 @@ def test_the_data_is_loaded_once_to_look_for_figures(
 ) -> None:
     toys = comparison(entries=comparison().entries[::2], seeds=(0,), tuning_seeds=(5,))
     monkeypatch.setattr(comparisons, "COMPARISONS", {"toys": toys})
-    monkeypatch.setattr(many, "Local", lambda parallel, threads: Here(parallel))
+    monkeypatch.setattr(runner, "Local", lambda parallel, threads: Here(parallel))
     load, loads = Toy.load, list[torch.device]()
 
     def counted(self: Toy, device: torch.device) -> Data:
