@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -116,13 +116,9 @@ def problem(case: str, device: torch.device | str = "cpu", seed: int = 0) -> Pro
     found = CASES[case]()
     inputs = found.inputs
     moved = [x.to(device) for x in inputs] if isinstance(inputs, list) else inputs.to(device)
-    return Problem(
-        lambda: found.backbone().to(device),
-        moved,
-        {name: y.to(device) for name, y in found.targets.items()},
-        found.heads,
-        found.loss,
-        found.settings,
+    targets = {name: y.to(device) for name, y in found.targets.items()}
+    return replace(
+        found, backbone=lambda: found.backbone().to(device), inputs=moved, targets=targets
     )
 
 

@@ -58,7 +58,6 @@ class MgdaOptions(GradientOptions):
     """Options of MGDA.
 
     Attributes:
-        level: Of the gradients, ``"parameters"`` or ``"representation"``.
         epsilon: The search for the shortest vector ends with steps below this.
         max_iters: It ends after so many steps at the latest.
     """
@@ -74,11 +73,7 @@ class MgdaOptions(GradientOptions):
 
 @dataclass(frozen=True)
 class MgdaUbOptions(MgdaOptions):
-    """The same, at the level of the representation unless told otherwise.
-
-    Attributes:
-        level: As above.
-    """
+    """The same, at the level of the representation unless told otherwise."""
 
     level: Place = "representation"
 
@@ -111,7 +106,6 @@ class PcgradOptions(SeededOptions, GradientOptions):
     """Options of PCGrad.
 
     Attributes:
-        level: Of the gradients, ``"parameters"`` or ``"representation"``.
         seed: Of the order of projections; None follows the seed of the run.
     """
 
@@ -133,7 +127,6 @@ class CagradOptions(GradientOptions):
     """Options of CAGrad.
 
     Attributes:
-        level: Of the gradients, ``"parameters"`` or ``"representation"``.
         c: Size of the ball around the mean gradient, relative to its length; 0 is the mean.
     """
 
@@ -170,7 +163,6 @@ class NashMtlOptions(GradientOptions):
     """Options of Nash-MTL.
 
     Attributes:
-        level: Of the gradients, ``"parameters"`` or ``"representation"``.
         max_norm: Longest update; 0 for any.
         update_weights_every: Steps between two solutions of the bargain, which is what costs time.
         optim_niter: Rounds of its solver.
@@ -205,7 +197,6 @@ class AlignedOptions(GradientOptions):
     """Options of Aligned-MTL.
 
     Attributes:
-        level: Of the gradients, ``"parameters"`` or ``"representation"``.
         scale_mode: The common length of the components: the ``"min"`` (the method's paper), the
             ``"median"``, or the root mean square (``"rmse"``) of theirs.
         scale_heads: Multiply the losses that heads descend by the tasks' weights as well.
@@ -222,11 +213,7 @@ class AlignedOptions(GradientOptions):
 
 @dataclass(frozen=True)
 class AlignedUbOptions(AlignedOptions):
-    """The same, at the level of the representation unless told otherwise.
-
-    Attributes:
-        level: As above.
-    """
+    """The same, at the level of the representation unless told otherwise."""
 
     level: Place = "representation"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any, ClassVar, Final
 
@@ -41,24 +41,6 @@ _SUM_SCALARIZERS: Final = frozenset({"Sum", "Constant", "DWA", "UW", "IMTLL"})
 
 
 @dataclass(frozen=True)
-class AggregatorOptions(SeededOptions, GradientOptions):
-    """Options of an aggregator of TorchJD.
-
-    Attributes:
-        level: Of the gradients, ``"parameters"`` or ``"representation"``.
-        seed: Of its draws, if it makes any; None follows the seed of the run.
-        arguments: Of its class, by name; lists stand for tensors.
-    """
-
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def arrange(cls, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What the class does not know itself goes to TorchJD, if that knows it."""
-        return arrange(("level", "seed"), method, given)
-
-
-@dataclass(frozen=True)
 class ScalarizerOptions(SeededOptions):
     """Options of a scalarization of TorchJD.
 
@@ -72,7 +54,13 @@ class ScalarizerOptions(SeededOptions):
     @classmethod
     def arrange(cls, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the class does not know itself goes to TorchJD, if that knows it."""
-        return arrange(("seed",), method, given)
+        own = tuple(item.name for item in fields(cls) if item.name != "arguments")
+        return arrange(own, method, given)
+
+
+@dataclass(frozen=True)
+class AggregatorOptions(ScalarizerOptions, GradientOptions):
+    """The same of an aggregator, and its level."""
 
 
 class AggregatorMethod(WithAggregator):
