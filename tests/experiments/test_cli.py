@@ -165,7 +165,7 @@ def test_figures_tells_runs_of_one_method_apart(tmp_path: Path) -> None:
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of it, with few molecules and epochs, in this process."""
     monkeypatch.setenv("BAYESAGG_DATA", str(tmp_path / "cache"))
-    monkeypatch.setattr("experiments.cli.many.Local", Here)
+    monkeypatch.setattr("experiments.runner.Local", Here)
     out = tmp_path / "demo"
     small = ["--molecules", "34", "--epochs", "3", "--data", str(TABLES)]
     small += ["--validation", "3", "--test", "3"]
