@@ -159,7 +159,9 @@ def _table(folder: Path) -> dict[str, tuple[int, list[float]]]:
                 patient = int(row["Patient ID"])
                 if not 0 <= patient < 2**63:
                     raise ValueError(f"patient {patient}")
-                table[row["Image Index"]] = patient, _findings(row["Finding Labels"])
+                name, labels = row["Image Index"], (patient, _findings(row["Finding Labels"]))
+                if table.setdefault(name, labels) != labels:
+                    raise ValueError(f"{name} is there twice, with other labels")
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
             f"{file} cannot be read (row {len(table) + 2}: {error}): fetch it from the NIH release "

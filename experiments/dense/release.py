@@ -24,6 +24,7 @@ from experiments.settings import require
 
 _CHANNELS: Final = {"image": 3, "label": 0, "depth": 1, "normal": 3}
 _BRIGHTEST: Final = 1.01
+_REMEDY: Final = "fetch it again"
 
 
 class Release:
@@ -70,16 +71,25 @@ class Release:
     def digest(self) -> str:
         """Tells releases with other images apart: by their number, and by the first one."""
         first = self._folders["image"] / f"{self._numbers[0]}.npy"
-        return hashlib.sha256(f"{len(self)}/".encode() + first.read_bytes()).hexdigest()[:16]
+        content = reading.read(first, lambda file: file.read(), _REMEDY)
+        return hashlib.sha256(f"{len(self)}/".encode() + content).hexdigest()[:16]
 
     def read(self, rows: Tensor) -> Frames:
         """The images of ``rows``, [R] int64, on the CPU.
 
         Raises:
-            DataError: A file is damaged, or holds something else.
+            DataError: A file is damaged, or holds something else; images differ in size.
         """
         numbers = [self._numbers[row] for row in rows.tolist()]
-        return Frames.cat([self._one(number).shrunk(self._shrink) for number in numbers])
+        frames = [self._one(number).shrunk(self._shrink) for number in numbers]
+        for number, one in zip(numbers, frames, strict=True):
+            found, other = list(one.label.shape[1:]), list(frames[0].label.shape[1:])
+            if found != other:
+                raise DataError(
+                    f"{self._folders['image'] / f'{number}.npy'} is of size {found}, {numbers[0]}"
+                    f".npy beside it of size {other}: give images of one size"
+                )
+        return Frames.cat(frames)
 
     def _one(self, number: int) -> Frames:
         arrays = {name: self._array(name, number) for name in self._folders}
@@ -93,21 +103,26 @@ class Release:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         normal = tensors.get("normal")
         return Frames(
-            tensors["image"].movedim(-1, 0)[None].float(),
+            tensors["image"].movedim(-1, 0)[None],
             tensors["label"][None].long(),
-            tensors["depth"][None, ..., 0].float(),
-            None if normal is None else normal.movedim(-1, 0)[None].float(),
+            tensors["depth"][None, ..., 0],
+            None if normal is None else normal.movedim(-1, 0)[None],
         )
 
     def _array(self, name: str, number: int) -> NDArray[Any]:
         file = self._folders[name] / f"{number}.npy"
-        array = reading.array(file, "fetch it again")
+        array = reading.array(file, _REMEDY)
         channels = _CHANNELS[name]
-        if array.ndim != (3 if channels else 2) or (channels and array.shape[2] != channels):
+        right = array.ndim == (3 if channels else 2) and array.size > 0
+        if not right or (channels and array.shape[2] != channels):
             wanted = f"[height, width{f', {channels}' if channels else ''}]"
-            raise DataError(f"{file} has shape {list(array.shape)}, not {wanted}: fetch it again")
+            raise DataError(f"{file} has shape {list(array.shape)}, not {wanted}: {_REMEDY}")
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{file} holds {array.dtype}, not real numbers: {_REMEDY}")
+        with np.errstate(over="ignore"):  # as this computer has them, in whatever order of bytes
+            array = array.astype(np.float32, copy=False)
         if not np.isfinite(array).all():
-            raise DataError(f"{file} holds NaN or infinity: fetch it again")
+            raise DataError(f"{file} holds NaN or infinity: {_REMEDY}")
         return array
 
     def _check(self, number: int, arrays: dict[str, NDArray[Any]]) -> None:

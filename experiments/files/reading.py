@@ -6,12 +6,13 @@ told apart from what is damaged: only the latter may be deleted.
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import json
 import math
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, TypeVar
 
@@ -133,6 +134,28 @@ def unpickled(path: Path, md5: str, remedy: str) -> Any:
         return pickle.loads(content, encoding="latin1")
 
     return read(path, parse, remedy)
+
+
+def rows(lines: Iterable[str], columns: Iterable[str], **dialect: Any) -> Iterator[dict[str, str]]:
+    """The rows of a table with a header, each with one cell for every column.
+
+    Raises:
+        ValueError: A column is missing, or twice; a row is shorter or longer than the header.
+    """
+    table = csv.DictReader(lines, **dialect)
+    header = table.fieldnames or ()
+    for name in columns:
+        if (count := header.count(name)) != 1:
+            raise ValueError(
+                f"there is no column {name!r}"
+                if not count
+                else f"{count} columns are named {name!r}"
+            )
+    for row in table:
+        cells = len(header) + len(row.pop(None, ())) - list(row.values()).count(None)
+        if cells != len(header):
+            raise ValueError(f"line {table.line_num}: {cells} cells instead of {len(header)}")
+        yield row
 
 
 def fits(value: Any, pattern: Any, at: str = "") -> None:

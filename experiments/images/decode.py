@@ -62,6 +62,8 @@ def decode(file: Path, form: Form) -> NDArray[np.uint8]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(file, formats=_FORMATS) as image:
+            if image.mode.startswith(("I", "F")):  # which pillow would cut off at 255
+                raise ValueError("more than 8 bits for each channel: save it with 8")
             image.load()
             plain = image.convert("L" if form.grey else "RGB")
     if plain.size != (form.size, form.size):

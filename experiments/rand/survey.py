@@ -6,7 +6,6 @@ the time of enrolment, alike in all rows of a person; visits, spending and age a
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,10 +128,7 @@ def place(path: Path | None) -> Path:
 
 
 def _parsed(text: str) -> Survey:
-    table = csv.DictReader(text.splitlines())
-    missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
-    if missing:
-        raise ValueError(f"there is no column {missing[0]!r}")
+    table = reading.rows(text.splitlines(), _COLUMNS)
     rows = [[float(row[name] or "nan") for name in _COLUMNS] for row in table]
     if not rows:
         raise ValueError("there are no rows")

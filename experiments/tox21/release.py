@@ -7,7 +7,6 @@ smiles                 its structure
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import lzma
@@ -79,12 +78,7 @@ def _unpacked(file: IO[bytes], suffix: str) -> str:
 
 
 def _parsed(text: str) -> Release:
-    table = csv.DictReader(io.StringIO(text), strict=True)
-    missing = [
-        name for name in (*ASSAYS, "mol_id", "smiles") if name not in (table.fieldnames or ())
-    ]
-    if missing:
-        raise ValueError(f"there is no column {missing[0]!r}")
+    table = reading.rows(io.StringIO(text), (*ASSAYS, "mol_id", "smiles"), strict=True)
     names, smiles, labels = [], [], []
     for line, row in enumerate(table, 2):
         for assay in ASSAYS:

@@ -114,6 +114,10 @@ def test_missing_folders_and_files(folder: Path) -> None:
         ("depth", np.full((12, 16, 1), np.nan), "NaN"),
         ("depth", np.ones((6, 16, 1)), "differ in size"),
         ("normal", np.array([{}], dtype=object), "damaged"),
+        ("depth", np.ones((0, 16, 1)), r"shape \[0, 16, 1\]"),
+        ("image", np.zeros((12, 16, 3), "U3"), "holds <U3, not real numbers"),
+        ("image", np.zeros((12, 16, 3), "c8"), "holds complex64, not real numbers"),
+        ("normal", np.full((12, 16, 3), 1e300), "NaN or infinity"),
     ],
 )
 def test_what_does_not_fit_is_named(folder: Path, name: str, values: Any, message: str) -> None:
@@ -127,3 +131,21 @@ def test_what_does_not_fit_is_named(folder: Path, name: str, values: Any, messag
     file.write_bytes(b"not an array")
     with pytest.raises(DataError, match="damaged"):
         release.read(torch.tensor([3]))
+
+
+def test_numbers_of_another_computer(folder: Path) -> None:
+    release, rows = Release(folder, "train", 13, normals=True), torch.arange(6)
+    before = release.read(rows)
+    for file in folder.glob("train/*/2.npy"):
+        array = np.load(file)
+        np.save(file, array.astype(array.dtype.newbyteorder(">")))
+    assert all(map(torch.equal, release.read(rows), before))
+
+
+def test_images_of_several_sizes(folder: Path) -> None:
+    for file in folder.glob("train/*/2.npy"):
+        np.save(file, np.load(file)[:6])
+    release = Release(folder, "train", 13, normals=True)
+    assert release.read(torch.tensor([2])).image.shape == (1, 3, 6, 16)
+    with pytest.raises(DataError, match=r"2\.npy is of size \[6, 16\], 1\.npy .*one size"):
+        release.read(torch.tensor([1, 2]))

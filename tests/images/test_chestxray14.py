@@ -183,6 +183,11 @@ def test_tables_that_will_not_do(tmp_path: Path) -> None:
     table.write_text(text.replace("Mass|Nodule", "Mass|Noddule"))
     with pytest.raises(DataError, match=r"row 2: unknown finding 'Noddule'"):
         read(root)
+    table.write_text(text + text.split("\n")[1].replace("Mass|Nodule", "Mass") + "\n")
+    with pytest.raises(DataError, match=r"row 10: .*_000\.png is there twice, with other labels"):
+        read(root)
+    table.write_text(text + text.split("\n")[1] + "\n")
+    assert len(read(root).files) == 8
     table.write_text(text.replace("Patient ID", "Patient"))
     with pytest.raises(DataError, match="no column Patient ID"):
         read(root)

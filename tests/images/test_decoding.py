@@ -49,6 +49,14 @@ def test_every_kind_of_image_takes_the_form(tmp_path: Path, cache: Path) -> None
     assert np.abs(grey[3, 0].numpy() - means).max() < 8
 
 
+def test_channels_of_more_than_8_bits_are_refused(tmp_path: Path, cache: Path) -> None:
+    """All above 255 would be white."""
+    file = tmp_path / "deep.png"
+    Image.fromarray(picture(3, 16, grey=True).astype(np.uint16) * 256).save(file)
+    with pytest.raises(DataError, match=r"deep\.png \(more than 8 bits .*save it with 8"):
+        decoded("a", [file], Form(16, grey=True), cache)
+
+
 def test_decoding_happens_once(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

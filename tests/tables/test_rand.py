@@ -102,6 +102,9 @@ def test_what_is_wrong_is_named(survey: Path, tmp_path: Path) -> None:
     text = survey.read_text()
     for content, message in (
         (text.replace("mdvis", "visits"), "no column 'mdvis'"),
+        (text.replace("plan", "mdvis"), "2 columns are named 'mdvis'"),
+        (text.strip().rpartition(",")[0], r"line \d+: \d+ cells instead of \d+"),
+        (text.strip() + ",9", r"line \d+: \d+ cells instead of \d+"),
         (text.partition("\n")[0] + "\n", "no rows"),
         (text.replace("5000.0", "", 1), "column 'income' has holes"),
         (text.replace("5000.0", "much", 1), "much"),

@@ -74,6 +74,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     for content, message in (
         (text(SMILES).replace("SR-MMP", "SR-XXX"), "no column 'SR-MMP'"),
         (text(SMILES).replace("0,0,0", "0,2,0", 1), r"line \d+: NR-AR-LBD is '2', not 0, 1"),
+        (text(["C", "C,O"]), "line 3: 15 cells instead of 14"),
         (text([*SMILES[:3], ""]), "line 5: there is no structure"),
         (text([]), "no molecule"),
     ):
