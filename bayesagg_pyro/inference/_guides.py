@@ -14,7 +14,6 @@ from typing import Any
 import pyro
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions import constraints
 
@@ -27,7 +26,7 @@ from bayesagg_pyro.posteriors import (
 )
 
 
-class GaussianGuide(PyroModule):
+class GaussianGuide(nn.Module):
     """q(z) for the one latent site of a head's model, [tasks, P]; begins at a standard normal."""
 
     def __init__(self, site: str, plate: str, whitening: Whitening) -> None:
