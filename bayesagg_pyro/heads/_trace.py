@@ -11,6 +11,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import Unit
 from pyro.poutine import runtime
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
@@ -145,6 +146,11 @@ def find_layout(
                 f"{owner}: {name!r} is a pyro.param, which lives in Pyro's global store; make it a "
                 "latent (pyro.sample) or an nn.Parameter of a module that is the model"
             )
+        if isinstance(site.get("fn"), Unit):
+            raise SettingError(
+                f"{owner}: {name!r} is a pyro.factor, which belongs to no example and no latent "
+                "site; make it a part of the targets' distribution, or of a prior"
+            )
         if site["type"] != "sample" or _is_bookkeeping(site):
             continue
         if site["is_observed"]:
@@ -210,6 +216,11 @@ def _latent_size(owner: str, name: str, site: Any, other: Any) -> int:
             f"{owner}: the latent site {name!r} has a value per example; integrate it out in the "
             "likelihood, for a head's weights are common to all examples"
         )
+    if site["mask"] is not None or site["scale"] != 1:
+        raise SettingError(
+            f"{owner}: the prior of the latent site {name!r} is masked or scaled; leave the "
+            "handler out, and widen the prior's distribution instead"
+        )
     try:
         from_normal(fn, torch.zeros(fn.shape(), dtype=site["value"].dtype))
     except NotImplementedError:
@@ -231,7 +242,7 @@ def from_normal(fn: Any, w: Tensor) -> Any:
     Raises:
         NotImplementedError: if no such map is known for the distribution.
     """
-    if isinstance(fn, td.Independent) or type(fn).__name__ in ("MaskedDistribution",):
+    if isinstance(fn, td.Independent):
         return from_normal(fn.base_dist, w)
     if isinstance(fn, td.Normal):
         return fn.loc + fn.scale * w

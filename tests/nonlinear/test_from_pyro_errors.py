@@ -8,6 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro import poutine
 from pyro_models import D, classes, linear
 from torch import Tensor
 
@@ -73,6 +74,33 @@ def total(features: Tensor, targets: Tensor | None = None) -> None:
     pyro.sample("y", dist.Normal(f, 1.0).to_event(1), obs=targets)
 
 
+def penalised(features: Tensor, targets: Tensor | None = None) -> None:
+    w = _weight()
+    pyro.factor("penalty", -w.abs().sum())
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(features @ w, 1.0), obs=targets)
+
+
+def scaled(features: Tensor, targets: Tensor | None = None) -> None:
+    with poutine.scale(scale=0.1):
+        w = _weight()
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(features @ w, 1.0), obs=targets)
+
+
+def masked(features: Tensor, targets: Tensor | None = None) -> None:
+    with poutine.mask(mask=False):
+        w = _weight()
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(features @ w, 1.0), obs=targets)
+
+
+def flat(features: Tensor, targets: Tensor | None = None) -> None:
+    w = pyro.sample("weight", dist.Normal(torch.zeros(D), 1.0).mask(False).to_event(1))
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(features @ w, 1.0), obs=targets)
+
+
 def branching(features: Tensor, targets: Tensor | None = None) -> None:
     w = _weight()
     scale = 1.0 if w[0] > 0 else 2.0
@@ -93,6 +121,10 @@ def branching(features: Tensor, targets: Tensor | None = None) -> None:
         (total, 1, r"'y' has shape \[\] for 3 examples"),
         (crossed, 1, "changes with the others in the batch"),
         (branching, 1, "many draws at once"),
+        (penalised, 1, r"'penalty' is a pyro\.factor"),
+        (scaled, 1, "'weight' is masked or scaled"),
+        (masked, 1, "'weight' is masked or scaled"),
+        (flat, 1, "'weight' .* is not known"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
