@@ -102,15 +102,12 @@ def _require_single(single_task: SingleTask, setups: Sequence[Setup]) -> None:
         )
 
 
-def write(made: Sequence[Table], form: Format, path: Path) -> Path:
+def write(made: Sequence[Table], form: Literal["md", "latex"], path: Path) -> Path:
     """All tables into one file; a LaTeX file is a document that compiles.
 
     Raises:
-        SettingsError: The terminal is no file.
         OutputError: The file cannot be written.
     """
-    if form == "terminal":
-        raise SettingsError("format = 'terminal' has no file: give md or latex, or leave --out out")
     text = document(made) if form == "latex" else "\n".join(map(markdown, made))
     if path.suffix != _SUFFIX[form]:
         path = path / f"report{_SUFFIX[form]}"
