@@ -23,8 +23,8 @@ from bayesagg_pyro.engine.slot import Slot
 from bayesagg_pyro.engine.stateful import Stateful
 from bayesagg_pyro.engine.step import finite_losses
 from bayesagg_pyro.engine.transaction import as_a_whole
-from bayesagg_pyro.engine.validation import Validation
-from bayesagg_pyro.errors import StateError
+from bayesagg_pyro.engine.validation import Validation, refuse_weights
+from bayesagg_pyro.errors import NumericalError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._standardising import Standardising
 
@@ -181,7 +181,11 @@ class Calls(Stateful):
                 "only backward() in train mode (mtl.train()) collects"
             )
         for slot in self._slots.values():
-            slot.renew()
+            try:
+                slot.renew()
+            except NumericalError:
+                refuse_weights([slot])
+                raise
 
     @contextmanager
     def _all_at(self, call: str) -> Iterator[None]:

@@ -151,6 +151,14 @@ def test_a_head_that_has_diverged_is_named(
     with pytest.raises(errors.NonFiniteError, match="'weight' of head 'b' is not finite"):
         mtl.backward(backbone(x), {"a": y, "b": y})
     assert backbone.weight.grad is None
+    # An epoch's last step may do it, after its batches were collected.
+    bad.weight.data.zero_()
+    mtl.backward(backbone(x), {"a": y, "b": y})
+    before = mtl.priors()["b"].mean
+    bad.weight.data.fill_(torch.nan)
+    with pytest.raises(errors.NonFiniteError, match="'weight' of head 'b' is not finite"):
+        mtl.update_prior()
+    assert torch.equal(mtl.priors()["b"].mean, before)
 
 
 def test_the_head_that_is_the_cause_is_named(rng: torch.Generator) -> None:
