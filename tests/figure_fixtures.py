@@ -1,4 +1,4 @@
-"""A fixture for tests of which figures come out and where; how they look is tested elsewhere."""
+"""Fixtures for tests of which figures come out and where; how they look is tested elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["undrawn"]
+__all__ = ["plain_fonts", "undrawn"]
 
 
 @pytest.fixture
@@ -25,3 +25,13 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
             Path(file).write_bytes(b"a figure")
 
     monkeypatch.setattr(Figure, "savefig", save)
+
+
+@pytest.fixture
+def plain_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PDFs with glyphs as drawings: to embed a font takes as long as to draw the figure."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return
+    from experiments.report.style import STYLE
+
+    monkeypatch.setitem(STYLE, "pdf.fonttype", 3)

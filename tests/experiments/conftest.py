@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.figure_fixtures import undrawn
+from tests.figure_fixtures import plain_fonts, undrawn
 
-__all__ = ["undrawn"]
+__all__ = ["plain_fonts", "undrawn"]
 
 TABLES = Path(__file__).resolve().parent.parent / "fixtures" / "qm9"
 

@@ -120,6 +120,7 @@ def test_missing_gpu(qm9: list[str], tmp_path: Path) -> None:
     assert "torch sees 0 CUDA device(s) here; give cpu or auto" in text
 
 
+@pytest.mark.usefixtures("plain_fonts")
 def test_figures_compares_runs(tmp_path: Path) -> None:
     options = {"ls": MethodOptions(), "bayesagg": BayesAggOptions(pretrain=1, prior_variance=1.0)}
     for method, chosen in options.items():

@@ -92,6 +92,7 @@ def test_a_page_of_diagnostics(tmp_path: Path) -> None:
     assert text.count("&lt;img") == 6
 
 
+@pytest.mark.usefixtures("plain_fonts")
 def test_figures_and_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["$\\frac$ {_", "../../up", "../../up"]
     made = []
