@@ -426,8 +426,11 @@ class BayesAgg(Calls):
 
         Raises:
             StateError: if there is no prior yet.
+            SettingError: for a head whose weight cannot hold its posterior mean.
         """
         self.priors()
+        for slot in self._slots.values():
+            slot.check_follows()
         self.warmup = False
         for slot in self._slots.values():
             slot.stop_learning()

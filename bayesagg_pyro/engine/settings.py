@@ -199,13 +199,15 @@ def check_estimators(
 
 
 def check_followers(slots: Iterable[Slot]) -> None:
-    """Refuse a weight that two heads share if one of them writes its posterior mean there.
+    """Refuse weights into which a posterior mean cannot be written, or more than one would be.
 
     Raises:
-        TaskError: naming both.
+        SettingError: for one that a parametrisation computes.
+        TaskError: for one that two heads share, naming both.
     """
     owners: dict[nn.Parameter, Slot] = {}
     for slot in slots:
+        slot.check_follows()
         if isinstance(weight := slot.head.weight, nn.Parameter):
             other = owners.setdefault(weight, slot)
             if other is not slot and not (slot.learns and other.learns):

@@ -9,11 +9,11 @@ from functools import cached_property
 from weakref import WeakKeyDictionary, ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesagg_pyro import gradients, linalg, predictive
 from bayesagg_pyro.engine.loss_size import loss_size
-from bayesagg_pyro.errors import NumericalError, StateError
+from bayesagg_pyro.errors import NumericalError, SettingError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
 from bayesagg_pyro.gradients._derived import weighted
 from bayesagg_pyro.gradients._samples import at_weights
@@ -172,6 +172,19 @@ class Slot:
         if posterior is not None:
             self.head.weight.copy_(posterior.mean.reshape(self.head.weight.shape))
             _LEADERS[self.head] = ref(self)
+
+    def check_follows(self) -> None:
+        """Refuse weights that are to follow the posterior mean and cannot hold it.
+
+        Raises:
+            SettingError: naming the head and the remedy.
+        """
+        if not (self.learns or isinstance(self.head.weight, nn.Parameter)):
+            raise SettingError(
+                f"the weight of head {self.name!r} is to hold its posterior mean, and something "
+                "computes it anew (weight normalisation, pruning): remove that from the head, or "
+                "let the head learn by gradient with inference=TaylorGGN()"
+            )
 
     def check_leads(self, *, warmup: bool) -> None:
         """Refuse to predict with weights that follow another engine's posterior.

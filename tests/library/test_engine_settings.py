@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils import parametrizations
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
@@ -168,3 +169,18 @@ def test_heads_that_write_their_means_share_no_weight() -> None:
     learned = heads.Bernoulli(3), heads.Bernoulli(3)
     learned[0].weight = learned[1].weight
     ba.BayesAgg(dict(zip("ab", learned, strict=True)))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_weights_that_something_computes_hold_no_mean(early: bool) -> None:
+    """What `copy_` writes there is lost, and predictions would be those of the first weights."""
+    mtl, head = ba.BayesAgg(HEAD), heads.Gaussian(3)
+    if not early:
+        mtl = ba.BayesAgg({"a": head})
+        mtl.collect(torch.randn(4, 3), {"a": torch.randn(4, 1)})
+        mtl.update_prior()
+    parametrizations.weight_norm(head)
+    with pytest.raises(errors.SettingError, match=r"head 'a'.*computes it anew.*TaylorGGN"):
+        ba.BayesAgg({"a": head}) if early else mtl.start_bayes()
+    assert mtl.warmup
+    ba.BayesAgg({"a": head}, inference=inference.TaylorGGN())
