@@ -105,7 +105,7 @@ class MatrixAggregator:
                 bend most others), get weight 0, and what is remembered of them stays.
 
         Raises:
-            ShapeError: if it is no matrix.
+            ShapeError: if it is no matrix, or the result no direction.
             NonFiniteError: if a gradient holds NaN or infinity, naming the task.
             NumericalError: if the aggregator fails or its result is not finite.
         """
@@ -176,6 +176,12 @@ class MatrixAggregator:
                 direction, weights = self._apply(matrix, gramian, norms, norms.max())
             except Exception as error:  # solvers raise of all kinds
                 raise NumericalError(f"{self._said('failed on', norms)}: {error}") from error
+        if direction.shape != matrix.shape[1:]:
+            raise ShapeError(
+                f"{type(self.aggregator).__name__} gave {list(direction.shape)} for gradients of "
+                f"shape {list(matrix.shape)}, not one direction; give an aggregator "
+                "(torchjd.aggregation.UPGrad()), not what weighs for it (UPGradWeighting())"
+            )
         if not direction.isfinite().all():
             raise NumericalError(self._said("gave a direction that is not finite from", norms))
         return Combined(direction, weights)

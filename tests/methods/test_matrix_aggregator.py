@@ -288,3 +288,8 @@ def test_settings_for_another_number_of_tasks_are_refused_with_a_task_left_out()
     present = torch.tensor([True, True, True, False])
     with pytest.raises(BayesAggError, match="PCD"):
         MatrixAggregator(agg.PCD(tau=torch.ones(T + 2)))(matrix(), present=present)
+
+
+def test_what_weighs_for_an_aggregator_is_none() -> None:
+    with pytest.raises(ShapeError, match=r"MeanWeighting gave \[2\] .*\[2, 3\].*not what weighs"):
+        MatrixAggregator(agg.MeanWeighting())(torch.randn(2, 3))
