@@ -45,10 +45,12 @@ def _fork(path: bytes, args: Sequence[str], passed: Sequence[int]) -> int:
         return process
     try:
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        null = os.open(os.devnull, os.O_RDWR)
         for opened in map(int, os.listdir("/dev/fd")):
-            if opened > 2 and opened not in passed:
-                with contextlib.suppress(OSError):
-                    os.close(opened)
+            if opened not in (0, 1, 2, null, *passed):
+                with contextlib.suppress(OSError):  # the listing's own is closed already
+                    # Not closed: its number would be another file's, and loggers still write there.
+                    os.dup2(null, opened)
         warnings.resetwarnings()
         faulthandler.enable(sys.stderr)
         forkserver._forkserver.__init__()  # type: ignore[attr-defined]  # starting, in the parent

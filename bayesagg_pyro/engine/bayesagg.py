@@ -554,7 +554,7 @@ class BayesAgg(Calls):
             else:
                 updates, info = bayesian_step(
                     self._slots.values(),
-                    self.aggregation,
+                    self._aggregation,
                     batch,
                     reduction=self.reduction,
                     memory=None if keep else self.working_memory,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.heads._input import check_dense
+from bayesagg_pyro.heads._input import not_dense
 from bayesagg_pyro.targets import Parsed, RawTargets, Targets
 
 
@@ -34,7 +34,8 @@ class Layout:
             ShapeError: if there is no such axis, or no other.
             DtypeError: if the tensor is not dense.
         """
-        check_dense("features", features)
+        if features.layout != torch.strided or features.is_nested:
+            raise not_dense("features", features)
         dims = features.ndim
         if dims == 2:
             axis = 1

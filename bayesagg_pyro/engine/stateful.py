@@ -37,6 +37,7 @@ class Stateful(nn.Module):
     generator: torch.Generator | None
     warmup: bool
     info: StepInfo | None
+    _aggregation: Aggregation
     _slots: dict[str, Slot]
     _epochs: int
 

@@ -57,7 +57,8 @@ class CheckedInput(LinearOutputs):
             raise DtypeError(
                 f"{self._owner}: features must be a tensor, not {type(features).__name__}"
             )
-        check_dense(f"{self._owner}: features", features)
+        if features.layout != torch.strided or features.is_nested:
+            raise not_dense(f"{self._owner}: features", features)
         if features.ndim != 2 or features.shape[1] != size:
             raise ShapeError(
                 f"{self._owner}: features must have shape [examples, {size}], not "
@@ -215,7 +216,8 @@ class CheckedInput(LinearOutputs):
         tasks = self.tasks
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"{self._owner}: {what} must be a tensor, not {type(tensor).__name__}")
-        check_dense(f"{self._owner}: {what}", tensor)
+        if tensor.layout != torch.strided or tensor.is_nested:
+            raise not_dense(f"{self._owner}: {what}", tensor)
         if for_all and tensor.shape == (batch,):
             return tensor[:, None].expand(batch, tasks)
         if tensor.ndim == 1 and tasks == 1:
@@ -275,18 +277,13 @@ def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
     )
 
 
-def check_dense(what: str, tensor: Tensor) -> None:
-    """Refuse sparse and nested tensors.
-
-    Raises:
-        DtypeError: with the remedy.
-    """
-    if tensor.layout != torch.strided or tensor.is_nested:
-        kind = "nested" if tensor.is_nested else tensor.layout
-        raise DtypeError(
-            f"{what} must be a dense tensor, not {kind}; take .to_dense() of a sparse one, and "
-            ".values() of a nested one, whose rows are examples"
-        )
+def not_dense(what: str, tensor: Tensor) -> DtypeError:
+    """Says what to do with a sparse or nested tensor."""
+    kind = "nested" if tensor.is_nested else tensor.layout
+    return DtypeError(
+        f"{what} must be a dense tensor, not {kind}; take .to_dense() of a sparse one, and "
+        ".values() of a nested one, whose rows are examples"
+    )
 
 
 def wrong_kind(values: Tensor, kind: TargetKind) -> str | None:
