@@ -55,7 +55,9 @@ def kept(name: str) -> Any:
 
 
 FROM_NUMBERS: dict[str, Callable[[Any], Figure]] = {
+    "league-cifar": league,
     "league-digits": league,
+    "league-rand": league,
     "league-tox21": league,
     "report_calibration_digits_digit": calibration,
     "report_weights_digits_bayesagg": weights,
