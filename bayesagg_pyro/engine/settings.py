@@ -243,6 +243,11 @@ class Heads(nn.ModuleDict):
     def __delitem__(self, key: str) -> None:
         self._refuse(key, None)
 
+    def clear(self) -> None:
+        """Refused, as long as there is a head."""
+        for key in self:
+            self._refuse(key, None)
+
     def _refuse(self, name: str, module: nn.Module | None) -> None:
         if self._settled and self._modules.get(name) is not module:
             raise StateError(

@@ -17,6 +17,7 @@ from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._outputs import (
     SAMPLES,
     at_temperature,
+    divided,
     drawn_outputs,
     joint_outputs,
     predictor,
@@ -159,8 +160,8 @@ def _by_draws(
         for outputs in drawn_outputs(head, plain, features, SAMPLES, None):
             each = []
             for law, t in zip(heads, temperatures, strict=True):
-                scaled = outputs / (t if outputs.ndim == 3 else t[:, None])
-                each.append(log_likelihood(law, scaled, targets.values).logsumexp(0))
+                log_p = log_likelihood(law, divided(outputs, t), targets.values)
+                each.append(log_p.logsumexp(0))
             found = torch.stack(each)
             total = found if total is None else torch.logaddexp(total, found)
             count += len(outputs)

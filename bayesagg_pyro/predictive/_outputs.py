@@ -77,9 +77,14 @@ def drawn_outputs(
         with following(features):
             outputs = head(features.to(dtype), drawn.detach())
         if (temperature := _temperature(posterior)) is not None:
-            # Outputs of classes are [n, B, tasks, C], without an axis for a single task.
-            outputs = outputs / (temperature if outputs.ndim == 3 else temperature[:, None])
+            outputs = divided(outputs, temperature)
         yield from outputs.split(fitting(each, CACHE // 2))
+
+
+def divided(outputs: Tensor, temperature: Tensor) -> Tensor:
+    """Drawn outputs over the temperature of each task, [tasks]."""
+    # Outputs of classes are [n, B, tasks, C], without an axis for a single task.
+    return outputs / (temperature if outputs.ndim == 3 else temperature[:, None])
 
 
 def _temperature(posterior: Posterior) -> Tensor | None:

@@ -146,6 +146,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "replaced": lambda heads_: heads_.__setitem__("a", heads.Gaussian(3)),
     "replaced as an attribute": lambda heads_: setattr(heads_, "a", heads.Gaussian(3)),
     "removed": lambda heads_: heads_.pop("a"),
+    "cleared": lambda heads_: heads_.clear(),
 }
 
 
