@@ -39,6 +39,7 @@ from bayesagg_pyro.engine.settings import (
     Settled,
     active,
     check_aggregation,
+    check_attribute,
     check_estimators,
     check_followers,
     check_heads,
@@ -167,11 +168,12 @@ class BayesAgg(Calls):
 
         with named_heads(heads):
             self.schemes = Settled(per_head("inference", inference, heads, Scheme, scheme))
-            self.estimators = check_estimators(estimator, heads, self.schemes)
+            estimators = check_estimators(estimator, heads, self.schemes)
             sized = aggregation is None
             if aggregation is None:
                 aggregation = default_aggregation(heads, self.schemes)
-                self.estimators = default_estimators(heads, self.schemes, self.estimators)
+                estimators = default_estimators(heads, self.schemes, estimators)
+            self.estimators = estimators
             self.aggregation = aggregation
             own = streams(generator, list(heads))
             self._slots = {
@@ -191,6 +193,10 @@ class BayesAgg(Calls):
         self._epochs = 0
         self.info: StepInfo | None = None
         self.observer: Observer | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_attribute(self, name, value)
+        super().__setattr__(name, value)
 
     @property
     def aggregation(self) -> Aggregation:
@@ -461,6 +467,7 @@ class BayesAgg(Calls):
             StateError: if another engine that has this head has written its weights since.
         """
         found = {}
+        self._check_weights()
         where = rows_of(features, self._heads, self.feature_axis, values=False)
         for name, (rows, layout) in where.items():
             slot = self._slots[name]
@@ -481,6 +488,7 @@ class BayesAgg(Calls):
         """
         first = next(iter(features.values()), None) if isinstance(features, Mapping) else features
         values = not self._validation.defers(first)
+        self._check_weights()
         where = rows_of(features, self._heads, self.feature_axis, values=values)
         found, posteriors = {}, self.posteriors()
         for name, (rows, layout) in where.items():

@@ -218,6 +218,37 @@ def check_followers(slots: Iterable[Slot]) -> None:
                 )
 
 
+def check_attribute(engine: nn.Module, name: str, value: object) -> None:
+    """Refuse to put something else in the place of what an engine keeps, and what is no observer.
+
+    Raises:
+        StateError, DtypeError: naming the heads or the value, and the remedy.
+    """
+    kept = getattr(engine, name, None) if name in _KEPT else None
+    if kept is not None and kept is not value:
+        raise StateError(
+            f"the {name} of {list(kept)} cannot be replaced by a {type(value).__name__}: an engine keeps "
+            f"those that it was made with; {_KEPT[name]}"
+        )
+    if name == "observer" and value is not None:
+        for method in ("wants", "passed"):
+            if not callable(getattr(value, method, None)):
+                raise DtypeError(
+                    f"observer must be None or have methods wants() and passed(info), as "
+                    f"diagnostics.Recorder(mtl) has, not {value!r}, which has no {method}()"
+                )
+
+
+#: What an engine keeps, and what to do instead of replacing it.
+_KEPT = {
+    "heads": "make a new engine, BayesAgg(heads), and take over what fits by "
+    "load_state_dict(state, strict=False)",
+    "schemes": "make a new engine of the same heads, BayesAgg(dict(mtl.heads), inference=...), and "
+    "refit(batches)",
+    "estimators": "change one, mtl.estimators[name] = ...",
+}
+
+
 class Heads(nn.ModuleDict):
     """The heads of an engine, {name: head}, which it was made with and keeps."""
 

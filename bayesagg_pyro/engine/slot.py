@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro import gradients, linalg, predictive
 from bayesagg_pyro.engine.loss_size import loss_size
-from bayesagg_pyro.errors import NumericalError, SettingError, StateError
+from bayesagg_pyro.errors import NumericalError, SettingError, ShapeError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
 from bayesagg_pyro.gradients._derived import weighted
 from bayesagg_pyro.gradients._samples import at_weights
@@ -72,6 +72,7 @@ class Slot:
         self.estimators = estimators
         self.policy = policy
         self._sized = sized
+        self._shape = head.weight.shape
         self.restart()
 
     def restart(self) -> None:
@@ -172,6 +173,23 @@ class Slot:
         if posterior is not None:
             self.head.weight.copy_(posterior.mean.reshape(self.head.weight.shape))
             _LEADERS[self.head] = ref(self)
+
+    def check_shape(self) -> None:
+        """Refuse a weight of another shape than the one that the prior is made for.
+
+        Raises:
+            ShapeError: naming the head, both shapes and the remedy.
+        """
+        own = self.head._parameters
+        if "weight" not in own:  # something computes it
+            return
+        shape = None if own["weight"] is None else own["weight"].shape
+        if shape != self._shape:
+            found = "has been removed" if shape is None else f"has shape {list(shape)}"
+            raise ShapeError(
+                f"the weight of head {self.name!r} {found}, and its prior is over weights of shape "
+                f"{list(self._shape)}: put that one back, or make a new head and a new engine"
+            )
 
     def check_follows(self) -> None:
         """Refuse weights that are to follow the posterior mean and cannot hold it.

@@ -111,7 +111,6 @@ def test_a_state_saved_in_the_middle_of_an_epoch(rng, storage, structure) -> Non
     for interrupted in (False, True):
         rng.set_state(state)
         run = Run(rng, storage)
-        run.mtl.schemes = dict.fromkeys(run.mtl.schemes, inference.TaylorGGN(structure))
         run = restarted(run, storage, structure, rng, state, None)
         run.epoch()
         run.mtl.update_prior()

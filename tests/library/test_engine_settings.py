@@ -161,6 +161,54 @@ def test_an_engine_keeps_its_heads(change: str) -> None:
     mtl.heads.add_module("a", head)  # as torch.nn.SyncBatchNorm does to all modules
 
 
+@pytest.mark.parametrize("kept", ["heads", "schemes", "estimators"])
+def test_an_engine_keeps_what_belongs_to_heads(kept: str) -> None:
+    mtl, other = ba.BayesAgg(HEAD), ba.BayesAgg({"b": heads.Gaussian(3)})
+    before = getattr(mtl, kept)
+    with pytest.raises(errors.StateError, match=rf"the {kept} of \['a'\] .* replaced by a .*mtl"):
+        setattr(mtl, kept, getattr(other, kept))
+    assert getattr(mtl, kept) is before
+    setattr(mtl, kept, before)
+
+
+def test_what_is_no_observer() -> None:
+    mtl = ba.BayesAgg(HEAD)
+    for wrong in (object(), print, True):
+        with pytest.raises(errors.DtypeError, match=r"observer.*Recorder\(mtl\).*no wants\(\)"):
+            mtl.observer = wrong  # type: ignore[assignment]
+    mtl.observer = None
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+@pytest.mark.parametrize("call", ["backward", "collect", "predict", "refit", "update_prior"])
+@pytest.mark.parametrize("kind", ["Gaussian", "Bernoulli"])
+def test_a_weight_of_another_shape(kind: str, call: str, bayes: bool) -> None:
+    mtl = ba.BayesAgg({"a": getattr(heads, kind)(3, tasks=2), "b": heads.Bernoulli(3)})
+    h, y = torch.randn(4, 3, requires_grad=True), dict.fromkeys("ab", torch.ones(4, 1))
+    y["a"] = torch.eye(2).repeat(2, 1)
+    if bayes:
+        mtl.refit([(h, y)])
+    mtl.collect(h, y)
+    calls: dict[str, Callable[[], Any]] = {
+        "backward": lambda: mtl.backward(h, y),
+        "collect": lambda: mtl.collect(h, y),
+        "predict": lambda: mtl.predict(h),
+        "refit": lambda: mtl.refit([(h, y)]),
+        "update_prior": lambda: mtl.update_prior(),
+    }
+    head, own = mtl.heads["a"], mtl.heads["a"].weight
+    state = {name: x.clone() for name, x in mtl.state_dict().items() if "heads.a" not in name}
+    for wrong in (torch.nn.Parameter(torch.zeros(2, 7)), torch.nn.Parameter(torch.ones(5)), None):
+        head.weight = wrong
+        with pytest.raises(errors.ShapeError, match=r"weight of head 'a' has .*new engine"):
+            calls[call]()
+        assert h.grad is None
+        assert all(weight.grad is None for weight in mtl.parameters())
+    head.weight = own
+    assert all(torch.equal(x, mtl.state_dict()[name]) for name, x in state.items())
+    calls[call]()
+
+
 def test_heads_that_write_their_means_share_no_weight() -> None:
     for other in (heads.Gaussian(3), heads.Bernoulli(3, bias=False)):
         head = heads.Gaussian(3)
