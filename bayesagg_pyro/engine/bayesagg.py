@@ -23,6 +23,7 @@ from bayesagg_pyro.engine.defaults import (
     default_scheme,
 )
 from bayesagg_pyro.engine.info import Observer, StepInfo
+from bayesagg_pyro.engine.kept import Heads, Settled, check_attribute
 from bayesagg_pyro.engine.layout import check_axis
 from bayesagg_pyro.engine.peers import exchange
 from bayesagg_pyro.engine.pieces import Pieces
@@ -35,11 +36,8 @@ from bayesagg_pyro.engine.reading import (
     rows_of,
 )
 from bayesagg_pyro.engine.settings import (
-    Heads,
-    Settled,
     active,
     check_aggregation,
-    check_attribute,
     check_estimators,
     check_followers,
     check_heads,
