@@ -13,6 +13,8 @@ from bayesagg_pyro._pieces import CACHE, fitting
 from bayesagg_pyro.errors import NumericalError
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
+#: Parabolas at most, through points at either side, and the step after which no other follows.
+_CLIMBS, _SIDE, _NEAR = 8, 0.01, 0.01
 _HALVINGS = 40
 _ARMIJO = 1e-4
 _NEWTON = 10
@@ -64,6 +66,30 @@ def search(
     candidates = torch.stack([middle, low, high])
     pick = objective(candidates).argmax(0, keepdim=True)
     return candidates.gather(0, pick)[0]
+
+
+def climb(
+    objective: Callable[[Tensor], Tensor], start: Tensor, low: Tensor, high: Tensor
+) -> Tensor | None:
+    """From a point near the maximum to it, by vertices of parabolas: a few evaluations in all.
+
+    Args:
+        objective: smooth, values of arguments [G, ...], elementwise.
+        start: [...].
+        low: [...], and
+        high: [...], the ends of the range.
+
+    Returns:
+        Arguments [...] of the maxima, to about 1e-4; None if it was too far to come near them.
+    """
+    for _ in range(_CLIMBS):
+        below, here, above = objective(torch.stack([start - _SIDE, start, start + _SIDE]))
+        slope, bend = (above - below) / (2 * _SIDE), (above - 2 * here + below) / _SIDE**2
+        step = torch.where(bend < 0, -slope / bend, slope.sign()).clamp(-1, 1)
+        before, start = start, torch.minimum(torch.maximum(start + step, low), high)
+        if not ((start - before).abs() > _NEAR).any():  # what is left is of the order of its square
+            return start
+    return None
 
 
 def likeliest_noise(found: Tensor, count: Tensor, guess: Tensor) -> Tensor:

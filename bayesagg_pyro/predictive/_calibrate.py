@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._optimise import likeliest_noise, search
+from bayesagg_pyro._optimise import climb, likeliest_noise, search
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, OnePredictor, Ordinal
 from bayesagg_pyro.posteriors import GaussianFamily, Posterior
 from bayesagg_pyro.predictive._classes import two_classes
@@ -27,10 +27,13 @@ from bayesagg_pyro.targets import Targets
 
 #: Between which temperatures are looked for, and how closely.
 _RANGE, _POINTS, _STEPS = 100.0, 9, 14
+#: At how many of the examples they are looked for first; at more of them, near those found alone.
+_FEW = 1024, 8192
 #: Nodes for a density at one temperature.
 _NODES = 128
 
 
+@torch.no_grad()
 def calibration(
     head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
 ) -> Tensor | None:
@@ -89,6 +92,27 @@ def _noise_scale(
 def _temperature(
     head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
 ) -> Tensor:
+    ones = posterior.mean.new_ones(head.tasks)
+    edge = math.log(_RANGE) * ones
+    total = sum(len(features) for features, _ in examples)
+    found: Tensor | None = None
+    for every in sorted({1, *(max(1, total // few) for few in _FEW)}, reverse=True):
+        rows = slice(None, None, every)
+        some = [(features[rows], targets.examples(rows)) for features, targets in examples]
+        density = _log_density(head, posterior, some)
+        found = None if found is None else climb(density, found, -edge, edge)
+        if found is None:
+            found = search(density, -edge, edge, points=_POINTS, steps=_STEPS)
+    assert found is not None
+    seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
+    before = None if posterior.info is None else posterior.info.temperature
+    return torch.where(seen, found.exp(), ones if before is None else before)
+
+
+def _log_density(
+    head: Head, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
+) -> Callable[[Tensor], Tensor]:
+    """Of log T, [trials, tasks], given the examples; up to a constant."""
     gaussian = isinstance(posterior, GaussianFamily)
     if gaussian and head.is_still(OnePredictor, "outputs"):
         score = _by_rule
@@ -107,12 +131,7 @@ def _temperature(
             total += counted.sum(1)
         return total
 
-    ones = posterior.mean.new_ones(head.tasks)
-    edge = math.log(_RANGE) * ones
-    found = search(log_density, -edge, edge, points=_POINTS, steps=_STEPS).exp()
-    seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
-    before = None if posterior.info is None else posterior.info.temperature
-    return torch.where(seen, found, ones if before is None else before)
+    return log_density
 
 
 # Each gives the log predictive density, [trials, B, tasks], for temperatures [trials, tasks].

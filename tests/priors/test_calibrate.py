@@ -8,7 +8,7 @@ from torch import Tensor
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, predictive
-from bayesagg_pyro._optimise import likeliest_noise
+from bayesagg_pyro._optimise import likeliest_noise, search
 from bayesagg_pyro.posteriors import Empirical, Gaussian, Posterior
 from bayesagg_pyro.predictive import _calibrate
 
@@ -103,6 +103,33 @@ def test_temperature_has_the_highest_density_under_wide_posteriors(rng, kind, dr
 
     for factor in (0.98, 1.02):
         assert (density(found) > density(found * factor)).all()
+
+
+@pytest.mark.parametrize("labels", [600, 5])
+def test_temperature_of_many_examples(rng, labels, monkeypatch) -> None:
+    """Looked for at few of them first, of which a task with rare labels may have none."""
+    monkeypatch.setattr(_calibrate, "_FEW", (60, 200))
+    head = heads.Bernoulli(4, tasks=3).double()
+    posterior = posterior_of(head, 3 * torch.randn(3, 5, generator=rng, dtype=F64), 0.1)
+    features = torch.randn(600, 4, generator=rng, dtype=F64)
+    targets = (torch.rand(600, 3, generator=rng) < 0.5).double()
+    mask = torch.ones(600, 3, dtype=torch.bool)
+    mask[labels:, 1] = mask[:, 2] = False
+    parsed = head.parse_targets((targets, mask), 600)
+    pieces = [slice(0, 250), slice(250, 251), slice(251, 600)]
+    found = predictive.calibration(
+        head, posterior, [(features[rows], parsed.examples(rows)) for rows in pieces]
+    )
+
+    def density(log_temperature: Tensor) -> Tensor:
+        at = [predictive.calibrated(head, posterior, t) for t in log_temperature.exp()]
+        each = [head.predictive(features, trial).log_prob(targets) for trial in at]
+        return (torch.stack(each) * mask).sum(1) - 0.5 * log_temperature.square()
+
+    far = torch.full((3,), 5.0, dtype=F64)
+    exact = search(density, -far, far, points=20, steps=30).exp()
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=0)
+    assert found[2] == 1
 
 
 @pytest.mark.parametrize("link", ["logit", "probit"])
