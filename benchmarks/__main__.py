@@ -10,9 +10,9 @@ import torch
 
 from benchmarks import costs, head_stage, network, step
 from experiments.files import prepare_folder, write_json
-from experiments.report.escaping import PlainConsole
-from experiments.report.render import terminal
-from experiments.report.table import Cell, Column, Row, Table
+from experiments.tables.escaping import PlainConsole
+from experiments.tables.render import terminal
+from experiments.tables.table import Cell, Column, Row, Table
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from bayesagg_pyro.heads import Head
 from experiments import methods
 from experiments.benchmark import Benchmark
 from experiments.methods import Method, MethodOptions
+from experiments.randomness import seed_of
 from experiments.settings import Settings, require
 
 FREE_ON_RESUME = ("epochs", "device", "threads", "graph")
@@ -102,23 +102,6 @@ def _defaults(options: Any) -> dict[str, Any]:
         elif item.default_factory is not dataclasses.MISSING:
             found[item.name] = item.default_factory()
     return found
-
-
-def seed_of(seed: int, *purpose: str | int) -> int:
-    """A seed for one purpose, well apart from those of other purposes and other seeds.
-
-    Every epoch has seeds of its own, so a resumed run needs no generator's state to go on exactly.
-    """
-    text = "/".join(map(str, (seed, *purpose)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-
-
-@contextmanager
-def isolated_random(device: torch.device) -> Iterator[None]:
-    """Give torch's global generators back as they were found."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
 
 
 @contextmanager

@@ -12,20 +12,21 @@ from experiments import comparisons
 from experiments.cli.launch import friendly
 from experiments.cli.many import conduct, leave, left, seeds
 from experiments.cli.single import given_values
+from experiments.comparisons import tuning
 from experiments.comparisons.table import require_figures, table
 from experiments.files import prepare_folder, strict
-from experiments.report.escaping import PlainConsole
-from experiments.report.render import markdown, terminal
 from experiments.report.runs import comparison
-from experiments.runner import Job, Outcome, Place, compared, records, tuning
+from experiments.runner import Job, Outcome, Place, records
 from experiments.settings import require, resolve_device
+from experiments.tables.escaping import PlainConsole
+from experiments.tables.render import markdown, terminal
 from experiments.training import RESULTS, results
 
 
 def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None:
     """The runs of a comparison, and one table."""
     with friendly(given["debug"]) as console:
-        found = tuning.without(comparisons.find(name), given_values(given, names))
+        found = tuning.untuned(comparisons.find(name), given_values(given, names))
         out: Path = given["out"] or Path("results") / name
         if given["figure"] is not None:
             prepare_folder(given["figure"].parent)
@@ -125,7 +126,7 @@ def _compared(
         require(len(several) == 1, name, several, "a comparison takes one value for all entries")
     every = given["record"]
     require(every is None or every >= 1, "record", every, "give 1 or more steps")
-    jobs = compared(
+    jobs = tuning.compared(
         found,
         out.resolve(),
         only=given["only"] or (),

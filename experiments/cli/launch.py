@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from experiments.report.escaping import PlainConsole
+    from experiments.tables.escaping import PlainConsole
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
 
@@ -80,7 +80,7 @@ def friendly(debug: bool) -> Iterator[PlainConsole]:
     """
     from bayesagg_pyro.errors import BayesAggError
     from experiments.errors import ExperimentError, OutOfTime, RunInterrupted
-    from experiments.report.escaping import PlainConsole, visible
+    from experiments.tables.escaping import PlainConsole, visible
 
     console = PlainConsole()
     errors = PlainConsole(stderr=True)

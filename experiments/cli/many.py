@@ -15,12 +15,12 @@ from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder
-from experiments.report.escaping import PlainConsole
-from experiments.report.render import terminal
 from experiments.runner import Ending, Job, Outcome, Place
 from experiments.runner.engines import MakeEngine
 from experiments.runner.values import ends, pairs
 from experiments.settings import require
+from experiments.tables.escaping import PlainConsole
+from experiments.tables.render import terminal
 from experiments.training import results
 from experiments.training.reporting import loggers
 

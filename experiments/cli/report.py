@@ -60,11 +60,11 @@ def report(
     those of the test split.
     """
     from experiments.errors import SettingsError
-    from experiments.report.escaping import PlainConsole, visible
     from experiments.report.figures import draw
-    from experiments.report.render import latex, markdown, terminal
     from experiments.report.write import FORMATS, tables, write
     from experiments.runner import records
+    from experiments.tables.escaping import PlainConsole, visible
+    from experiments.tables.render import latex, markdown, terminal
 
     with friendly(debug) as console:
         for name, value, known in (
@@ -115,8 +115,8 @@ def figures(
     from experiments.errors import DataError
     from experiments.files import prepare_folder
     from experiments.report import curves as drawing
-    from experiments.report.render import terminal
     from experiments.report.runs import comparison
+    from experiments.tables.render import terminal
     from experiments.training import results
     from experiments.training.checkpoints import RESULTS
 

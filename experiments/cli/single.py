@@ -14,13 +14,13 @@ from experiments import presets, processes
 from experiments.cli.launch import friendly
 from experiments.errors import OutputError, SettingsError
 from experiments.files import prepare_folder
-from experiments.report.escaping import PlainConsole
-from experiments.report.render import terminal
 from experiments.report.runs import single
 from experiments.run import Run
 from experiments.runner import Place, Request, choose
 from experiments.runner.values import pairs
 from experiments.settings import require
+from experiments.tables.escaping import PlainConsole
+from experiments.tables.render import terminal
 from experiments.training import RECORD, RESULTS, Trainer
 from experiments.training.terminal import reporter
 

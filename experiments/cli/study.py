@@ -41,8 +41,8 @@ def study(
     """
     with friendly(debug) as console:
         console.print(question(name), style="bold")
-        from experiments.report.render import terminal
         from experiments.studies.study import RESULTS, Context, conduct
+        from experiments.tables.render import terminal
 
         folder = out or Path("results") / f"study-{name}"
         found = conduct(name, Context(folder, seed, quick, console.say))

@@ -1,4 +1,4 @@
-"""Named comparisons: entries that differ in one thing; data, which ``runner.tuning`` plans."""
+"""Named comparisons: entries that differ in one thing; data, of which :mod:`.tuning` makes runs."""
 
 from __future__ import annotations
 

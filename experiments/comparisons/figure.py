@@ -18,9 +18,9 @@ from experiments.comparisons import Comparison
 from experiments.comparisons.standings import Standings, ahead, differences, standings
 from experiments.errors import CheckpointError
 from experiments.files import write_json
-from experiments.report import escaping
 from experiments.report.style import OTHERS, OURS, log_axis, looks, write_figure
 from experiments.runner import Job, configurations
+from experiments.tables import escaping
 from experiments.training import CHECKPOINT, RECORD, RESULTS, checkpoints, results
 
 History = list[dict[str, Any]]

@@ -17,11 +17,11 @@ from experiments.comparisons.standings import (
     finished,
     standings,
 )
-from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.run import Run
 from experiments.runner import Job
 from experiments.runner.values import shown
 from experiments.settings import require, resolve_device
+from experiments.tables.table import MISSING, Cell, Column, Row, Table
 from experiments.training.evaluation import evaluate_constant
 from experiments.training.results import training_examples
 

@@ -22,10 +22,10 @@ from experiments.benchmark import Benchmark, Split
 from experiments.methods import Method
 from experiments.report.collect import Record, setups
 from experiments.report.comparison import label_of
-from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.run import limited_threads
 from experiments.runner import records
 from experiments.scores.distributions import covered, transformed
+from experiments.tables.table import MISSING, Cell, Column, Row, Table
 from experiments.training.checkpoints import CHECKPOINT, restore
 
 _ROWS = 1024

@@ -9,8 +9,8 @@ from experiments import published, registry
 from experiments.methods import METHODS, PAPER
 from experiments.report.collect import Group, Setup, mean_std, title_of
 from experiments.report.plans import DELTA_M, Measure, Plan
-from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table, highlight
 from experiments.scores.delta_m import delta_m
+from experiments.tables.table import MISSING, NOT_RUN, Cell, Column, Row, Table, highlight
 from experiments.training.results import contents
 
 #: Method by its name in the paper's tables.

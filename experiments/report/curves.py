@@ -15,8 +15,8 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from experiments.files import prepare_folder
-from experiments.report import escaping
 from experiments.report.style import log_axis, looks, typeset, write_figure
+from experiments.tables import escaping
 
 Record = Mapping[str, Any]
 

@@ -10,12 +10,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from experiments.files import prepare_folder, write_json
-from experiments.report import escaping
 from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.curves import weights
 from experiments.report.illustration import flow, update_directions
 from experiments.report.style import OURS, typeset, write_figure
 from experiments.scores.calibration import tells_calibration
+from experiments.tables import escaping
 
 Numbers = Mapping[str, Any]
 

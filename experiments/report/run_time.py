@@ -9,7 +9,7 @@ from typing import Any, Final
 from experiments import published
 from experiments.files.reading import NUMBER, json_file
 from experiments.report.collect import title_of
-from experiments.report.table import MISSING, NOT_RUN, Cell, Column, Row, Table
+from experiments.tables.table import MISSING, NOT_RUN, Cell, Column, Row, Table
 
 FILE: Final = "run-time.json"
 """Name of the file with the timings, in a store."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.report.table import MISSING, Cell, Column, Row, Table
 from experiments.scores.calibration import tells_calibration
+from experiments.tables.table import MISSING, Cell, Column, Row, Table
 from experiments.training.results import contents, training_examples
 
 Record = Mapping[str, Any]

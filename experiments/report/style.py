@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from experiments.files import write_atomically
-from experiments.report import escaping
+from experiments.tables import escaping
 
 # Okabe and Ito's palette: told apart with any kind of colour vision, and in grey by line style.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -13,10 +13,10 @@ from experiments.report.calibration import calibration
 from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.comparison import build
 from experiments.report.plans import TABLES, Plan, of_records
-from experiments.report.render import document, markdown
 from experiments.report.run_time import load, run_time
-from experiments.report.table import Table
 from experiments.runner import records
+from experiments.tables.render import document, markdown
+from experiments.tables.table import Table
 
 Format = Literal["terminal", "md", "latex"]
 SingleTask = Literal["published", "runs"]

@@ -5,7 +5,6 @@ A run itself is :class:`experiments.run.Run`, trained by :class:`experiments.tra
 
 from __future__ import annotations
 
-from experiments.runner import tuning
 from experiments.runner.engines import Engine, Handle, Local
 from experiments.runner.estimate import Cost, estimate
 from experiments.runner.execute import execute
@@ -14,5 +13,4 @@ from experiments.runner.plan import SPLIT, Job, Request, choose, configurations,
 from experiments.runner.queues import Dask, Queue, Submitit
 from experiments.runner.search import Study
 from experiments.runner.store import Place, State, records
-from experiments.runner.tuning import compared
 from experiments.runner.worker import Ending, Outcome, work

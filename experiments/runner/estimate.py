@@ -15,7 +15,8 @@ from bayesagg_pyro.errors import BayesAggError
 from experiments.benchmark import Batch, Data
 from experiments.errors import ExperimentError
 from experiments.files import strict
-from experiments.run import Run, isolated_random, limited_threads
+from experiments.randomness import isolated_random
+from experiments.run import Run, limited_threads
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
 from experiments.settings import resolve_device

@@ -10,14 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from experiments.report.render import terminal
-from experiments.report.table import Cell, Column, Row, Table
 from experiments.run import Run
 from experiments.runner.estimate import Cost
 from experiments.runner.plan import Job, configurations
 from experiments.runner.store import Place, State
 from experiments.runner.values import shown
 from experiments.runner.worker import Ending, Outcome
+from experiments.tables.render import terminal
+from experiments.tables.table import Cell, Column, Row, Table
 
 _COLUMNS = 5  # options that fit side by side
 _LINE_SECONDS = 60.0

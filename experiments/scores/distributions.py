@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DataError
-from experiments.run import isolated_random
+from experiments.randomness import isolated_random
 from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score, observed
 from experiments.scores.calibration import Calibration
 

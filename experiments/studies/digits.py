@@ -14,8 +14,8 @@ from bayesagg_pyro import heads
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Data, Task
 from experiments.digits.benchmark import Digits
+from experiments.randomness import seed_of
 from experiments.rows import Rows
-from experiments.run import seed_of
 from experiments.settings import require
 from experiments.studies.runs import KINDS, make
 

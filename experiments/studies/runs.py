@@ -14,7 +14,8 @@ from bayesagg_pyro.heads import Head, InducingPoints
 from experiments import methods
 from experiments.benchmark import Benchmark
 from experiments.methods import BayesAggMethod, BayesAggOptions, Method
-from experiments.run import Run, seed_of
+from experiments.randomness import seed_of
+from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
 

@@ -14,10 +14,10 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments.files import prepare_folder, write_json, write_text
-from experiments.report import table as report
-from experiments.report.render import markdown
 from experiments.report.style import write_figure
 from experiments.studies import question
+from experiments.tables import table as report
+from experiments.tables.render import markdown
 from experiments.training.environment import environment
 
 RESULTS = "results.json"

@@ -24,7 +24,8 @@ from experiments.errors import (
     OutputError,
     RunInterrupted,
 )
-from experiments.run import Run, isolated_random, limited_threads, seed_of
+from experiments.randomness import isolated_random, seed_of
+from experiments.run import Run, limited_threads
 from experiments.settings import require
 from experiments.training import checkpoints, evaluation, results
 from experiments.training.checkpoints import CHECKPOINT, RECORD, RESULTS, claim

@@ -17,9 +17,9 @@ from experiments.report import curves as figures
 from experiments.report import style
 from experiments.report.curves import weights
 from experiments.report.style import typeset
-from experiments.report.table import Cell
 from experiments.run import Run
 from experiments.settings import Settings
+from experiments.tables.table import Cell
 from experiments.training import Trainer
 from tests.experiments.toy import Toy
 

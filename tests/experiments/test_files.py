@@ -19,7 +19,7 @@ from experiments.files import (
     write_atomically,
     write_json,
 )
-from experiments.run import seed_of
+from experiments.randomness import seed_of
 from experiments.training import checkpoints, results
 
 

@@ -13,7 +13,8 @@ import torch
 from experiments.methods import BayesAggOptions, MethodOptions
 from experiments.qm9.benchmark import HEAD, Qm9
 from experiments.qm9.targets import BENCHMARK
-from experiments.run import Run, isolated_random
+from experiments.randomness import isolated_random
+from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import Trainer
 from experiments.training.evaluation import evaluate, evaluate_constant

@@ -20,7 +20,8 @@ from experiments.errors import (
     SettingsError,
 )
 from experiments.methods import BayesAggOptions, MethodOptions
-from experiments.run import Run, seed_of
+from experiments.randomness import seed_of
+from experiments.run import Run
 from experiments.settings import Settings
 from experiments.training import CHECKPOINT, RESULTS, Trainer, checkpoints
 from experiments.training.environment import environment

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import bayesagg_pyro
+from tests.library.import_walk import imports, modules
 
 PACKAGE = Path(bayesagg_pyro.__file__).parent
 #: Stages in the order in which they are read; those in one row do not know each other.
@@ -31,72 +29,6 @@ LEVEL = {stage: level for level, row in enumerate(ORDER) for stage in row}
 OPTIONAL = {"arviz", "gpytorch", "jinja2", "laplace", "matplotlib", "scipy", "torchjd"}
 
 
-class Import(NamedTuple):
-    """One import statement's name.
-
-    Attributes:
-        by: module that imports.
-        of: module of this package, or the name of another package.
-        typing: whether only type checkers see it.
-        local: whether it is inside a function.
-    """
-
-    by: str
-    of: str
-    typing: bool
-    local: bool
-
-
-def modules(root: Path) -> dict[str, ast.Module]:
-    """Every module of the package by its dotted name, without the package's own name."""
-    found = {}
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root).with_suffix("").parts
-        name = ".".join(parts).removesuffix("__init__").removesuffix(".")
-        found[name] = ast.parse(path.read_text())
-    return found
-
-
-def imports(trees: dict[str, ast.Module]) -> Iterator[Import]:
-    """All imports of the package, wherever they stand."""
-    for name, tree in trees.items():
-        yield from _of(name, tree, frozenset(trees))
-
-
-@functools.cache
-def _of(name: str, tree: ast.Module, names: frozenset[str]) -> list[Import]:
-    return list(_within(name, tree, names, typing=False, local=False))
-
-
-def _within(
-    name: str, node: ast.AST, trees: frozenset[str], *, typing: bool, local: bool
-) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            for of in _names(name, child, trees):
-                yield Import(name, of, typing, local)
-            continue
-        function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
-        yield from _within(name, child, trees, typing=typing or checking, local=local or function)
-
-
-def _names(name: str, statement: ast.Import | ast.ImportFrom, trees: frozenset[str]) -> list[str]:
-    if isinstance(statement, ast.ImportFrom):
-        assert statement.level == 0, f"{name}: imports are absolute"
-        whole = [f"{statement.module}.{alias.name}" for alias in statement.names]
-    else:
-        whole = [alias.name for alias in statement.names]
-    found = []
-    for one in whole:
-        inside = one.removeprefix("bayesagg_pyro").removeprefix(".")
-        if inside == one:  # another package
-            found.append(one.partition(".")[0])
-        else:
-            found.append(inside if inside in trees else inside.rpartition(".")[0])
-    return found
-
-
 def stage(module: str) -> str:
     """What a module belongs to; all at the top that is no stage of its own is the engine's."""
     first = module.partition(".")[0]
@@ -107,7 +39,7 @@ def faults(trees: dict[str, ast.Module]) -> list[str]:
     """Everything that is against the order, as sentences."""
     found, places = [], {}
     before: dict[str, set[str]] = {name: set() for name in trees}
-    for by, of, typing, local in imports(trees):
+    for by, of, typing, local in imports("bayesagg_pyro", trees):
         if of not in trees:
             if local and of not in OPTIONAL:
                 found.append(f"{by} imports {of} inside a function")
@@ -138,7 +70,11 @@ TREES = modules(PACKAGE)
 
 def test_numbers_know_nothing_of_figures_and_pages() -> None:
     report = "diagnostics._report"
-    known = [i for i in imports(TREES) if i.of.startswith(report) and not i.by.startswith(report)]
+    known = [
+        i
+        for i in imports("bayesagg_pyro", TREES)
+        if i.of.startswith(report) and not i.by.startswith(report)
+    ]
     assert {i.by for i in known} == {"diagnostics"}
 
 

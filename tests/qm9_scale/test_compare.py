@@ -16,11 +16,12 @@ from experiments.cli import app
 from experiments.comparisons import Comparison, Entry
 from experiments.comparisons.figure import curves, draw, recorded
 from experiments.comparisons.table import _ranges, table
+from experiments.comparisons.tuning import compared
 from experiments.errors import CheckpointError, SettingsError
 from experiments.methods import BayesAggOptions
-from experiments.report.render import markdown
-from experiments.report.table import Cell
-from experiments.runner import Ending, Place, compared, execute, work, worker
+from experiments.runner import Ending, Place, execute, work, worker
+from experiments.tables.render import markdown
+from experiments.tables.table import Cell
 from experiments.training import CHECKPOINT, RESULTS, Trainer
 from tests.experiments.toy import Toy
 from tests.runner.jobs import Here

@@ -13,13 +13,13 @@ from rich.console import Console
 from bayesagg_pyro.diagnostics._report.page import Section, write_page
 from experiments.files import write_json
 from experiments.report import curves as figures
-from experiments.report import escaping
 from experiments.report.figures import draw
-from experiments.report.render import latex, markdown, terminal
 from experiments.report.runs import comparison
 from experiments.report.style import typeset
-from experiments.report.table import Cell, Column, Row, Table
 from experiments.studies.study import Table as StudyTable
+from experiments.tables import escaping
+from experiments.tables.render import latex, markdown, terminal
+from experiments.tables.table import Cell, Column, Row, Table
 from tests.compat.as_windows import refused
 from tests.report.records import qm9, record
 

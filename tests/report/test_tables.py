@@ -19,12 +19,12 @@ from experiments import registry
 from experiments.cli import app
 from experiments.errors import DataError, SettingsError
 from experiments.report.collect import setups
-from experiments.report.escaping import latex as escaped
 from experiments.report.figures import draw
 from experiments.report.frame import load_frame
-from experiments.report.render import document, latex, markdown, terminal
-from experiments.report.table import Cell, Column, Row, Table
 from experiments.report.write import NAMES, tables, write
+from experiments.tables.escaping import latex as escaped
+from experiments.tables.render import document, latex, markdown, terminal
+from experiments.tables.table import Cell, Column, Row, Table
 from tests.report.records import qm9, record, store
 
 WEIGHTS = [{"epoch": 1, "by_example": [[1.0] * 11] * 20, "applied": [1.0] * 11}]

@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 from experiments import comparisons, runner
 from experiments.benchmark import Data
 from experiments.cli import app
-from experiments.comparisons import Comparison, Entry
+from experiments.comparisons import Comparison, Entry, tuning
 from experiments.comparisons.figure import league
 from experiments.comparisons.standings import ahead, behind, standings
 from experiments.comparisons.table import table
+from experiments.comparisons.tuning import compared
 from experiments.errors import SettingsError
-from experiments.runner import Job, Place, compared, tuning
+from experiments.runner import Job, Place
 from experiments.scores import MeanAbsoluteError, mixed
 from experiments.training import RESULTS, Trainer
 from tests.experiments.toy import Toy

@@ -14,8 +14,6 @@ from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import METHODS, BayesAggOptions
 from experiments.presets import WEIGHT_DECAYS, grids
-from experiments.report.render import terminal
-from experiments.report.table import Table
 from experiments.runner import (
     Ending,
     Outcome,
@@ -30,6 +28,8 @@ from experiments.runner import (
 )
 from experiments.runner.values import pairs, read
 from experiments.settings import Settings
+from experiments.tables.render import terminal
+from experiments.tables.table import Table
 from tests.runner.jobs import job
 
 OUT = Path("store")

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from experiments.report import style
-from experiments.report.render import terminal
 from experiments.studies.study import Context, conduct
+from experiments.tables.render import terminal
 
 pytest.importorskip("sklearn")
 

@@ -16,12 +16,12 @@ from bayesagg_pyro.errors import StateError
 from experiments.cli import app
 from experiments.errors import SettingsError
 from experiments.methods import BayesAggOptions
-from experiments.report.render import markdown
 from experiments.studies import QUESTIONS
 from experiments.studies.digits import ThreeTasks
 from experiments.studies.priors import POLICIES
 from experiments.studies.runs import KINDS, make
 from experiments.studies.study import Table, summary
+from experiments.tables.render import markdown
 
 Run = Callable[[str], tuple[Path, dict[str, Any]]]
 CPU = torch.device("cpu")

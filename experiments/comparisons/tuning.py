@@ -137,8 +137,8 @@ def settled(comparison: Comparison, chosen: Mapping[str, Point]) -> Comparison:
     return replace(comparison, entries=entries)
 
 
-def without(comparison: Comparison, given: Collection[str]) -> Comparison:
-    """The same with options left alone that somebody gives for all."""
+def untuned(comparison: Comparison, given: Collection[str]) -> Comparison:
+    """The same, not tuned in what somebody gives for all."""
     return replace(comparison, tuned={k: v for k, v in comparison.tuned.items() if k not in given})
 
 

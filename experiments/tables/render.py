@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from experiments.report import escaping
-from experiments.report.table import Cell, Column, Table
+from experiments.tables import escaping
+from experiments.tables.table import Cell, Column, Table
 
 _GAP: Final = 2
 _WIDE: Final = 8  # columns from which a LaTeX table is scaled to the width of the page

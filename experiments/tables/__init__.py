@@ -1,0 +1,1 @@
+"""Tables: :mod:`.table` has data, :mod:`.render` shows them, :mod:`.escaping` their text."""
