@@ -93,6 +93,11 @@ def cholesky(matrix: Tensor, *, what: str = "precision matrix") -> Factor:
             if not failed.any():
                 return Factor(tril, jitter)
         diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+        if not all_finite(matrix):
+            raise NumericalError(
+                f"the {what} holds NaN or infinity. Standardise features and targets, or look for "
+                "a likelihood that gives NaN."
+            )
         raise NumericalError(
             f"the {what} is not positive definite, even with {_LADDER[-1] * unit:.1e} of its "
             f"diagonal added (diagonal from {diagonal.min():.3g} to {diagonal.max():.3g}). "

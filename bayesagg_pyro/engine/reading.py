@@ -207,7 +207,8 @@ def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -
         DtypeError: if it is no mapping.
     """
     if not isinstance(given, Mapping):
-        raise DtypeError(f"{{name: value}} is needed, one per head, not {type(given).__name__}")
+        shown = ", ".join(f"{name!r}: ..." for name in heads)
+        raise DtypeError(f"one value per head is needed, {{{shown}}}, not {type(given).__name__}")
     if given and given.keys() == set(heads):
         return
     missing = [name for name in heads if name not in set(given)]

@@ -177,8 +177,9 @@ def require_finite(
         refuse_weights(slots)
         heads = "".join(f" of head {name!r}" for name in suspects()[:1])
         return NonFiniteError(
-            f"{what}{heads} overflows {values[0].dtype}, although features and targets are "
-            "finite; standardise the targets, or look for a backbone that diverges"
+            f"{what}{heads} overflows {values[0].dtype} or is NaN, although features and targets "
+            "are finite; standardise the targets, or look for a backbone that diverges or a "
+            "likelihood that gives NaN"
         )
 
     if not batch.validity.now:

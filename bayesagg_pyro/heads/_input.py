@@ -223,10 +223,14 @@ class CheckedInput(LinearOutputs):
         if tensor.ndim == 1 and tasks == 1:
             tensor = tensor[:, None]
         if tensor.shape != (batch, tasks):
-            one_hot = self.target_kind == "class" and tensor.ndim == 2 and len(tensor) == batch
+            remedy = ""
+            if self.target_kind == "class" and tensor.ndim == 2 and len(tensor) == batch:
+                remedy = "; of one-hot rows take .argmax(-1)"
+            elif tensor.shape == (batch,):
+                remedy = "; of one tensor for each task take torch.stack(tensors, -1)"
             raise ShapeError(
                 f"{self._owner}: {what} must have shape [{batch}, {tasks}] (examples, tasks), "
-                f"not {list(tensor.shape)}" + one_hot * "; of one-hot rows take .argmax(-1)"
+                f"not {list(tensor.shape)}{remedy}"
             )
         return tensor
 
@@ -273,7 +277,7 @@ def _split(owner: str, targets: RawTargets) -> tuple[Any, Any, Any]:
         return targets[0], targets[1], targets[2]
     raise ShapeError(
         f"{owner}: a tuple or list of targets is (values, mask) or (values, mask, weight), not of "
-        f"length {len(targets)}; stack targets of single examples into one tensor"
+        f"length {len(targets)}; stack targets of single examples or tasks into one tensor"
     )
 
 

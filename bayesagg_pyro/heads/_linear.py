@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError, ShapeError
-from bayesagg_pyro.heads._embedding import Embedding
+from bayesagg_pyro.heads._embedding import Body, Embedding
 from bayesagg_pyro.heads._formulas import DerivedFormulas
 
 if TYPE_CHECKING:
@@ -74,21 +74,24 @@ class LinearOutputs(DerivedFormulas):
         bound = 1 / math.sqrt(self.weight.shape[1] - self.bias)
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def embed(self, embedding: Embedding) -> Self:
+    def embed(self, embedding: nn.Module) -> Self:
         """Make the outputs linear in φ(h), f = W φ(h) (+ b), and draw weights of that size.
 
         All inference goes on as before, with φ(h) in place of h; gradient distributions stay those
         of the features h. Parameters of φ are point estimates, learned by the head's loss.
 
         Args:
-            embedding: φ, of d features.
+            embedding: φ, of d features: an `Embedding`, or a module that `Body` makes one of.
 
         Returns:
             The head itself.
 
         Raises:
-            SettingError: if φ is of another number of features.
+            SettingError: if φ is of another number of features, or no module.
+            ShapeError: if a module does not take [B, d] or give [B, k].
         """
+        if not isinstance(embedding, Embedding):
+            embedding = Body(embedding, self.in_features)
         if embedding.in_features != self.in_features:
             raise SettingError(
                 f"head {self.site!r} is of {self.in_features} features, the embedding of "

@@ -155,7 +155,7 @@ class LaplaceTorch(Iterative):
 def _package() -> Iterator[Any]:
     """laplace-torch, with float64 as torch's default dtype, in which it makes its own tensors."""
     with warnings.catch_warnings():
-        # Its dependencies warn at import under newer releases of torch.
+        # Its dependencies, and torch for them, warn under newer releases of torch.
         warnings.filterwarnings("ignore", message="`torch.jit", category=FutureWarning)
         warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
         try:
@@ -165,8 +165,8 @@ def _package() -> Iterator[Any]:
                 "inference.LaplaceTorch needs laplace-torch: pip install 'bayesagg_pyro[laplace]', "
                 "or use inference.Laplace"
             ) from error
-    with default_dtype(torch.float64), torch.enable_grad():
-        yield laplace
+        with default_dtype(torch.float64), torch.enable_grad():
+            yield laplace
 
 
 def _layer(head: Head, point: Tensor, features: Tensor) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -91,3 +93,17 @@ def test_with_a_bias_our_kronecker_factor_keeps_what_theirs_drops(laplace, rng) 
         found = scheme.infer(head, h, y, prior).to_gaussian().covariance_matrix[0]
         errors.append((found - exact).norm() / exact.norm())
     assert errors[0] < 0.5 * errors[1]
+
+
+def test_what_newer_releases_of_torch_tell_the_package_is_no_warning_of_ours(laplace) -> None:
+    """In a process that has not seen the warning yet: each is given once."""
+    script = """
+import torch
+from bayesagg_pyro import heads, inference, priors
+head = heads.Categorical(2, 3)
+y = torch.tensor([0, 1, 2])
+inference.LaplaceTorch().infer(head, torch.ones(3, 2), y, priors.isotropic(head, 1.0))
+"""
+    command = [sys.executable, "-W", "error:`torch.jit", "-c", script]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr

@@ -43,11 +43,11 @@ BATCHES: dict[str, tuple[Callable[..., tuple], type[Exception], str]] = {
         r"unknown \['colour'\]",
     ),
     "no targets": (lambda h, y: (h, {}), errors.TaskError, "energy.*other"),
-    "targets not by name": (lambda h, y: (h, y["energy"]), errors.DtypeError, "name"),
+    "targets not by name": (lambda h, y: (h, y["energy"]), errors.DtypeError, "'energy': ..."),
     "targets in a list": (
         lambda h, y: (h, list(y.values())),
         errors.DtypeError,
-        "name",
+        "'energy': ...",
     ),
     "lists for tensors": (energy(Tensor.tolist), errors.DtypeError, "energy.*list"),
     "numpy for tensors": (energy(Tensor.numpy), errors.DtypeError, "energy.*ndarray"),

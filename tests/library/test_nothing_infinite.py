@@ -380,3 +380,20 @@ def test_the_head_whose_loss_overflows_is_named() -> None:
     h, y = torch.ones(2, 1, requires_grad=True), torch.ones(2, 1)
     with pytest.raises(errors.NonFiniteError, match="the loss of head 'p' overflows"):
         ba.BayesAgg({"b": good, "p": bad}).backward(h, {"b": y, "p": y})
+
+
+class Undefined(heads.Bernoulli):
+    """A likelihood that is NaN at negative outputs, without a word about it."""
+
+    def likelihood(self, outputs: Tensor) -> object:
+        return dist.Bernoulli(logits=outputs.sqrt(), validate_args=False)
+
+
+def test_a_likelihood_that_gives_nan_is_suspected(rng: torch.Generator) -> None:
+    head = Undefined(3)
+    h, y = torch.randn(8, 3, generator=rng), torch.ones(8, 1)
+    with pytest.raises(errors.NonFiniteError, match=r"loss of head 'odd'.*likelihood .* gives NaN"):
+        ba.BayesAgg({"odd": head}).backward(h.requires_grad_(), {"odd": y})
+    for scheme in (inference.TaylorGGN(), inference.Laplace()):
+        with pytest.raises(errors.NumericalError, match=r"'odd' holds NaN.*likelihood"):
+            scheme.infer(head, h.detach(), y, priors.isotropic(head, 1.0))

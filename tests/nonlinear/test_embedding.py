@@ -196,6 +196,16 @@ def test_what_cannot_be_embedded_is_refused() -> None:
 
     with pytest.raises(errors.SettingError, match="one by one"):
         heads.Body(Mixing(), 4)
+    with pytest.raises(errors.SettingError, match="Module is needed, not str"):
+        heads.Gaussian(4).embed("tanh")
+
+
+def test_a_module_is_embedded_as_it_is(rng: torch.Generator) -> None:
+    module = body()
+    head = heads.Bernoulli(4, tasks=2).embed(module)
+    h = features(rng).float()
+    expected = module(h) @ head.weight[:, :-1].mT + head.weight[:, -1]
+    torch.testing.assert_close(head(h), expected)
 
 
 def test_a_formula_for_linear_heads_does_not_serve_an_embedded_one(rng: torch.Generator) -> None:
