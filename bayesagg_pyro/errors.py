@@ -30,6 +30,21 @@ class ShapeError(BayesAggError, ValueError):
 class DtypeError(BayesAggError, TypeError):
     """A tensor or argument has the wrong type."""
 
+    @classmethod
+    def returned(cls, owner: object, method: str, value: object, wanted: str) -> "DtypeError":
+        """For a method of somebody's own class that returns what it must not.
+
+        Args:
+            owner: whose method it is.
+            method: its name.
+            value: what it returned.
+            wanted: what it is to return, with the way to make one.
+        """
+        return cls(
+            f"{type(owner).__name__}.{method} returned a {type(value).__name__}; it must return "
+            f"{wanted}"
+        )
+
 
 class DeviceError(BayesAggError, ValueError):
     """Tensors in one computation are on different devices."""

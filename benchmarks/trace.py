@@ -1,6 +1,8 @@
 """The calls that one Bayesian step makes inside the library, as a tree: python -m benchmarks.trace.
 
-It is what somebody reads who follows the step of one head, on one process, for the first time.
+It is what somebody reads who follows the step of one head, on one process, for the first time. By
+default the head is binary and its own weights give the gradient; with `--infer` weights of tasks
+read the gradients' variance, so a posterior is made.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import heads
+from bayesagg_pyro import aggregation, heads
 
 _LIBRARY = Path(ba.__file__).parent
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -34,10 +36,16 @@ class Call(NamedTuple):
     name: str
 
 
-def calls_of_a_step() -> list[Call]:
-    """In their order; comprehensions are not counted, which newer Pythons run in their function."""
+def calls_of_a_step(*, infers: bool = False) -> list[Call]:
+    """In their order; comprehensions are not counted, which newer Pythons run in their function.
+
+    Args:
+        infers: whether the step makes a posterior, which this head's needs by default for
+            predictions alone.
+    """
     torch.manual_seed(0)
-    backbone, mtl = torch.nn.Linear(6, 8), ba.BayesAgg({"label": heads.Bernoulli(8)})
+    rule = aggregation.PrecisionWeighted() if infers else None
+    backbone, mtl = torch.nn.Linear(6, 8), ba.BayesAgg({"label": heads.Bernoulli(8)}, rule)
     x = torch.randn(32, 6)
     y = {"label": (x[:, :1] > 0).float()}
     mtl.backward(backbone(x), y)
@@ -68,7 +76,7 @@ def calls_of_a_step() -> list[Call]:
 
 
 def main() -> None:
-    calls = calls_of_a_step()
+    calls = calls_of_a_step(infers="--infer" in sys.argv[1:])
     for call in calls:
         print(f"{'  ' * call.depth}{call.name}  ({call.file})")
     files = Counter(call.file for call in calls)

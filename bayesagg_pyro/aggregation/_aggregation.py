@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.aggregation._several import apart
-from bayesagg_pyro.errors import SettingError, StateError
+from bayesagg_pyro.errors import DtypeError, SettingError, ShapeError, StateError
 from bayesagg_pyro.gradients import GradientDistribution, block_diag
 from bayesagg_pyro.gradients._derived import widened
 
@@ -88,6 +88,22 @@ class Aggregation(ABC):
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Direction, weights and diagnostics."""
 
+    def checked(self, grad: GradientDistribution) -> Aggregated:
+        """What `aggregate` gives.
+
+        Raises:
+            DtypeError, ShapeError: if that is no `Aggregated` with a direction [B, d].
+        """
+        found = self.aggregate(grad)
+        if not isinstance(found, Aggregated):
+            raise DtypeError.returned(self, "aggregate", found, "an aggregation.Aggregated")
+        if found.direction.shape != grad.shape[1:]:
+            raise ShapeError(
+                f"{type(self).__name__}.aggregate returned a direction of shape "
+                f"{list(found.direction.shape)}; it must be [B, d] = {list(grad.shape[1:])}"
+            )
+        return found
+
     def aggregate_each(
         self, grads: Sequence[GradientDistribution], heads: Mapping[str, int]
     ) -> list[Aggregated]:
@@ -110,7 +126,7 @@ class Aggregation(ABC):
         """
         wide = max(grad.shape[2] for grad in grads)
         joint = block_diag([widened(g, wide) for g in grads] if self.flat else grads, heads)
-        return apart(self.aggregate(joint), joint, grads)
+        return apart(self.checked(joint), joint, grads)
 
     def check_heads(self, tasks: Mapping[str, int]) -> None:
         """Refuse settings that do not fit heads of so many tasks; the engine asks when it is made.

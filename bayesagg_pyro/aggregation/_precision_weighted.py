@@ -160,7 +160,7 @@ class PrecisionWeighted(Aggregation):
             NumericalError: if a full covariance cannot be factored.
         """
         heads = {name: rows.stop - rows.start for name, rows in grad.groups.items()}
-        powers = _per_task(self.power, heads, grad.tasks)
+        powers = _per_task(self.power, heads, grad.shape[0])
         return self._weighed([grad], [powers], len(powers))[0]
 
     def aggregate_each(

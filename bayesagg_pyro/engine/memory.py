@@ -82,7 +82,7 @@ def aggregate_by_examples(
         for rows in pieces:
             grad = cat({name: heads[name].gradient(rows, average) for name in group.targets})
             if len(groups) == 1:
-                found = aggregation.aggregate(grad)
+                found = aggregation.checked(grad)
             else:
                 (found,) = aggregation.aggregate_each([grad], tasks)
             directions.append(found.direction)

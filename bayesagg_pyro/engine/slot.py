@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro import gradients, linalg, predictive
 from bayesagg_pyro.engine.loss_size import loss_size
-from bayesagg_pyro.errors import NumericalError, SettingError, ShapeError, StateError
+from bayesagg_pyro.errors import DtypeError, NumericalError, SettingError, ShapeError, StateError
 from bayesagg_pyro.gradients import Estimator, GradientDistribution, loss_scale
 from bayesagg_pyro.gradients._derived import weighted
 from bayesagg_pyro.gradients._samples import at_weights
@@ -122,6 +122,7 @@ class Slot:
 
         Raises:
             StateError: if there is no prior yet, or no full-data posterior and the scheme takes it.
+            DtypeError: for what a scheme of the user's own returns.
         """
         prior = self.tracker.prior_for(features, targets)
         estimator = self.estimators[self.name]
@@ -142,6 +143,8 @@ class Slot:
             posterior = self.scheme.infer(
                 self.head, features, targets, prior, start=held, generator=self.generator
             )
+            if not isinstance(posterior, Posterior):
+                raise DtypeError.returned(self.scheme, "infer", posterior, "a Posterior")
         return HeadStep(self, features, targets, prior, posterior, age)
 
     # -- weights ---------------------------------------------------------------------------------
@@ -232,8 +235,11 @@ class Slot:
 
         Raises:
             NumericalError: if no posterior can be made of it.
+            DtypeError: for what a policy of the user's own proposes.
         """
         found = self.tracker.propose(self.posterior)
+        if not isinstance(found, Posterior):
+            raise DtypeError.returned(self.tracker, "propose", found, "a Posterior")
         if not all(linalg.all_finite(tensor) for tensor in found.tensors().values()):
             raise NumericalError(
                 f"the posterior of head {self.name!r}, made of what was collected, is not finite; "

@@ -100,7 +100,7 @@ def _aggregated(
     average = not (keep or aggregation.variance_per_example)
     grads = [cat({n: heads[n].gradient(None, average) for n in g.targets}) for g in groups]
     if len(grads) == 1:
-        results = [aggregation.aggregate(grads[0])]
+        results = [aggregation.checked(grads[0])]
     else:
         tasks = {name: one.slot.head.tasks for name, one in heads.items()}
         results = aggregation.aggregate_each(grads, tasks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import UnsupportedError
+from bayesagg_pyro.errors import DtypeError, UnsupportedError
 from bayesagg_pyro.gradients._conditional import Conditional
 from bayesagg_pyro.gradients._derived import weighted
 from bayesagg_pyro.gradients._distribution import GradientDistribution
@@ -53,7 +53,7 @@ def distribution(
 
     Raises:
         ShapeError, DtypeError, NonFiniteError: for bad features or targets, or a posterior over
-            the weights of another head.
+            the weights of another head; DtypeError also for what an estimator of yours returns.
         UnsupportedError: for no posterior, where the estimator needs one.
     """
     if not isinstance(targets, Parsed):  # parsed targets come with checked features
@@ -75,6 +75,8 @@ def distribution(
         if average and (found := estimator.averaged(*given)) is not None:
             return found
         grad = estimator.estimate(*given)
+        if not isinstance(grad, GradientDistribution):
+            raise DtypeError.returned(estimator, "estimate", grad, "a GradientDistribution")
     return grad if observed.weight is None else weighted(grad, observed.weight)
 
 

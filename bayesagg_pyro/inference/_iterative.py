@@ -80,6 +80,8 @@ class Iterative(Scheme):
         # Validation looks at every value of every density, thousands of times.
         with torch.enable_grad(), pyro.validation_enabled(False), _constant(head):
             posterior = self.fit(joint, start, self.generator or generator)
+        if not isinstance(posterior, Posterior):
+            raise DtypeError.returned(self, "fit", posterior, "a Posterior")
         return posterior.replace(outputs_per_task=head.outputs_per_task)
 
     @abstractmethod
