@@ -100,7 +100,7 @@ def _aggregated(columns: Columns, info: StepInfo, heads: Mapping[str, Head]) -> 
         return
     _per_task(columns, "snr", heads, _gradients.signal_to_noise(grad).by_task)
     done = _aggregation.update(grad, result)
-    columns["update_norm"] = done.norm * info.scale
+    columns["update_norm"] = done.norm * info.update_factor
     _per_task(columns, "first_order", heads, done.change)
     _per_task(columns, "first_order_mean", heads, done.change_of_mean)
     if done.shares is not None:

@@ -57,7 +57,7 @@ class StepInfo:
             none was read.
         left_out: {name: [tasks] bool}, whether the batch was left out of each task's prior; heads
             whose policy leaves batches out only.
-        scale: factor between the aggregated direction and the update of the features' gradient,
+        update_factor: between the aggregated direction and the update of the features' gradient,
             before the division by the batch size.
         gradients: the joint gradient distribution, which is 0 by features that a head lacks, and
         aggregated: the direction with all its weights, and
@@ -73,7 +73,7 @@ class StepInfo:
     condition: dict[str, Tensor] = field(default_factory=dict)
     inferred: dict[str, bool] = field(default_factory=dict)
     left_out: dict[str, Tensor] = field(default_factory=dict)
-    scale: float = 1.0
+    update_factor: float = 1.0
     gradients: GradientDistribution | None = field(default=None, repr=False)
     aggregated: Aggregated | None = field(default=None, repr=False)
     stages: Stages | None = field(default=None, repr=False)

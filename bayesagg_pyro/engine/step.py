@@ -48,7 +48,7 @@ def bayesian_step(
         hold: whether later steps may use the posteriors.
         scaler: of all gradients.
     """
-    scale = aggregation.scale_to(reduction, sum(slot.head.tasks for slot in slots))
+    factor = aggregation.scale_to(reduction, sum(slot.head.tasks for slot in slots))
     inner = batch.wide()
     heads: dict[str, HeadStep] = {}
     try:
@@ -67,7 +67,7 @@ def bayesian_step(
         raise
     updates = []
     for group, result in zip(batch.groups, results, strict=True):
-        update = result.direction * (scale / len(group.features))
+        update = result.direction * (factor / len(group.features))
         updates.append(update if scaler else update.to(group.features.dtype))
     require_finite(batch, slots, "the update", updates, partial(_not_finite, heads, grads))
     kept = (
@@ -77,7 +77,7 @@ def bayesian_step(
     with torch.enable_grad():
         losses = finite_losses(slots, inner, warmup=False)
         _descend(slots, batch, losses, scaler)
-    info = _described(batch.reported(losses), heads, weights, scale)
+    info = _described(batch.reported(losses), heads, weights, factor)
     if kept is not None:
         info = kept(info)
     if hold:
@@ -216,7 +216,7 @@ def _described(
     losses: dict[str, Tensor],
     heads: Mapping[str, HeadStep],
     weights: Weighing | None,
-    scale: float,
+    factor: float,
 ) -> StepInfo:
     """What a Bayesian step tells of itself.
 
@@ -224,12 +224,12 @@ def _described(
         losses: to report, {name: [tasks]}.
         heads: {name: what came of it}.
         weights: of the aggregation, if it has any.
-        scale: see `StepInfo`.
+        factor: see `StepInfo.update_factor`.
     """
     info = StepInfo(
         bayesian=True,
         losses=losses,
-        scale=scale,
+        update_factor=factor,
         **({} if weights is None else weights._asdict()),
     )
     for name, one in heads.items():

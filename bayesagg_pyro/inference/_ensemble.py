@@ -83,7 +83,7 @@ class Ensemble(Iterative):
         noise, factor = self._perturbation(joint, kind, generator)
 
         def log_density(weight: Tensor) -> Tensor:
-            likelihood = joint.log_likelihood(weight, noise=noise, factor=factor)
+            likelihood = joint.log_likelihood(weight, perturbation=noise, factor=factor)
             return likelihood + joint.log_prior(weight, anchors)
 
         modes, _, decrement = maximise(

@@ -73,18 +73,18 @@ class Joint:
         self.prior = prior
 
     def log_likelihood(
-        self, weight: Tensor, *, factor: Tensor | None = None, noise: Tensor | None = None
+        self, weight: Tensor, *, factor: Tensor | None = None, perturbation: Tensor | None = None
     ) -> Tensor:
         """Σ log p(y | h, w) over the observed examples, [..., blocks].
 
         Args:
             weight: [..., blocks, P].
             factor: [..., N, tasks], further weights of the examples.
-            noise: [..., N, tasks], added to the targets.
+            perturbation: [..., N, tasks], added to the targets.
         """
         values, mask, own = self.targets
-        if noise is not None:
-            values = values + noise
+        if perturbation is not None:
+            values = values + perturbation
         if factor is not None and own is not None:
             factor = factor * own.to(factor.dtype)
         targets = Targets(values, mask, own if factor is None else factor)

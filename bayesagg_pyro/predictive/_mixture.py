@@ -180,7 +180,7 @@ class NormalMixture(PredictiveDistribution):
     Args:
         mean: [B, tasks].
         epistemic: variance that all components share, [B, tasks].
-        noise: variances of the components, [N, 1, tasks or 1].
+        noise_variance: of the components, [N, 1, tasks or 1].
         log_weight: [N, 1, tasks or 1], normalised.
         aleatoric: variance of the noise, in closed form, [B, tasks].
         centre: E[y] where it exists, [B, tasks]; the mean if None.
@@ -190,7 +190,7 @@ class NormalMixture(PredictiveDistribution):
         self,
         mean: Tensor,
         epistemic: Tensor,
-        noise: Tensor,
+        noise_variance: Tensor,
         log_weight: Tensor,
         aleatoric: Tensor,
         centre: Tensor | None = None,
@@ -198,7 +198,7 @@ class NormalMixture(PredictiveDistribution):
         super().__init__(mean.shape)
         self._location = mean
         self._epistemic = epistemic
-        self._noise = noise
+        self._noise_variance = noise_variance
         self._log_weight = log_weight
         self._aleatoric = aleatoric
         self._centre = mean if centre is None else centre
@@ -223,7 +223,7 @@ class NormalMixture(PredictiveDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """The log of the mixed density, [..., B, tasks]."""
         value = self.taken(value, self._location.dtype)
-        noise, log_weight = (beside(x, value) for x in (self._noise, self._log_weight))
+        noise, log_weight = (beside(x, value) for x in (self._noise_variance, self._log_weight))
         each = self._normal(noise).log_prob(value)
         log_prob: Tensor = (each + log_weight).logsumexp(0)
         return log_prob
@@ -231,7 +231,7 @@ class NormalMixture(PredictiveDistribution):
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ y), [..., B, tasks]."""
         value = self.placed(value).to(self._location.dtype)
-        noise, log_weight = (beside(x, value) for x in (self._noise, self._log_weight))
+        noise, log_weight = (beside(x, value) for x in (self._noise_variance, self._log_weight))
         cdf: Tensor = (self._normal(noise).cdf(value) * log_weight.exp()).sum(0)
         return cdf
 
@@ -239,12 +239,12 @@ class NormalMixture(PredictiveDistribution):
         """A component for each example and task, then a target from it."""
         weight = self._log_weight.exp().movedim(0, -1).expand(*self.batch_shape, -1)
         pick = torch.distributions.Categorical(weight).sample(shape[: len(shape) - 2])
-        noise = self._noise.movedim(0, -1).expand(*shape, -1).gather(-1, pick[..., None])
+        noise = self._noise_variance.movedim(0, -1).expand(*shape, -1).gather(-1, pick[..., None])
         drawn: Tensor = self._normal(noise[..., 0]).sample()
         return drawn
 
-    def _normal(self, noise: Tensor) -> torch.distributions.Normal:
-        scale = (self._epistemic + noise).sqrt()
+    def _normal(self, noise_variance: Tensor) -> torch.distributions.Normal:
+        scale = (self._epistemic + noise_variance).sqrt()
         return torch.distributions.Normal(self._location, scale, validate_args=False)
 
 

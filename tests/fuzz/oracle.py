@@ -47,7 +47,7 @@ def check_step(mtl: ba.BayesAgg, update: Tensor) -> None:
             _check_moments(head, mtl.estimators[name], posterior, *given, mean, variance)
     if info.gradients is not None and info.aggregated is not None:
         _check_direction(mtl.aggregation, info.gradients, info.aggregated.direction)
-        expected = info.aggregated.direction * (info.scale / len(update))
+        expected = info.aggregated.direction * (info.update_factor / len(update))
         _near("update", update, expected, _tolerance(update.dtype))
 
 

@@ -63,7 +63,7 @@ def test_bayesian_update_equals_the_dense_stages(rng, reduction, factor) -> None
     toy.step(rows)
     for got, wanted in zip(toy.grads(), expected, strict=True):
         close(got, wanted)
-    assert toy.mtl.info.scale == factor
+    assert toy.mtl.info.update_factor == factor
     close(toy.mtl.info.weights, alpha.mean((1, 2)))
     close(toy.mtl.info.effective_tasks, (1 / alpha.square().sum(0)).mean())
 

@@ -265,7 +265,7 @@ def test_padding_is_left_out_before_anything_is_computed(rng: torch.Generator) -
     rows = torch.cat([x[0][real], x[1].reshape(-1, D), x[2].reshape(-1, D)])
     assert torch.equal(info.stages.features, rows)
     assert info.aggregated is not None
-    direction = info.aggregated.direction * (info.scale / len(rows))
+    direction = info.aggregated.direction * (info.update_factor / len(rows))
     of = [one.grad for one in x if one.grad is not None]
     assert torch.equal(
         torch.cat([of[0][real], of[1].flatten(0, 1), of[2].flatten(0, 1)]), direction

@@ -341,7 +341,7 @@ def test_a_recorder_takes_features_of_different_widths(
     assert row["feature_norm/tag"] == row["feature_norm/span"]
     assert row["weight/mood"] == pytest.approx(float(info.weights[1]), rel=1e-5)
     assert info.aggregated is not None
-    norm = info.scale * float(info.aggregated.direction.norm())
+    norm = info.update_factor * float(info.aggregated.direction.norm())
     assert row["update_norm"] == pytest.approx(norm, rel=1e-5)
     shares = [row[f"share/{name}"] for name in ("tag", "span.0", "span.1", "mood")]
     assert sum(shares) == pytest.approx(1, rel=1e-5)

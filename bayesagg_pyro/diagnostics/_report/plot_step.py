@@ -35,7 +35,7 @@ _POINTS = 1500
 
 def plot_gradients(
     names: Sequence[str],
-    noise: SignalToNoise,
+    ratios: SignalToNoise,
     shape: Normality | None = None,
     sampled: Moments | None = None,
     *,
@@ -45,15 +45,15 @@ def plot_gradients(
 
     Args:
         names: of the tasks.
-        noise: from `signal_to_noise`.
+        ratios: from `signal_to_noise`.
         shape: from `normality`; left out if None.
         sampled: from `moments`; left out if None.
         path: where to save the figure, if anywhere.
     """
     panels = 1 + (shape is not None) + (sampled is not None)
     with drawing(path, panels, width=3.5, height=max(2.5, 0.22 * len(names) + 1)) as (figure, axes):
-        seen = [task for task, ratio in enumerate(noise.by_task.tolist()) if ratio == ratio]
-        ratio = noise.by_task.nan_to_num(posinf=math.nan)  # no bar for a gradient without noise
+        seen = [task for task, ratio in enumerate(ratios.by_task.tolist()) if ratio == ratio]
+        ratio = ratios.by_task.nan_to_num(posinf=math.nan)  # no bar for a gradient without noise
         bars(axes[0], [names[task] for task in seen], ratio[seen].tolist())
         limit(axes[0], THRESHOLDS["snr"].limit)
         axes[0].set(title="signal to noise", xlabel="median |E g| / std g")
