@@ -23,7 +23,7 @@ from bayesagg_pyro.engine.defaults import (
     default_scheme,
 )
 from bayesagg_pyro.engine.info import Observer, StepInfo
-from bayesagg_pyro.engine.kept import Heads, Settled, check_attribute
+from bayesagg_pyro.engine.kept import WATCHED, Heads, Settled, check_attribute
 from bayesagg_pyro.engine.layout import check_axis
 from bayesagg_pyro.engine.peers import exchange
 from bayesagg_pyro.engine.pieces import Pieces
@@ -193,7 +193,8 @@ class BayesAgg(Calls):
         self.observer: Observer | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_attribute(self, name, value)
+        if name in WATCHED:
+            check_attribute(self, name, value)
         super().__setattr__(name, value)
 
     @property

@@ -21,8 +21,17 @@ _KEPT = {
 }
 
 
+#: Attributes that are looked at when they are set.
+WATCHED = frozenset({*_KEPT, "observer"})
+
+
 def check_attribute(engine: nn.Module, name: str, value: object) -> None:
     """Refuse to put something else in the place of what an engine keeps, and what is no observer.
+
+    Args:
+        engine: the engine.
+        name: of the attribute, one of `WATCHED`.
+        value: what is to be put there.
 
     Raises:
         StateError, DtypeError: naming the heads or the value, and the remedy.
