@@ -466,7 +466,8 @@ class BayesAgg(Calls):
             StateError: if another engine that has this head has written its weights since.
         """
         found = {}
-        self._check_weights()
+        for slot in self._slots.values():
+            slot.check_shape()
         where = rows_of(features, self._heads, self.feature_axis, values=False)
         for name, (rows, layout) in where.items():
             slot = self._slots[name]
@@ -487,7 +488,8 @@ class BayesAgg(Calls):
         """
         first = next(iter(features.values()), None) if isinstance(features, Mapping) else features
         values = not self._validation.defers(first)
-        self._check_weights()
+        for slot in self._slots.values():
+            slot.check_shape()
         where = rows_of(features, self._heads, self.feature_axis, values=values)
         found, posteriors = {}, self.posteriors()
         for name, (rows, layout) in where.items():

@@ -115,16 +115,13 @@ class Calls(Stateful):
         self, source: Iterator[Given], attached: bool, *, several: bool = False
     ) -> Batch | None:
         """What this process was given, read and checked."""
-        self._check_weights()
+        for slot in self._slots.values():
+            slot.check_shape()
         given = next(source, None)
         if given is None:
             return None
         groups = read(*given, self._heads, self.feature_axis, attached=attached, share=several)
         return self._validation.parse(self._heads, groups, empty=several)
-
-    def _check_weights(self) -> None:
-        for slot in self._slots.values():
-            slot.check_shape()
 
     def _of_all(
         self,
