@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from bayesagg_pyro.aggregation import Combined, effective_tasks
 from bayesagg_pyro.heads import Head
 from experiments import processes
-from experiments.errors import DivergenceError
+from experiments.errors import DivergenceError, SettingsError
 from experiments.methods.base import Level, MethodOptions, Needs, Scale
 from experiments.methods.branches import halves, parameters, refuse
 from experiments.methods.network import Network
@@ -133,7 +133,7 @@ class GradientBased(Network):
             matrix = rows.flatten(1)
         self._require_finite_gradients(matrix)
         if present is None or bool(present.any()):
-            combined = self.combine(matrix, present)
+            combined = self._combined(matrix, present)
         else:
             combined = Combined(torch.zeros_like(matrix[0]), None)
         own = vector if combined.weights is None else self.head_weights(combined.weights) * vector
@@ -170,6 +170,15 @@ class GradientBased(Network):
         None when all are. At the level of the representation ``n`` is ``B · d``, which differs in a
         last, smaller batch.
         """
+
+    def _combined(self, matrix: Tensor, present: Tensor | None) -> Combined:
+        found = self.combine(matrix, present)
+        if not isinstance(found, Combined):
+            raise SettingsError(
+                f"{type(self).__name__}.combine gives a {type(found).__name__}: return "
+                "bayesagg_pyro.aggregation.Combined(direction, weights), weights None if it has none"
+            )
+        return found
 
     def head_weights(self, weights: Tensor) -> Tensor:
         """Factor of each task's loss for its own head, ``[K]``; ones unless a method differs."""

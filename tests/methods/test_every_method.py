@@ -128,6 +128,19 @@ def test_nan_names_the_task_and_changes_nothing(name: str) -> None:
     assert all(grad is None for grad in gradients(method))
 
 
+def test_a_method_that_gives_a_tensor_is_told_what_to_give() -> None:
+    class Alone(methods.GradientBased):
+        name, title = "alone", "Alone"
+
+        def combine(self, matrix: Tensor, present: Tensor | None = None) -> Any:
+            return matrix[0]
+
+    alone = Alone(*fresh(), methods.GradientOptions())
+    with pytest.raises(SettingsError, match=r"Alone\.combine gives a Tensor: return .*Combined\("):
+        alone.backward(*problem())
+    assert all(p.grad is None for p in alone.parameters())
+
+
 def test_tables_are_up_to_date() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     assert page(text) == text, f"refresh docs/methods.md: {COMMAND}"
