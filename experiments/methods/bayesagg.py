@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, priors
-from bayesagg_pyro.aggregation import Aggregation, Bargain, TorchJD
+from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.diagnostics import Recorder
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference import IntegratedNoise, Scheme, TaylorGGN
@@ -31,7 +31,6 @@ from experiments.methods.base import (
 )
 from experiments.methods.bayesagg_options import BayesAggOptions
 from experiments.methods.branches import branched, refuse
-from experiments.methods.torchjd_classes import PREFIX, arguments_of, kinds
 from experiments.processes.norms import share_norms
 from experiments.settings import require
 
@@ -54,7 +53,7 @@ class BayesAggMethod(Method):
         self.pretrain = options.pretrain
         self._heads = dict(heads)
         self._options = options
-        self._aggregation: Aggregation = self._combination()
+        self._aggregation: Aggregation = options.combination(sum(h.tasks for h in heads.values()))
         self._finest = options.aggregation("example")
         self._fresh: Iterator[tuple[Tensor, dict[str, Tensor]]] | None = None
         moving = ("running", "previous-batch")  # their priors change from step to step
@@ -91,18 +90,6 @@ class BayesAggMethod(Method):
     def _usual(self) -> bool:
         """Whether the library decides how gradients are made and combined."""
         return self._options.rule == "default" and self._options.aggregator == "precision"
-
-    def _combination(self) -> Aggregation:
-        name = self._options.aggregator
-        if name == "precision":
-            return self._options.aggregation()
-        if name == "Bargain":
-            return Bargain()
-        known = kinds("aggregation")
-        require(name in known, "aggregator", name, f"give precision, Bargain, {', '.join(known)}")
-        tasks = sum(head.tasks for head in self._heads.values())
-        given = arguments_of(f"{PREFIX}{name}", known[name], tasks, {})
-        return TorchJD(known[name](**given))
 
     def _estimators(self) -> dict[str, gradients.Estimator] | gradients.Estimator | None:
         if self._usual:

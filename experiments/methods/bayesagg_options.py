@@ -8,10 +8,11 @@ from numbers import Real
 from typing import Any, ClassVar, Literal
 
 from bayesagg_pyro import priors
-from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.aggregation import Aggregation, Bargain, PrecisionWeighted, TorchJD
 from bayesagg_pyro.errors import BayesAggError
 from experiments.errors import SettingsError
 from experiments.methods.base import MethodOptions
+from experiments.methods.torchjd_classes import PREFIX, arguments_of, defaults_of, kinds
 from experiments.settings import require, require_numbers
 
 Prior = Literal["full-data", "fresh", "running", "previous-batch", "constant", "evidence"]
@@ -87,6 +88,7 @@ class BayesAggOptions(MethodOptions):
         require(_are_powers(self.power), "power", self.power, "give numbers from 0 to 1")
         try:
             self.aggregation()
+            self.combination(1)
         except BayesAggError as error:
             raise SettingsError(str(error)) from error
         prior, without_it = self.prior, self.prior in ("previous-batch", "constant")
@@ -140,6 +142,22 @@ class BayesAggOptions(MethodOptions):
         if self.prior == "evidence":
             return priors.FullData("learned", leave_batch_out=leave)
         return priors.FullData(variance, leave_batch_out=leave)
+
+    def combination(self, tasks: int) -> Aggregation:
+        """What combines the gradients of so many tasks.
+
+        Raises:
+            SettingsError: Nothing has the aggregator's name, or what has it needs arguments.
+        """
+        name = self.aggregator
+        if name == "precision":
+            return self.aggregation()
+        if name == "Bargain":
+            return Bargain()
+        classes = kinds("aggregation").items()
+        known = {n: k for n, k in classes if "..." not in dict(defaults_of(k)).values()}
+        require(name in known, "aggregator", name, f"give precision, Bargain, {', '.join(known)}")
+        return TorchJD(known[name](**arguments_of(f"{PREFIX}{name}", known[name], tasks, {})))
 
     def aggregation(self, resolution: Resolution | None = None) -> PrecisionWeighted:
         """The aggregation, if wanted at another resolution than the options'."""

@@ -175,8 +175,8 @@ class GradientBased(Network):
         found = self.combine(matrix, present)
         if not isinstance(found, Combined):
             raise SettingsError(
-                f"{type(self).__name__}.combine gives a {type(found).__name__}: return "
-                "bayesagg_pyro.aggregation.Combined(direction, weights), weights None if it has none"
+                f"{type(self).__name__}.combine gives a {type(found).__name__}: "
+                "return bayesagg_pyro.aggregation.Combined(direction, weights)"
             )
         return found
 

@@ -166,6 +166,12 @@ def test_unknown_names() -> None:
         ("bayesagg", {"power": []}, r"power = \[\] cannot work"),
         ("bayesagg", {"power": ["much", 0.5]}, r"power = \['much', 0.5\] cannot work"),
         ("bayesagg", {"noise": "integrated", "prior": "evidence"}, "noise = 'integrated'"),
+        (
+            "bayesagg",
+            {"aggregator": "nope"},
+            "'nope' cannot work: give precision, Bar.*IMTLG",
+        ),
+        ("bayesagg", {"aggregator": "Krum"}, "'Krum' cannot work: give precision, Bargain, "),
         ("bayesagg", {"power": "much"}, "power = 'much' cannot work: give a number"),
         ("bayesagg", {"power": [0.5, 2]}, r"power = \[0.5, 2\] cannot work"),
         ("cagrad", {"temperature": 2}, r"temperature = 2 has no meaning.*its options are level, c"),
