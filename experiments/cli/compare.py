@@ -33,7 +33,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
         began, outcomes = time.time(), dict[Job, Outcome]()
         if tuned := bool(found.tuned):
             found = _settled(found, out, given, names, outcomes, console)
-            given = {**given, "only": None, "minutes": left(given["minutes"], began)}
+            given = {**given, "labels": None, "minutes": left(given["minutes"], began)}
         if not found.entries:
             leave(outcomes, console)
             return
@@ -66,9 +66,11 @@ def _settled(
 ) -> comparisons.Comparison:
     """The entries that are asked for, each with what validation chose after the trials."""
     found = dataclasses.replace(
-        found, entries=found.chosen(given["only"] or ()), seeds=seeds(given["seeds"]) or found.seeds
+        found,
+        entries=found.chosen(given["labels"] or ()),
+        seeds=seeds(given["seeds"]) or found.seeds,
     )
-    every = {**given, "only": None, "seeds": None}
+    every = {**given, "labels": None, "seeds": None}
     todo = _compared(tuning.trials(found), out / "trials", every, names)
     if not given["table_only"]:
         loaded = _require_figures(todo, given)
@@ -129,7 +131,7 @@ def _compared(
     jobs = tuning.compared(
         found,
         out.resolve(),
-        only=given["only"] or (),
+        only=given["labels"] or (),
         seeds=seeds(given["seeds"]),
         changes={name: several[0] for name, several in values.items()},
         record=every,

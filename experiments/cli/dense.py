@@ -22,8 +22,8 @@ def render(
     train: Annotated[int, typer.Option(help="Images in train/.")] = 160,
     val: Annotated[int, typer.Option(help="Images in val/.")] = 40,
     height: Annotated[int, typer.Option(help="Of the images in pixels.")] = 48,
-    width: Annotated[int, typer.Option(help="Of the images in pixels.")] = 64,
-    seed: Annotated[int, typer.Option("--seeds", metavar="N", help="Decides the rooms.")] = 0,
+    image_width: Annotated[int, typer.Option(help="Of the images in pixels.")] = 64,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Decides the rooms.")] = 0,
     debug: Debug = False,
 ) -> None:
     """Write rendered rooms as files, in the layout of a public release.
@@ -36,10 +36,11 @@ def render(
         from experiments.settings import require, require_seed
 
         require(layout in LAYOUTS, "layout", layout, f"give {' or '.join(LAYOUTS)}")
-        require_seed("seed", seed)
-        for name, number in (("train", train), ("val", val), ("height", height), ("width", width)):
+        require_seed("seed", seeds)
+        counts = {"train": train, "val": val}
+        for name, number in {**counts, "height": height, "image_width": image_width}.items():
             require(number >= 1, name, number, "give at least 1")
-        as_files(out, layout, {"train": train, "val": val}, Camera(height, width), seed)
+        as_files(out, layout, counts, Camera(height, image_width), seeds)
         console.say(f"images: {out}")
 
 

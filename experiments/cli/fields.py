@@ -84,8 +84,10 @@ class Source:
         The keywords of a call are a dict.
         """
         for node in self._class.body:
-            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
-                return None if node.value is None else _value(node.value)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if name in map(ast.unparse, targets):
+                    return _value(node.value)
         return next(filter(None, (base.literal(name) for base in self._bases)), None)
 
     def _places(self, module: str) -> Iterator[str]:

@@ -22,6 +22,7 @@ _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "learning_rate": ("--lr",),
     "head_bias": ("--bias/--no-bias",),
     "leave_batch_out": ("--leave-batch-out/--keep-batch",),
+    "only": ("--task",),
 }
 
 

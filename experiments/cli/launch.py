@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
 
-_MISSPELT: Final = {"--seed": "--seeds", "--learning-rate": "--lr", "--scale": "--reduction"}
+_MISSPELT: Final = {
+    "--seed": "--seeds",
+    "--learning-rate": "--lr",
+    "--scale": "--reduction",
+    "--only": "--task",
+}
 
 
 class Command(TyperCommand):
@@ -41,7 +46,7 @@ class Command(TyperCommand):
             if not word.strip() or (sign and name.startswith("--") and not value.strip()):
                 told = name if sign else before if before.startswith("-") else "an argument"
                 _refuse(f"{told} = {value!r} cannot work: give it a value")
-            if name in _MISSPELT and name not in taken:
+            if name not in taken and _MISSPELT.get(name) in taken:
                 _refuse(f"there is no option {name}: it is spelt {_MISSPELT[name]}")
         several = {
             flag for item in self.params if getattr(item, "multiple", False) for flag in item.opts

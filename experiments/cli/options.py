@@ -127,9 +127,7 @@ SINGLE: Final[Sequence[inspect.Parameter]] = (
     _MINUTES,
     _RECORD,
     _LOG,
-    option(
-        "figures", bool, "Draw figures.", OUTPUT, flags=["--figures/--no-figures"], default=True
-    ),
+    option("no_figures", bool, "Draw no figures.", OUTPUT),
     _DEBUG,
 )
 """Of one run."""
@@ -181,10 +179,11 @@ SEARCH: Final = option(
 
 DEMO: Final[Sequence[inspect.Parameter]] = (
     option(
-        "only",
+        "labels",
         list[str],
         "Labels of entries; may be repeated.",
         WHAT,
+        flags=["--only"],
         metavar="LABEL...",
         show_default="all",
     ),

@@ -104,7 +104,7 @@ def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: PlainCons
     console.say(f"results: {folder / RESULTS}")
     if given["record"] is not None:
         console.say(f"record: {folder / RECORD}")
-    if given["figures"]:
+    if not given["no_figures"]:
         from experiments.report import curves as figures  # takes seconds to import
 
         for path in figures.draw([found], folder / "figures"):

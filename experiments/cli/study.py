@@ -18,7 +18,7 @@ Out = Annotated[
         show_default="results/study-NAME",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seeds", metavar="N", help="The first seed.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="The others follow it.")]
 Quick = Annotated[
     bool,
     typer.Option("--quick", help="The smallest setting: shows that it works, not what comes out."),
@@ -28,7 +28,7 @@ Quick = Annotated[
 def study(
     name: Annotated[str, typer.Argument(metavar="|".join(QUESTIONS), help="Which question.")],
     out: Out = None,
-    seed: Seed = 0,
+    first_seed: Seed = 0,
     quick: Quick = False,
     debug: Debug = False,
 ) -> None:
@@ -45,7 +45,7 @@ def study(
         from experiments.tables.render import terminal
 
         folder = out or Path("results") / f"study-{name}"
-        found = conduct(name, Context(folder, seed, quick, console.say))
+        found = conduct(name, Context(folder, first_seed, quick, console.say))
         for table in found.tables.values():
             console.print(terminal(table.shown()))
         for note in found.notes:

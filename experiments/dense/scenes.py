@@ -36,7 +36,7 @@ class Scenes(Dense):
     name: ClassVar[str] = "scenes"
     title: ClassVar[str] = "Rendered scenes"
     single_task_source: ClassVar[str] = (
-        "own networks, one for each head (python -m experiments scenes --method ls --only HEAD), "
+        "own networks, one for each head (python -m experiments scenes --method ls --task HEAD), "
         "seed 0 at the best epoch on validation"
     )
     default_settings: ClassVar[Settings] = Settings(

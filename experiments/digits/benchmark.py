@@ -54,7 +54,7 @@ class Digits(Benchmark):
     title: ClassVar[str] = "Digits"
     metric: ClassVar[str] = "mean squared error of standardised targets, and accuracy"
     single_task_source: ClassVar[str] = (
-        "own networks, one for each task (python -m experiments digits --method ls --only TASK), "
+        "own networks, one for each task (python -m experiments digits --method ls --task TASK), "
         "mean over seeds 0 to 4 at the best epoch on validation, split seed 0"
     )
     packages: ClassVar[Sequence[str]] = ("scikit-learn",)

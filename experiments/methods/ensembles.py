@@ -209,7 +209,7 @@ class SingleTask(WeightedLosses):
     tasks; outputs that are one task together (``Benchmark.joint``) share one. All begin with the
     same weights and see the same batches; since they share no parameter, each is trained exactly as
     if it were alone, but for what the run shares: the epoch that validation selects, and a learning
-    rate that waits for the mean score. Benchmarks with an option for one task alone (``--only``)
+    rate that waits for the mean score. Benchmarks with an option for one task alone (``--task``)
     select and slow down by that task.
     """
 

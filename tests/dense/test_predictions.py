@@ -81,7 +81,7 @@ def test_the_figure_is_drawn(folder: Path, tmp_path: Path) -> None:
 
 
 def test_rendered_files_train(tmp_path: Path) -> None:
-    size = ("--train", "4", "--val", "1", "--height", "16", "--width", "16")
+    size = ("--train", "4", "--val", "1", "--height", "16", "--image-width", "16")
     for layout, columns in (("nyuv2", 4), ("cityscapes", 3)):
         invoke("render", str(tmp_path / layout), "--layout", layout, *size)
         assert len([*(tmp_path / layout / "train").iterdir()]) == columns

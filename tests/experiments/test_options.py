@@ -34,7 +34,7 @@ COMMANDS = [
     *([name] for name in registry.names()),
     *([kind, name] for kind in ("run", "sweep") for name in registry.names()),
     *(["compare", name] for name in COMPARISONS),
-    *(["report"], ["figures"], ["study"], ["demo"]),
+    *(["report"], ["figures"], ["study"], ["demo"], ["doctor"], ["predictions"], ["render"]),
 ]
 #: One of those that share their options.
 SHOWN = [
@@ -98,13 +98,19 @@ def test_nothing_of_the_help_is_eaten(words: list[str]) -> None:
 
 
 def test_an_option_has_one_spelling_and_one_meaning_in_every_command() -> None:
-    meanings: dict[str, set[str]] = {}
+    """Its meaning is its name, and the part of the help that it is in; short helps have none."""
+    meanings: dict[str, set[tuple[str, str | None]]] = {}
     for words in COMMANDS:
         for flag, item in options(words):
-            if flag not in ("--out", "--data", "--help", "--only", "--width", "--figures"):
-                meanings.setdefault(flag, set()).add(item.name)
-    several = {flag: names for flag, names in meanings.items() if len(names) > 1}
-    assert several == {"--seeds": {"seed", "seeds"}}  # of studies
+            panel = getattr(item, "rich_help_panel", None)
+            meanings.setdefault(flag, set()).add((item.name, panel))
+    several = {flag for flag, found in meanings.items() if len(found) > 1}
+    # Where to write, where data lie, what decides what is random, images, and tracebacks.
+    assert several == {"--out", "--data", "--seeds", "--height", "--image-width", "--debug"}
+    for flag in several:
+        names, panels = zip(*meanings[flag], strict=True)
+        assert len(set(names)) == 1
+        assert len({*panels} - {None}) == 1
     assert all(len(item.opts) == 1 for words in COMMANDS for _, item in options(words))
     spellings: dict[str, set[tuple[str, ...]]] = {}
     for words in COMMANDS:
@@ -121,6 +127,8 @@ def test_every_field_is_an_option() -> None:
         assert {"--size", "--width"} <= {flag for flag, _ in options([benchmark])}
     shown = re.sub(r"[\s│]+", " ", run("digits", "--help"))
     assert "[default: (128)]" in shown  # the benchmark's own batch size
+    toy = re.sub(r"[\s│]+", " ", run(TOY, "--help"))
+    assert "[default: (32)]" in toy  # though not written as a class variable
 
 
 def test_a_list_of_values_is_a_sweep(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Toy(Benchmark):
     title: ClassVar[str] = "Toy"
     metric: ClassVar[str] = "mean absolute error"
     single_task_source: ClassVar[str] = "made up"
-    default_settings: ClassVar[Settings] = Settings(epochs=4, batch_size=32, device="cpu")
+    default_settings = Settings(epochs=4, batch_size=32, device="cpu")
 
     rows: int = 160
     dropout: float = 0.1
