@@ -5,6 +5,7 @@ of NaN were not observed, and count nowhere.
 
 * ECE, expected calibration error (Naeini et al., 2015): confidences, the largest probability of
   each example, are put into 15 bins of equal width; Σ_b n_b / N · |accuracy_b − confidence_b|.
+  (torchmetrics' keeps every confidence, and takes P(y = 1) for that of a binary task.)
 * Brier score (Brier, 1950): Σ_c (p_c − 1[c = y])², mean over examples, from 0 to 2. For a binary
   task it is twice (p − y)².
 * NLL: −log p_y, mean over examples, in nats.

@@ -76,6 +76,7 @@ def schedule_of(settings: Settings) -> FixedSchedule | PlateauSchedule:
     return PlateauSchedule(settings) if settings.schedule == "plateau" else FixedSchedule(settings)
 
 
+# Torch's fall from rate to rate, which rounds otherwise, and load the length of a shorter run.
 class FixedSchedule:
     """Tied to the number of epochs of the run at hand, also when a shorter one is continued."""
 
@@ -108,6 +109,7 @@ class FixedSchedule:
         self._epoch = state_dict["epoch"]
 
 
+# Torch's takes the same score for a better one where it is negative, as Δm may be: it never falls.
 class PlateauSchedule:
     """As torch's ``ReduceLROnPlateau``, of the smoothed score."""
 
