@@ -126,16 +126,16 @@ class Conditional(Estimator):
                 Gaussian.
         """
         generator = self.generator or generator
-        rows = self._rows(head, posterior, features, targets)
-        given = head, rows.posterior, features, targets
+        batch = self._of_batch(head, posterior, features, targets)
+        given = head, batch.posterior, features, targets
 
         def attempt(samples: int | None) -> GradientDistribution:
             draws = samples or _PLAIN
             return finish(
                 *given,
-                *rows.moments(samples, generator),
+                *batch.moments(samples, generator),
                 lambda: sampled_moments(*given, draws, generator, outer_products)[1],
-                lambda: repeated(lambda g: rows.moments(samples, g), features.device),
+                lambda: repeated(lambda g: batch.moments(samples, g), features.device),
             )
 
         if self.tolerance is None:
@@ -152,8 +152,8 @@ class Conditional(Estimator):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The mean alone, [tasks, B, d], from E[δ] and E[δ_c z_k]."""
-        rows = self._rows(head, posterior, features, targets)
-        return rows.mean(self.samples, self.generator or generator)
+        batch = self._of_batch(head, posterior, features, targets)
+        return batch.mean(self.samples, self.generator or generator)
 
     def averaged(
         self,
@@ -171,7 +171,9 @@ class Conditional(Estimator):
             rows = min(rows, max(32, _LOGITS // classes))
         return of_some(self, rows, head, posterior, features, targets, generator)
 
-    def _rows(self, head: Head, posterior: Posterior, features: Tensor, targets: Targets) -> _Rows:
+    def _of_batch(
+        self, head: Head, posterior: Posterior, features: Tensor, targets: Targets
+    ) -> _BatchMoments:
         if not is_softmax(head) or not isinstance(posterior, GaussianFamily):
             raise _refused(head, type(posterior))
         dtype = torch.promote_types(features.dtype, torch.float32)
@@ -179,7 +181,7 @@ class Conditional(Estimator):
         posterior = posterior.to(features.device, exact)
         # In a basis of independent weights nothing cancels on the way to the law.
         design = head.design_matrix(features, dtype=dtype if independent(posterior) else exact)
-        return _Rows(head, posterior, design, targets, self.sobol, dtype)
+        return _BatchMoments(head, posterior, design, targets, self.sobol, dtype)
 
     def __repr__(self) -> str:
         return (
@@ -188,8 +190,8 @@ class Conditional(Estimator):
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """The examples of a call; `dtype` is what all is in once the logits' law is found."""
+class _BatchMoments:
+    """Of the examples of a call; `dtype` is what all is in once the logits' law is found."""
 
     head: Categorical
     posterior: GaussianFamily

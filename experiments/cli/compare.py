@@ -16,7 +16,7 @@ from experiments.comparisons import tuning
 from experiments.comparisons.table import require_figures, table
 from experiments.files import prepare_folder, strict
 from experiments.report.runs import comparison
-from experiments.runner import Job, Outcome, Place, records
+from experiments.runner import Job, JobOutcome, Place, records
 from experiments.settings import require, resolve_device
 from experiments.tables.escaping import PlainConsole
 from experiments.tables.render import markdown, terminal
@@ -30,7 +30,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
         out: Path = given["out"] or Path("results") / name
         if given["figure"] is not None:
             prepare_folder(given["figure"].parent)
-        began, outcomes = time.time(), dict[Job, Outcome]()
+        began, outcomes = time.time(), dict[Job, JobOutcome]()
         if tuned := bool(found.tuned):
             found = _settled(found, out, given, names, outcomes, console)
             given = {**given, "labels": None, "minutes": left(given["minutes"], began)}
@@ -61,7 +61,7 @@ def _settled(
     out: Path,
     given: Mapping[str, Any],
     names: Collection[str],
-    outcomes: dict[Job, Outcome],
+    outcomes: dict[Job, JobOutcome],
     console: PlainConsole,
 ) -> comparisons.Comparison:
     """The entries that are asked for, each with what validation chose after the trials."""

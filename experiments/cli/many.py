@@ -15,7 +15,7 @@ from experiments.cli.launch import friendly
 from experiments.cli.single import given_values
 from experiments.errors import SettingsError
 from experiments.files import prepare_folder
-from experiments.runner import Ending, Job, Outcome, Place
+from experiments.runner import Ending, Job, JobOutcome, Place
 from experiments.runner.engines import MakeEngine
 from experiments.runner.values import ends, pairs
 from experiments.settings import require
@@ -64,9 +64,9 @@ def run(benchmark: str, given: Mapping[str, Any], names: Collection[str], *, swe
 
 def _search(
     request: runner.Request, total: int, given: Mapping[str, Any], out: Path, console: PlainConsole
-) -> Mapping[Job, Outcome]:
+) -> Mapping[Job, JobOutcome]:
     """So many trials of each method, as many side by side as there are jobs for their seeds."""
-    outcomes: dict[Job, Outcome] = {}
+    outcomes: dict[Job, JobOutcome] = {}
     began, minutes = time.time(), given["minutes"]
     side_by_side = max(1, given["jobs"] // len(request.seeds))
     log = given["log"] or ()
@@ -103,7 +103,7 @@ def conduct(
     *,
     tried: bool = False,
     loaded: bool = False,
-) -> Mapping[Job, Outcome]:
+) -> Mapping[Job, JobOutcome]:
     """Show the plan and carry it out; nothing with ``--plan``.
 
     Args:
@@ -148,7 +148,7 @@ def conduct(
 
 
 def leave(
-    outcomes: Mapping[Job, Outcome], console: PlainConsole, *, store: Path | None = None
+    outcomes: Mapping[Job, JobOutcome], console: PlainConsole, *, store: Path | None = None
 ) -> None:
     """Say how all ended, and exit unless it is done.
 

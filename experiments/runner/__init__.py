@@ -13,4 +13,4 @@ from experiments.runner.plan import SPLIT, Job, Request, choose, configurations,
 from experiments.runner.queues import Dask, Queue, Submitit
 from experiments.runner.search import Study
 from experiments.runner.store import Place, State, records
-from experiments.runner.worker import Ending, Outcome, work
+from experiments.runner.worker import Ending, JobOutcome, work

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from experiments.runner.plan import Job
-from experiments.runner.worker import Outcome, prepare, work
+from experiments.runner.worker import JobOutcome, prepare, work
 from experiments.settings import require
 
 
@@ -20,7 +20,7 @@ class Handle(Protocol):
     def done(self) -> bool:
         """Whether it has ended, however."""
 
-    def result(self) -> Outcome:
+    def result(self) -> JobOutcome:
         """How; raises when its process died."""
 
 
@@ -81,7 +81,7 @@ class Local:
         try:
             return self._pool.submit(work, job, self.threads, deadline)
         except BrokenExecutor as error:  # an earlier job took the pool with it
-            lost: Future[Outcome] = Future()
+            lost: Future[JobOutcome] = Future()
             lost.set_exception(error)
             return lost
 

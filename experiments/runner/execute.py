@@ -10,12 +10,12 @@ from concurrent.futures import CancelledError
 from experiments.runner.engines import Engine, Handle, MakeEngine
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
-from experiments.runner.worker import Ending, Outcome
+from experiments.runner.worker import Ending, JobOutcome
 
 _POLL_SECONDS = 0.5
 _WAIT_SECONDS = 5.0
 
-Tick = Callable[[Mapping[Job, Outcome]], None]
+Tick = Callable[[Mapping[Job, JobOutcome]], None]
 
 
 def execute(
@@ -26,7 +26,7 @@ def execute(
     *,
     deadline: float | None = None,
     wait_for_others: bool = True,
-) -> dict[Job, Outcome]:
+) -> dict[Job, JobOutcome]:
     """Bring every job to its end.
 
     Jobs whose process died (killed, or out of memory) are tried again as long as they get on: one
@@ -45,8 +45,8 @@ def execute(
     Raises:
         KeyboardInterrupt: After stopping what was running; finished epochs are on the disk.
     """
-    outcomes: dict[Job, Outcome] = {
-        job: Outcome(Ending.SKIPPED, place.other_data(job.run))
+    outcomes: dict[Job, JobOutcome] = {
+        job: JobOutcome(Ending.SKIPPED, place.other_data(job.run))
         for job in jobs
         if (place := Place(job.folder)).state() is State.DONE
     }
@@ -71,7 +71,7 @@ def execute(
             if strikes[job] >= 2 and (engine.isolated or len(batch) == 1):
                 message = "its process died twice: killed from outside, or out of memory"
                 Place(job.folder).fail(message)
-                outcomes[job] = Outcome(Ending.FAILED, message)
+                outcomes[job] = JobOutcome(Ending.FAILED, message)
                 report(outcomes)
             else:
                 (todo if engine.isolated else suspects).append(job)
@@ -93,7 +93,7 @@ def execute(
 def _round(
     engine: Engine,
     jobs: Sequence[Job],
-    outcomes: dict[Job, Outcome],
+    outcomes: dict[Job, JobOutcome],
     tick: Tick,
     deadline: float | None,
 ) -> list[Job]:
@@ -125,7 +125,7 @@ def _round(
 
 
 def _wait_for(
-    jobs: Sequence[Job], tick: Tick, outcomes: Mapping[Job, Outcome], deadline: float | None
+    jobs: Sequence[Job], tick: Tick, outcomes: Mapping[Job, JobOutcome], deadline: float | None
 ) -> None:
     """Until no other process holds any of these jobs, or time is over."""
     while any(_held(job) for job in jobs) and (deadline is None or time.time() < deadline):

@@ -15,7 +15,7 @@ from experiments.runner.estimate import Cost
 from experiments.runner.plan import Job, configurations
 from experiments.runner.store import Place, State
 from experiments.runner.values import shown
-from experiments.runner.worker import Ending, Outcome
+from experiments.runner.worker import Ending, JobOutcome
 from experiments.tables.render import terminal
 from experiments.tables.table import Cell, Column, Row, Table
 
@@ -107,7 +107,7 @@ def _from(first: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     )
 
 
-def summary(outcomes: Mapping[Job, Outcome]) -> str:
+def summary(outcomes: Mapping[Job, JobOutcome]) -> str:
     """How many ended how."""
     counted = Counter(outcome.ending for outcome in outcomes.values())
     told = [f"{counted[ending]} {ending.value}" for ending in Ending if counted[ending]]
@@ -136,7 +136,7 @@ class Watcher:
         if self._console.is_terminal:
             self._live.stop()
 
-    def __call__(self, outcomes: Mapping[Job, Outcome]) -> None:
+    def __call__(self, outcomes: Mapping[Job, JobOutcome]) -> None:
         """Take in the outcomes so far."""
         for job in self._jobs:
             if job in outcomes and job not in self._said:
@@ -156,7 +156,7 @@ class Watcher:
     def _line(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
-    def _progress(self, outcomes: Mapping[Job, Outcome]) -> str:
+    def _progress(self, outcomes: Mapping[Job, JobOutcome]) -> str:
         active = [
             f"{job.label} {status.get('epoch', 0)}/{status.get('epochs', '?')}"
             for job in self._jobs
@@ -170,7 +170,7 @@ class Watcher:
         status = Place(job.folder).status()
         return status if status.get("time", 0) >= self._began else {}
 
-    def _table(self, outcomes: Mapping[Job, Outcome]) -> Table:
+    def _table(self, outcomes: Mapping[Job, JobOutcome]) -> Table:
         rows = []
         active = [job for job in self._jobs if job not in outcomes and self._status(job)]
         recent = [job for job in outcomes if outcomes[job].ending is not Ending.SKIPPED]

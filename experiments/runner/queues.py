@@ -15,7 +15,7 @@ from experiments.errors import OutputError, SettingsError
 from experiments.runner.engines import Handle
 from experiments.runner.plan import Job
 from experiments.runner.store import Place
-from experiments.runner.worker import Ending, Outcome, work
+from experiments.runner.worker import Ending, JobOutcome, work
 from experiments.settings import require
 
 
@@ -136,7 +136,7 @@ class _Requeued:
     threads: int
     deadline: float | None
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> JobOutcome:
         self._begun_with = Place(self.job.folder).epochs()
         return work(self.job, self.threads, self.deadline)
 
@@ -262,6 +262,6 @@ class _Limited:
             self._hand_in()
         return bool(self.future.done())
 
-    def result(self) -> Outcome:
-        found: Outcome = self.future.result()
+    def result(self) -> JobOutcome:
+        found: JobOutcome = self.future.result()
         return found

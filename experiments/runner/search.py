@@ -21,7 +21,7 @@ from experiments.files import prepare_folder, strict
 from experiments.runner import values
 from experiments.runner.plan import Job, Request, plan
 from experiments.runner.store import Place
-from experiments.runner.worker import Ending, Outcome
+from experiments.runner.worker import Ending, JobOutcome
 from experiments.settings import require
 from models.files import reason
 
@@ -115,7 +115,7 @@ class Study:
             begun = self._study.get_trials(states=[self._optuna.trial.TrialState.RUNNING])
         return [self._trial(found) for found in begun]
 
-    def tell(self, trial: Trial, outcomes: Mapping[Job, Outcome]) -> None:
+    def tell(self, trial: Trial, outcomes: Mapping[Job, JobOutcome]) -> None:
         """How its runs ended; a trial with a run that is left stays begun."""
         endings = [outcomes[job].ending for job in trial.jobs]
         if all(ending in (Ending.DONE, Ending.SKIPPED) for ending in endings):

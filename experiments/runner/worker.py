@@ -44,7 +44,7 @@ _LEAST: Final = 15.0
 """Seconds that are worth beginning for."""
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """How a job ended, and a line about it."""
 
     ending: Ending
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 def work(
     job: Job, threads: int | None = None, deadline: float | None = None, limit: float | None = None
-) -> Outcome:
+) -> JobOutcome:
     """Bring one job to its end, or to the end of the last epoch before the deadline.
 
     What is done is left alone; what was begun goes on from its checkpoint; another process's work
@@ -68,25 +68,25 @@ def work(
     """
     place = Place(job.folder)
     if deadline is not None and deadline - time.time() < _LEAST:
-        return Outcome(Ending.STOPPED)
+        return JobOutcome(Ending.STOPPED)
     try:
         with place.locked() as mine:
             if not mine:
-                return Outcome(Ending.ELSEWHERE)
+                return JobOutcome(Ending.ELSEWHERE)
             if place.state() is State.DONE:
-                return Outcome(Ending.SKIPPED, place.other_data(job.run))
+                return JobOutcome(Ending.SKIPPED, place.other_data(job.run))
             place.tidy()
             place.forgive()
             place.say(state="preparing", epoch=place.epochs(), epochs=job.run.settings.epochs)
             with place.log.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
                 return _train(job, place, threads, deadline, limit)
     except (ExperimentError, OSError) as error:  # the folder's own, so it cannot be noted there
-        return Outcome(Ending.FAILED, f"{type(error).__name__}: {error}")
+        return JobOutcome(Ending.FAILED, f"{type(error).__name__}: {error}")
 
 
 def _train(
     job: Job, place: Place, threads: int | None, deadline: float | None, limit: float | None
-) -> Outcome:
+) -> JobOutcome:
     run = job.run
     pause = None if limit is None else time.time() + limit
     ends = min((moment for moment in (deadline, pause) if moment is not None), default=None)
@@ -96,14 +96,14 @@ def _train(
         _trainer(run, place, job, ends).train()
     except OutOfTime as stopped:
         ending = Ending.STOPPED if ends == deadline else Ending.PAUSED
-        return Outcome(ending, f"{stopped.epochs_done} of {stopped.epochs} epochs")
+        return JobOutcome(ending, f"{stopped.epochs_done} of {stopped.epochs} epochs")
     except (RunInterrupted, KeyboardInterrupt):
-        return Outcome(Ending.INTERRUPTED)
+        return JobOutcome(Ending.INTERRUPTED)
     except Exception as error:
         place.fail(error)
-        return Outcome(Ending.FAILED, f"{type(error).__name__}: {error}")
+        return JobOutcome(Ending.FAILED, f"{type(error).__name__}: {error}")
     place.say(state="done", epoch=run.settings.epochs, epochs=run.settings.epochs)
-    return Outcome(Ending.DONE)
+    return JobOutcome(Ending.DONE)
 
 
 def _trainer(run: Run, place: Place, job: Job, ends: float | None) -> Trainer:

@@ -21,7 +21,7 @@ from experiments.benchmark import Batch, Data, Split
 from experiments.errors import DataError
 from experiments.methods import MethodOptions
 from experiments.run import Run
-from experiments.runner import Job, Outcome, work
+from experiments.runner import Job, JobOutcome, work
 from experiments.settings import Settings
 from tests.experiments.toy import Toy
 
@@ -86,8 +86,8 @@ class Here:
     def __init__(self, jobs: int = 1, threads: int | None = None) -> None:
         self.threads = threads or 1
 
-    def submit(self, jobs: Sequence[Job], deadline: float | None) -> list[Future[Outcome]]:
-        found: list[Future[Outcome]] = [Future() for _ in jobs]
+    def submit(self, jobs: Sequence[Job], deadline: float | None) -> list[Future[JobOutcome]]:
+        found: list[Future[JobOutcome]] = [Future() for _ in jobs]
         for one, ended in zip(jobs, found, strict=True):
             ended.set_result(work(one, self.threads, deadline))
         return found

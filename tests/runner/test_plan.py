@@ -16,7 +16,7 @@ from experiments.methods import METHODS, BayesAggOptions
 from experiments.presets import WEIGHT_DECAYS, grids
 from experiments.runner import (
     Ending,
-    Outcome,
+    JobOutcome,
     Place,
     Request,
     Watcher,
@@ -200,7 +200,7 @@ def test_a_table_of_what_is_at_work(tmp_path: Path) -> None:
     for one in jobs[:2]:
         one.folder.mkdir(parents=True)
         Place(one.folder).say(state="training", epoch=3, epochs=20, score=1234.56, seconds=60.0)
-    told = _told(watcher._table({jobs[0]: Outcome(Ending.FAILED, "")}), 40)
+    told = _told(watcher._table({jobs[0]: JobOutcome(Ending.FAILED, "")}), 40)
     for word in (
         "failed",
         "training",

@@ -18,7 +18,7 @@ from experiments.runner import (
     Dask,
     Ending,
     Job,
-    Outcome,
+    JobOutcome,
     Place,
     Queue,
     Submitit,
@@ -63,13 +63,13 @@ def test_only_those_that_get_on_are_begun_again(tmp_path: Path) -> None:
 
         def submit(self, jobs: Any, deadline: Any) -> Any:
             began.append(set(jobs))
-            handles: list[Future[Outcome]] = [Future() for _ in jobs]
+            handles: list[Future[JobOutcome]] = [Future() for _ in jobs]
             for one, handle in zip(jobs, handles, strict=True):
                 epoch = len(began) if one is moving else 0
                 Place(one.folder).folder.mkdir(exist_ok=True)
                 Place(one.folder).say(state="training", epoch=epoch, epochs=3)
                 if epoch == 3:
-                    handle.set_result(Outcome(Ending.DONE))
+                    handle.set_result(JobOutcome(Ending.DONE))
                 else:
                     handle.set_exception(BrokenExecutor())
             return handles
@@ -92,8 +92,8 @@ class Handle:
         self.looks += 1
         return self.looks > 2
 
-    def result(self) -> Outcome:
-        return Outcome(Ending.DONE)
+    def result(self) -> JobOutcome:
+        return JobOutcome(Ending.DONE)
 
 
 def test_no_more_jobs_than_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_the_estimate_is_a_job_of_the_queue(tmp_path: Path) -> None:
 
 def test_a_job_pauses_at_its_limit(tmp_path: Path) -> None:
     one = job(tmp_path / "a", epochs=3)
-    assert work(one, limit=0.01) == Outcome(Ending.PAUSED, "1 of 3 epochs")
+    assert work(one, limit=0.01) == JobOutcome(Ending.PAUSED, "1 of 3 epochs")
     assert work(one, deadline=time.time() + 60, limit=0.01).ending is Ending.PAUSED
     assert work(one, deadline=time.time() + 60, limit=60).ending is Ending.DONE
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import app, many
-from experiments.runner import Ending, Job, Outcome, Place, State, work
+from experiments.runner import Ending, Job, JobOutcome, Place, State, work
 from experiments.runner.search import STUDIES
 
 pytest.importorskip("optuna")
@@ -28,7 +28,7 @@ def sweep(out: Path, *words: str, code: int = 0) -> str:
     return result.output
 
 
-def here(todo: Sequence[Job], *_: object) -> Mapping[Job, Outcome]:
+def here(todo: Sequence[Job], *_: object) -> Mapping[Job, JobOutcome]:
     """In this process: what is tested is not the engine."""
     return {job: work(job) for job in todo}
 
@@ -55,10 +55,10 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monke
 
     began: list[Job] = []
 
-    def stopped(todo: Sequence[Job], *more: object) -> Mapping[Job, Outcome]:
+    def stopped(todo: Sequence[Job], *more: object) -> Mapping[Job, JobOutcome]:
         began.extend(todo)
         if len(began) == 2:
-            return {job: Outcome(Ending.STOPPED) for job in todo}
+            return {job: JobOutcome(Ending.STOPPED) for job in todo}
         return here(todo)
 
     asked = ("--method", "ls", *ASKED, "--search", "4")
@@ -81,8 +81,8 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_trial_that_fails_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(todo: Sequence[Job], *_: object) -> Mapping[Job, Outcome]:
-        return {job: Outcome(Ending.FAILED, "diverged") for job in todo}
+    def fails(todo: Sequence[Job], *_: object) -> Mapping[Job, JobOutcome]:
+        return {job: JobOutcome(Ending.FAILED, "diverged") for job in todo}
 
     monkeypatch.setattr(many, "conduct", fails)
     asked = ("--method", "ls", *ASKED, "--search", "2")
