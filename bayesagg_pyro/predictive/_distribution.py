@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesagg_pyro._modes import seeded
 from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.heads import Head, Network
-from bayesagg_pyro.predictive._laws import TakesTargets
+from bayesagg_pyro.predictive._laws import TakesTargets, no_formula
 
 
 class PredictiveDistribution(TakesTargets, TorchDistribution):
@@ -55,6 +55,24 @@ class PredictiveDistribution(TakesTargets, TorchDistribution):
     @abstractmethod
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of y, [..., B, tasks]."""
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(Y ≤ y), [..., B, tasks], where there is a formula.
+
+        Raises:
+            UnsupportedError: where there is none, and what to do instead; likewise below.
+        """
+        raise no_formula(self, "cdf", "take draws, (law.sample((1000,)) <= y).double().mean(0)")
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantiles at levels, [..., B, tasks], where there is a formula."""
+        raise no_formula(
+            self, "icdf", "take draws, law.sample((1000,)).double().quantile(level, 0)"
+        )
+
+    def entropy(self) -> Tensor:
+        """Of each example and task, where there is a formula."""
+        raise no_formula(self, "entropy", "take draws, -law.log_prob(law.sample((1000,))).mean(0)")
 
     @abstractmethod
     def draw(self, shape: torch.Size) -> Tensor:

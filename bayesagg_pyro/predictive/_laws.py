@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from bayesagg_pyro.errors import DtypeError, ShapeError
+from bayesagg_pyro.errors import DtypeError, ShapeError, UnsupportedError
 from bayesagg_pyro.heads._cumulative import upper_tail
 from bayesagg_pyro.heads._input import TargetKind, wrong_kind
 from bayesagg_pyro.quadrature import gamma_rule
@@ -76,6 +76,14 @@ class TakesTargets:
         return value.long() if self.target_kind == "class" else value.to(dtype)
 
 
+def no_formula(law: TakesTargets, method: str, instead: str) -> UnsupportedError:
+    """The error of a method that a predictive has not, with what does its work."""
+    return UnsupportedError(
+        f"{law.owner}: the predictive distribution ({type(law).__name__}) has no {method}: "
+        f"{instead}"
+    )
+
+
 class _Scores(TakesTargets):
     """Checks before torch's own methods."""
 
@@ -90,12 +98,16 @@ class _Scores(TakesTargets):
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ y), [..., B, tasks]."""
+        if self.target_kind != "real":
+            raise no_formula(self, "cdf", "law.probs has the probability of each label")
         law: Any = super()
         below: Tensor = law.cdf(self.placed(value).to(self._dtype))
         return below
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantiles at levels, [..., B, tasks]."""
+        if self.target_kind != "real":
+            raise no_formula(self, "icdf", "law.probs has the probability of each label")
         law: Any = super()
         quantile: Tensor = law.icdf(self.placed(value, "levels").to(self._dtype))
         return quantile

@@ -121,7 +121,10 @@ class SampledPredictive(EqualMixture):
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ y), [..., B, tasks], where the likelihood's distribution has one."""
         value = self.placed(value).to(self.outputs.dtype)
-        cdf: Tensor = self._head.likelihood(beside(self.outputs, value)).cdf(value).mean(0)
+        try:
+            cdf: Tensor = self._head.likelihood(beside(self.outputs, value)).cdf(value).mean(0)
+        except NotImplementedError:
+            return super().cdf(value)
         return cdf
 
     def draw(self, shape: torch.Size) -> Tensor:

@@ -64,12 +64,17 @@ def claim(run: Run, out: Path, *, resume: bool, overwrite: bool) -> dict[str, An
             f"epochs = {run.settings.epochs} cannot work: checkpoint {checkpoint} "
             f"holds {done} epochs already; give at least as many"
         )
+    names = {task.name for task in run.benchmark.tasks}
+    for epoch in saved["history"]:
+        if absent := sorted(names - epoch["validation"].keys()):
+            raise _damaged(checkpoint, f"an epoch has no metric of {', '.join(absent)}")
     prepare_folder(out)
     return saved
 
 
 FORMAT = 3
 
+_REMEDY: Final = "delete it and start anew, or put an intact copy in its place"
 _STAGE: Final = {"epoch": int, "by_example": Tensor, "applied": Tensor}
 #: What a checkpoint holds; the parts that belong to a method are the method's to check.
 _PARTS: Final = {
@@ -95,9 +100,8 @@ def load(path: Path) -> dict[str, Any]:
         CheckpointError: There is none, it cannot be read, or another version wrote it.
         DamagedCheckpointError: It is damaged, or parts of it are missing.
     """
-    remedy = "delete it and start anew, or put an intact copy in its place"
     try:
-        state = saved_tensors(path, remedy)
+        state = saved_tensors(path, _REMEDY)
     except DamagedDataError as error:
         raise DamagedCheckpointError(f"checkpoint {error}") from error
     except MissingDataError as error:
@@ -110,7 +114,7 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise CheckpointError(
-            f"checkpoint {path} has format {found}, this version reads {FORMAT}: {remedy}"
+            f"checkpoint {path} has format {found}, this version reads {FORMAT}: {_REMEDY}"
         )
     try:
         fits(state, _PARTS)
@@ -120,9 +124,16 @@ def load(path: Path) -> dict[str, Any]:
         epochs = [record["epoch"] for record in state["history"]]
         if epochs != [*range(1, len(epochs) + 1)] or state["best"]["epoch"] not in epochs:
             raise ValueError("its epochs are out of order")
+        scores, best = [record["score"] for record in state["history"]], state["best"]
+        if best["score"] != min(scores) or best["epoch"] != scores.index(min(scores)) + 1:
+            raise ValueError("its best epoch is not the first of the lowest score")
     except ValueError as error:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged ({error}): {remedy}") from error
+        raise _damaged(path, error) from error
     return state
+
+
+def _damaged(path: Path, what: object) -> DamagedCheckpointError:
+    return DamagedCheckpointError(f"checkpoint {path} is damaged ({what}): {_REMEDY}")
 
 
 def matches(

@@ -205,6 +205,11 @@ def check(record: Mapping[str, Any], path: Path) -> None:
     try:
         fits(record, _RECORD)
         names = {task["name"] for task in record.get("tasks", ())}
+        if len(names) < len(record.get("tasks", ())):
+            raise ValueError("two of its tasks have one name")
+        epochs, most = [e["epoch"] for e in record["history"]], record["settings"]["epochs"]
+        if epochs != [*range(1, len(epochs) + 1)] or len(epochs) > most:
+            raise ValueError(f"its history is not of epochs 1 to {most} in order")
         if absent := sorted(names - record["best"]["test"].keys()):
             raise ValueError(f"its best epoch has no metric of {', '.join(absent)}")
         stages = record.get("weights", ())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyro
 import pytest
 import torch
 from likelihoods import gaussian, make, normal
 
-from bayesagg_pyro import errors, heads, posteriors
+from bayesagg_pyro import errors, heads, posteriors, priors
 from bayesagg_pyro.predictive import predictive
 
 
@@ -58,3 +59,21 @@ def test_one_draw_says_nothing(rng) -> None:
             head, normal(rng, 2, 3), gaussian(rng, head), method="samples", samples=1
         )
         assert found.standard_error.isinf().all()
+
+
+@pytest.mark.parametrize("method", ["cdf", "icdf", "entropy"])
+def test_what_has_no_formula_says_what_to_use(rng, method: str) -> None:
+    """torch's own error has no message."""
+
+    def model(features: torch.Tensor, targets: torch.Tensor | None = None) -> None:
+        weight = pyro.sample("weight", pyro.distributions.Normal(torch.zeros(4), 1.0).to_event(1))
+        with pyro.plate("examples", len(features)):
+            pyro.sample("y", pyro.distributions.Normal(features @ weight, 1.0), obs=targets)
+
+    features = torch.randn(5, 4, generator=rng)
+    made = [heads.FromPyro(model, 4), heads.Poisson(4), heads.StudentT(4), heads.Bernoulli(4)]
+    for head in made[: 3 if method == "entropy" else 4]:
+        law = head.predictive(features, priors.isotropic(head, 1.0), method="samples", samples=20)
+        given = () if method == "entropy" else (torch.full((5, 1), 0.5),)
+        with pytest.raises(errors.UnsupportedError, match=rf"head.*no {method}: .*(draws|probs)"):
+            getattr(law, method)(*given)
