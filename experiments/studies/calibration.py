@@ -142,6 +142,7 @@ def run(
                 "ecdf_p": found.ecdf.tolist(),
                 "coverage": {f"{level:g}": value for level, value in found.coverage().items()},
                 "coverage_95": found.coverage()[0.95],
+                "ranks": found.ranks.tolist(),
                 "rank_histogram": found.histogram().sum(1).tolist(),
                 "squared_z": float(found.z.square().mean()),
                 "seconds": round(seconds, 2),

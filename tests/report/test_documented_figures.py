@@ -10,11 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
+from bayesagg_pyro.diagnostics import Calibration, plot_calibration
 from experiments.comparisons.figure import league
+from experiments.dense import figure as dense
+from experiments.dense import rooms
+from experiments.dense.frames import Frames, seen_depth, seen_label
+from experiments.dense.predictions import Predicted, Trust
 from experiments.report.curves import weights
 from experiments.report.figures import calibration
 from experiments.report.illustration import flow, update_directions
@@ -51,7 +57,7 @@ def test_drawn_by_the_code(draw: Callable[[], Figure], tmp_path: Path) -> None:
 
 def kept(name: str) -> Any:
     """The numbers behind a figure, which lie beside it."""
-    return json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads((DOCS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 FROM_NUMBERS: dict[str, Callable[[Any], Figure]] = {
@@ -73,17 +79,74 @@ FROM_NUMBERS: dict[str, Callable[[Any], Figure]] = {
 @pytest.mark.parametrize("name", FROM_NUMBERS)
 def test_drawn_from_the_numbers_beside_it(name: str, tmp_path: Path) -> None:
     drawn = pixels(
-        write_figure(lambda: FROM_NUMBERS[name](kept(name)), tmp_path / "figure", formats=("png",))
+        write_figure(
+            lambda: FROM_NUMBERS[name](kept(f"figures/{name}")),
+            tmp_path / "figure",
+            formats=("png",),
+        )
     )
     shown = pixels(DOCS / "figures" / f"{name}.png")
     assert shown.shape == drawn.shape
     assert share_that_differs(shown, drawn) < 0.02
 
 
+CALIBRATED = {row["case"]: row for row in kept("calibration/calibration")["tables"]["calibration"]}
+
+
+@pytest.mark.parametrize("case", CALIBRATED)
+def test_calibration_is_drawn_from_the_ranks(case: str, tmp_path: Path) -> None:
+    row, draws = CALIBRATED[case], kept("calibration/calibration")["settings"]["draws"]
+    ranks = torch.tensor(row["ranks"])
+    found = Calibration(ranks, draws, torch.zeros(ranks.shape))
+    assert float(found.p_value) == row["p_value"]
+    path = write_figure(
+        lambda: plot_calibration(found, row["title"]), tmp_path / "figure", formats=("png",)
+    )
+    drawn, shown = pixels(path), pixels(DOCS / "calibration" / f"{case}.png")
+    assert shown.shape == drawn.shape
+    assert share_that_differs(shown, drawn) < 0.02
+
+
+def test_rooms_are_those_of_their_seed(tmp_path: Path) -> None:
+    """Images, classes and normals; what a network makes of them takes training."""
+    test = rooms.draw(80, 2)  # beside 320 for training
+    frames = rooms.with_gaps(rooms.render(test, rooms.Camera(72, 96)), test)
+    figures = []
+
+    def true(one: Frames, head: str, value: torch.Tensor, seen: torch.Tensor) -> Predicted:
+        rest = torch.linspace(0.1, 1, one.label.numel()).view(one.label.shape)
+        return Predicted(head, value, value, seen, rest, rest, rest)
+
+    def truths() -> Figure:
+        shown = []
+        for one in (frames.rows(torch.tensor([place])) for place in (0, 1)):
+            assert one.normal is not None
+            label, depth = seen_label(one), seen_depth(one)
+            parts = ("segmentation", one.label, label), ("depth", one.depth, depth)
+            found = [true(one, *part) for part in (*parts, ("normal", one.normal, depth))]
+            shown.append((one, found))
+        line = torch.linspace(0.1, 1, 20)
+        trust = dict.fromkeys(("segmentation", "depth", "normal"), Trust(line, line))
+        figures.append(dense.draw(shown, trust, rooms.CLASSES, "m"))
+        return figures[0]
+
+    path = write_figure(truths, tmp_path / "figure", formats=("png",))
+    drawn, shown = (imread(one)[..., :3] for one in (path, DOCS / "images" / "scenes.png"))
+    assert shown.shape == drawn.shape
+    height, width = drawn.shape[:2]
+    for place in (0, 1, 11, 16, 17, 27):  # of two blocks of 16 axes the image, and two truths
+        box = figures[0].axes[place].get_position()
+        rows = slice(round(height * (1 - box.y1)), round(height * (1 - box.y0)))
+        cell = rows, slice(round(width * box.x0), round(width * box.x1))
+        apart = np.abs(shown[cell] - drawn[cell]).max(-1)
+        assert apart.size > 10_000
+        assert (apart > 0.03).mean() < 0.02
+
+
 def test_every_figure_has_its_command() -> None:
     """Between a figure and the next heading or figure: the command that draws it."""
     missing = []
-    for page in sorted(DOCS.glob("*.md")):
+    for page in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         for group in re.finditer(r"(?:^.*!\[.*\n)+", text, re.MULTILINE):
             below = text[group.end() : group.end() + 600]
