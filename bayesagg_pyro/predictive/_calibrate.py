@@ -142,13 +142,13 @@ def _by_rule(
 ) -> Callable[[Tensor], Tensor]:
     """log E p(y | u / T): u ~ N is worked out once."""
     mean, variance = predictor(head, posterior.with_info(temperature=None), features)
-    values = targets.values if head.target_kind == "class" else targets.values.to(mean)
 
     def at(temperature: Tensor) -> Tensor:
         law: Any = at_temperature(head, posterior.with_info(temperature=temperature))
         m, std = mean / temperature, variance.sqrt() / temperature
-        z, p = normal_rule(m, std, _NODES, law.transition(values))
-        return (p.log() + log_likelihood(law, m + std * z, values.expand_as(z))).logsumexp(0)
+        z, p = normal_rule(m, std, _NODES, law.transition(targets.values))
+        labels = targets.values.expand_as(z)
+        return (p.log() + log_likelihood(law, m + std * z, labels)).logsumexp(0)
 
     return lambda temperatures: torch.stack([at(temperature) for temperature in temperatures])
 

@@ -85,6 +85,23 @@ def test_calibration_from_samples_and_from_one_task_at_a_time() -> None:
     assert alarms(single) == {"sbc": False, "coverage": False}
 
 
+def test_schemes_that_expand_around_weights_do_so_at_the_point_that_is_asked_for() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Watched(inference.TaylorGGN):
+        def infer(self, head: heads.Head, *arguments: Any) -> posteriors.Posterior:
+            seen.append(head.point().detach().clone())
+            return super().infer(head, *arguments)
+
+    head = heads.Bernoulli(3, tasks=20).double()
+    before, prior = head.weight.detach().clone(), priors.isotropic(head, 1.0)
+    x = torch.randn(20, 3, dtype=torch.float64)
+    for point, wanted in ((None, 0.0), (lambda twin, _: twin.point() * 0 + 0.5, 0.5)):
+        diagnostics.simulate_calibration(head, Watched(), prior, x, replications=20, point=point)
+        assert (seen.pop() == wanted).all()
+    assert torch.equal(head.weight, before)
+
+
 def test_smoke_of_a_sampler() -> None:
     head, rng = regression(20), torch.Generator().manual_seed(3)
     found = diagnostics.simulate_calibration(

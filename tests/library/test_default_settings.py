@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import bayesagg_pyro as ba
 from bayesagg_pyro import gradients, heads, inference, predictive, priors
 from bayesagg_pyro.aggregation import Mean, PrecisionWeighted
+from bayesagg_pyro.engine.loss_size import loss_size
 from bayesagg_pyro.heads import Head
 
 D, B = 5, 24
@@ -185,6 +186,15 @@ def test_the_units_of_a_loss_do_not_matter() -> None:
     times = Made(r=Squares(D, 2), c=Nats(D, 3)).train()
     torch.testing.assert_close(times.weights(), plain.weights())
     torch.testing.assert_close(times.update(), plain.update())
+
+
+def test_the_size_of_a_loss_of_counts_is_that_at_counts_up_to_two() -> None:
+    class Late(heads.Poisson):
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return self.negative_log_prob(outputs, targets) * (1 + targets)
+
+    # At outputs of 0 the slope is 1 − y: 1, 0 and −1, here times 1, 2 and 3.
+    torch.testing.assert_close(loss_size(Late(D, 2)), torch.full((2,), (1 + 3) / 2))
 
 
 def test_a_step_makes_no_posterior_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,8 +244,9 @@ def test_an_aggregator_of_the_users_own() -> None:
 
     rows = matrix()
     rows[1] *= 3
-    result = MatrixAggregator(Largest())(rows)
+    result = MatrixAggregator(Largest())(rows.requires_grad_())
     assert torch.equal(result.direction, rows[1])
+    assert not result.direction.requires_grad
     assert result.weights is None
 
 

@@ -65,6 +65,7 @@ def test_leaving_out_reads_nothing(rng) -> None:
         cavity = tracker.prior_for(*batch)
     assert not watch.reads
     assert cavity.info.left_out.all()
+    assert not cavity.info.jitter.any()
 
 
 def test_running_sums_keep_their_places(rng) -> None:
