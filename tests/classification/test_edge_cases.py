@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from dense import F64, close, gaussian, minimum, newton, normal
@@ -231,8 +233,15 @@ def test_a_tiny_prior_variance_leaves_the_prior(rng, kind) -> None:
         assert (found.variance < 1e-10).all()
 
 
-@pytest.mark.parametrize("kind", [heads.Categorical, heads.Heteroscedastic])
-@pytest.mark.parametrize("scheme", [inference.TaylorGGN, inference.Laplace])
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [
+        *itertools.product(
+            [heads.Categorical, heads.Heteroscedastic], [inference.TaylorGGN, inference.Laplace]
+        ),
+        (heads.Gaussian, inference.Conjugate),
+    ],
+)
 def test_a_precision_that_overflows_names_its_head(kind, scheme) -> None:
     head = kind(2, 2, name="mine").double()
     y = torch.zeros(4, 1, dtype=torch.long) if kind is heads.Categorical else torch.ones(4, 2)
