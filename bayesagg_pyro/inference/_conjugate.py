@@ -65,10 +65,11 @@ class Conjugate(Scheme):
         total = known.precision_matrix + precision
         if features.device.type == "cpu":  # where looking at the outcome costs nothing
             tril, failed = torch.linalg.cholesky_ex(total)
-            if linalg.is_lossy(tril, failed):
+            if not linalg.is_lossy(tril, failed):
+                return condition(head, known, total, shift, linalg.Factor(tril, 0.0 * failed))
+            if linalg.all_finite(total):
                 design = head.design_matrix(features)
                 return _by_square_root(known, total, design, observed, noise)
-            return condition(head, known, total, shift, linalg.Factor(tril, 0.0 * failed))
         return condition(head, known, total, shift)
 
     def statistics(self, head: Head, storage: Storage) -> GaussianStatistics:
