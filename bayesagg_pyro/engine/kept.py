@@ -20,7 +20,6 @@ _KEPT = {
     "estimators": "change one, mtl.estimators[name] = ...",
 }
 
-
 #: Attributes that are looked at when they are set.
 WATCHED = frozenset({*_KEPT, "observer"})
 

@@ -41,9 +41,11 @@ def study(
     """
     with friendly(debug) as console:
         console.print(question(name), style="bold")
+        from experiments.settings import require_seed
         from experiments.studies.study import RESULTS, Context, conduct
         from experiments.tables.render import terminal
 
+        require_seed("first_seed", first_seed)
         folder = out or Path("results") / f"study-{name}"
         found = conduct(name, Context(folder, first_seed, quick, console.say))
         for table in found.tables.values():

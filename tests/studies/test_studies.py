@@ -192,3 +192,10 @@ def test_an_unknown_study_is_one_line() -> None:
     found = CliRunner().invoke(app, ["study", "nothing"])
     assert found.exit_code == 2
     assert "approximations, priors, missing, heads, calibration" in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize("seed", [-1, 10**22])
+def test_a_seed_that_cannot_be_is_one_line(seed: int) -> None:
+    found = CliRunner().invoke(app, ["study", "calibration", "--quick", f"--first-seed={seed}"])
+    assert found.exit_code != 0
+    assert f"error: first_seed = {seed} cannot work" in found.output
