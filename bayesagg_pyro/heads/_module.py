@@ -37,7 +37,12 @@ def check_module(module: nn.Module, in_features: int) -> None:
             )
     x = probe(module, in_features, 3)
     with torch.no_grad():
-        together = in_precision(module, x)
+        try:
+            together = in_precision(module, x)
+        except RuntimeError as error:
+            raise ShapeError(
+                f"the module does not take [3, {in_features}], [examples, features]: {error}"
+            ) from error
         if together.shape[:1] != (3,) or together.ndim != 2:
             raise ShapeError(
                 f"the module maps [3, {in_features}] to {list(together.shape)}; heads need "

@@ -198,6 +198,8 @@ def test_what_cannot_be_embedded_is_refused() -> None:
         heads.Body(Mixing(), 4)
     with pytest.raises(errors.SettingError, match="Module is needed, not str"):
         heads.Gaussian(4).embed("tanh")
+    with pytest.raises(errors.ShapeError, match=r"does not take \[3, 4\].*multiplied"):
+        heads.Gaussian(4).embed(torch.nn.Linear(3, 2))
 
 
 def test_a_module_is_embedded_as_it_is(rng: torch.Generator) -> None:
