@@ -199,7 +199,7 @@ LEAGUES: Final = (
             **_RAND["changes"],
         },
         seeds=(10, 11, 12),
-        tuned={"learning_rate": (3e-3, 5e-3), "weight_decay": (1e-4, 1e-3)},
+        tuned={"learning_rate": (3e-3, 5e-3), "weight_decay": (1e-4, 1e-3, 1e-2)},
         tuning_seeds=(20, 21),
         ours=OURS,
     ),
