@@ -94,7 +94,7 @@ class Dense(Benchmark):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = f"give one of {', '.join(self.every_head)}, or none"
-        require(self.only in (None, *self.every_head), "only", self.only, remedy)
+        require(self.only in (None, *self.every_head), "task", self.only, remedy)
         require_numbers(self, "levels", least=1, most=5)
         require_numbers(self, "width", least=1)
 

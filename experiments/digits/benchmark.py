@@ -80,7 +80,7 @@ class Digits(Benchmark):
         require_numbers(self, "width", least=1)
         require(
             self.only is None or self.only in TASKS,
-            "only",
+            "task",
             self.only,
             f"give one of {', '.join(TASKS)}, or leave it out",
         )

@@ -220,7 +220,7 @@ def test_published_rows() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(SettingsError, match=r"only = 'normal'.*segmentation, depth"):
+    with pytest.raises(SettingsError, match=r"task = 'normal'.*segmentation, depth"):
         Cityscapes(only="normal")
     with pytest.raises(SettingsError, match=r"height = 4 .*4 levels need at least 16"):
         Scenes(height=4)

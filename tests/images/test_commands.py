@@ -67,7 +67,7 @@ def test_the_papers_options_of_the_method_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digits", "--task", "even"], "only = 'even'"),
+        (["digits", "--task", "even"], "task = 'even'"),
         (["digits", "--only", "even"], "there is no option --only: it is spelt --task"),
         (["digits", "--split-seed", str(10**22)], f"split_seed = {10**22} cannot work"),
         (["utkface", "--split-seed", "-1"], "split_seed = -1 cannot work"),

@@ -76,7 +76,7 @@ def test_it_is_learned_in_seconds(tmp_path: Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(SettingsError, match=r"only = 'even'.*number, odd, loop, digit"):
+    with pytest.raises(SettingsError, match=r"task = 'even'.*number, odd, loop, digit"):
         Digits(only="even")
     with pytest.raises(SettingsError, match="width = 0"):
         Digits(width=0)
