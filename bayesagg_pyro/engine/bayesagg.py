@@ -24,7 +24,7 @@ from bayesagg_pyro.engine.defaults import (
 )
 from bayesagg_pyro.engine.info import Observer, StepInfo
 from bayesagg_pyro.engine.kept import WATCHED, Heads, Settled, check_attribute
-from bayesagg_pyro.engine.layout import check_axis
+from bayesagg_pyro.engine.layout import Layout, check_axis
 from bayesagg_pyro.engine.peers import exchange
 from bayesagg_pyro.engine.pieces import Pieces
 from bayesagg_pyro.engine.predictions import InLayout, InTargetUnits
@@ -466,9 +466,7 @@ class BayesAgg(Calls):
             StateError: if another engine that has this head has written its weights since.
         """
         found = {}
-        for slot in self._slots.values():
-            slot.check_shape()
-        where = rows_of(features, self._heads, self.feature_axis, values=False)
+        where = self._rows(features, values=False)
         for name, (rows, layout) in where.items():
             slot = self._slots[name]
             slot.check_leads(warmup=self.warmup)
@@ -488,9 +486,7 @@ class BayesAgg(Calls):
         """
         first = next(iter(features.values()), None) if isinstance(features, Mapping) else features
         values = not self._validation.defers(first)
-        for slot in self._slots.values():
-            slot.check_shape()
-        where = rows_of(features, self._heads, self.feature_axis, values=values)
+        where = self._rows(features, values=values)
         found, posteriors = {}, self.posteriors()
         for name, (rows, layout) in where.items():
             head = self._heads[name]
@@ -499,6 +495,11 @@ class BayesAgg(Calls):
                 predictive = InTargetUnits(predictive, head.units)
             found[name] = predictive if layout.plain else InLayout(predictive, layout)
         return found
+
+    def _rows(self, features: Features, *, values: bool) -> dict[str, tuple[Tensor, Layout]]:
+        for slot in self._slots.values():
+            slot.check_shape()
+        return rows_of(features, self._heads, self.feature_axis, values=values)
 
     def posteriors(self) -> dict[str, Posterior]:
         """The posterior of all data for each head, which predicts: {name: distribution}.

@@ -76,7 +76,8 @@ def schedule_of(settings: Settings) -> FixedSchedule | PlateauSchedule:
     return PlateauSchedule(settings) if settings.schedule == "plateau" else FixedSchedule(settings)
 
 
-# Torch's fall from rate to rate, which rounds otherwise, and load the length of a shorter run.
+# Torch's compute a rate from the one before, which rounds differently, and a state that is loaded
+# brings back the length of the run that it was saved in.
 class FixedSchedule:
     """Tied to the number of epochs of the run at hand, also when a shorter one is continued."""
 
@@ -109,7 +110,8 @@ class FixedSchedule:
         self._epoch = state_dict["epoch"]
 
 
-# Torch's takes the same score for a better one where it is negative, as Δm may be: it never falls.
+# Torch's takes an equal score for a better one where it is negative, as Δm may be, and so never
+# lowers the rate.
 class PlateauSchedule:
     """As torch's ``ReduceLROnPlateau``, of the smoothed score."""
 
