@@ -12,6 +12,7 @@ import torch
 
 from experiments.errors import SettingsError
 
+Algorithm = Literal["adam", "adamw"]
 Schedule = Literal["plateau", "steps", "cosine"]
 Graph = Literal["auto", "on", "off", "twin", "compile"]
 
@@ -91,7 +92,11 @@ class Settings:
         epochs: Passes over the training set.
         batch_size: Examples per step; the last batch of an epoch may be smaller.
         learning_rate: Adam's step size at the start.
-        weight_decay: Adam's, added to the gradients.
+        weight_decay: Adam's.
+        optimizer: ``"adam"`` adds the decay to the gradients, so it is the weaker the longer a
+            method's updates are; ``"adamw"`` (Loshchilov and Hutter, 2019,
+            https://arxiv.org/abs/1711.05101) shrinks the weights apart from them, by the share
+            ``learning_rate`` · ``weight_decay`` in every step, whatever the method.
         schedule: ``"plateau"``; ``"steps"``: the learning rate is divided by 10 after 60 % and
             again after 80 % of the epochs; or ``"cosine"``: it falls along half a cosine, from
             ``learning_rate`` in the first epoch to ``minimum_learning_rate`` in the last.
@@ -127,6 +132,7 @@ class Settings:
     batch_size: int = 120
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
+    optimizer: Algorithm = "adam"
     schedule: Schedule = "plateau"
     plateau_factor: float = 0.7
     plateau_patience: int = 5

@@ -20,7 +20,7 @@ from experiments.run import Run, limited_threads
 from experiments.runner.plan import Job
 from experiments.runner.store import Place, State
 from experiments.settings import resolve_device
-from experiments.training.optimizers import adam
+from experiments.training.optimizers import optimizer_of
 from experiments.training.stepping import Step
 
 _STEPS = 3
@@ -94,7 +94,9 @@ def _epochs(run: Run, data: Data) -> float:
     """Seconds of all epochs: steps of every phase, evaluations, and features for fresh priors."""
     settings = run.settings
     method = run.build(resolve_device(settings.device))
-    optimizer = adam(method.parameters(), settings, resolve_device(settings.device), captured=False)
+    optimizer = optimizer_of(
+        method.parameters(), settings, resolve_device(settings.device), captured=False
+    )
     step = Step(method, optimizer, list(data.constants), settings.clip_norm)
     method.train()
     steps = data.train.steps(settings.batch_size)

@@ -23,6 +23,7 @@ from experiments.runner import values
 from experiments.settings import Settings
 
 SPLIT: Final = "split_seed"
+_NEWER: Final = ("fitted_bias", "optimizer")  # settings that earlier folders were named without
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,8 +260,9 @@ def fingerprint(run: Run) -> str:
     described["benchmark"]["options"] = options
     # Earlier versions' folders keep their names.
     described["method"]["options"] = run.options.former(described["method"]["options"])
-    if not run.settings.fitted_bias:  # as before there was the option
-        del described["settings"]["fitted_bias"]
+    for name in _NEWER:  # as before there was the option
+        if described["settings"][name] == getattr(Settings, name):
+            del described["settings"][name]
     text = json.dumps(strict(described), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

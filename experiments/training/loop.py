@@ -30,7 +30,7 @@ from experiments.settings import require
 from experiments.training import checkpoints, evaluation, results
 from experiments.training.checkpoints import CHECKPOINT, RECORD, RESULTS, claim
 from experiments.training.environment import environment
-from experiments.training.optimizers import adam, load_state, schedule_of, set_rate
+from experiments.training.optimizers import load_state, optimizer_of, schedule_of, set_rate
 from experiments.training.reporting import Reporter, Several, loggers
 from experiments.training.stepping import Step, Stepper, backend_for
 from models.files import finite, reason
@@ -147,7 +147,9 @@ class Trainer:
         if processes.count() > 1:
             self.method.distribute()
         backend = backend_for(settings, self.device, self.method, self.data.train)
-        self.optimizer = adam(self.method.parameters(), settings, self.device, backend is not None)
+        self.optimizer = optimizer_of(
+            self.method.parameters(), settings, self.device, backend is not None
+        )
         self.schedule = schedule_of(settings)
         step = Step(self.method, self.optimizer, list(self.data.constants), settings.clip_norm)
         self.stepper = Stepper(step, self.method, self.optimizer, backend)

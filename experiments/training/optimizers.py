@@ -1,4 +1,4 @@
-"""Adam, made for steps from Python or for captured ones, and how its learning rate falls."""
+"""Adam, made for steps from Python or for captured ones, its kinds, and how its rate falls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
 from experiments.files.reading import NUMBER, VALUE, fits
 from experiments.settings import Settings
@@ -21,10 +21,10 @@ STEPS: Final = (0.6, 0.8)
 _BETTER: Final = 1e-4  # torch's ReduceLROnPlateau: a best score must be better by this share
 
 
-def adam(
+def optimizer_of(
     parameters: Iterable[Parameter], settings: Settings, device: torch.device, captured: bool
-) -> Adam:
-    """Adam with the settings' weight decay.
+) -> Optimizer:
+    """The optimiser that the settings name, with their weight decay.
 
     Args:
         parameters: What to train.
@@ -34,7 +34,8 @@ def adam(
             rounded to float32.
     """
     rate = settings.learning_rate
-    return Adam(
+    kind = AdamW if settings.optimizer == "adamw" else Adam
+    return kind(
         parameters,
         lr=torch.tensor(rate, device=device) if captured else rate,
         weight_decay=settings.weight_decay,

@@ -43,8 +43,13 @@ def make(method: str, epochs: int, benchmark: Toy | None = None, **changes: Any)
     return Run(benchmark or Toy(), method, OPTIONS[method], settings(epochs, **changes))
 
 
-def test_ls_is_the_loop_anybody_would_write(tmp_path: Path) -> None:
-    run = make("ls", 3, Toy(dropout=0.0))
+OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+@pytest.mark.parametrize("decay", [0.0, 3.0])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_ls_is_the_loop_anybody_would_write(optimizer: str, decay: float, tmp_path: Path) -> None:
+    run = make("ls", 3, Toy(dropout=0.0), optimizer=optimizer, weight_decay=decay)
     trainer = Trainer(run, tmp_path)
     record = trainer.train()
 
@@ -52,7 +57,7 @@ def test_ls_is_the_loop_anybody_would_write(tmp_path: Path) -> None:
     backbone = run.benchmark.backbone()
     heads = run.benchmark.heads(False)
     parameters = [*backbone.parameters()] + [p for h in heads.values() for p in h.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+    by_torch = OPTIMIZERS[optimizer](parameters, lr=1e-3, weight_decay=decay)
     data = run.benchmark.load(torch.device("cpu"))
     for epoch in range(3):
         order = torch.Generator().manual_seed(seed_of(3, "order", epoch))
@@ -61,9 +66,9 @@ def test_ls_is_the_loop_anybody_would_write(tmp_path: Path) -> None:
             loss = torch.zeros(())
             for name, head in heads.items():
                 loss = loss + (features @ head.weight.T - y[name]).square().mean(0).sum()
-            optimizer.zero_grad()
+            by_torch.zero_grad()
             loss.backward()
-            optimizer.step()
+            by_torch.step()
     for mine, theirs in zip(parameters, trainer.method.parameters(), strict=True):
         torch.testing.assert_close(theirs, mine, rtol=0, atol=1e-6)
     x, y = next(iter(data.test.batches(1000)))
@@ -233,6 +238,8 @@ def test_resume_refuses_fewer_epochs(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"epochs = 1 cannot work: .* holds 2 epochs already"):
         Trainer(make("ls", 1), tmp_path, resume=True)
     Trainer(make("ls", 2, threads=1), tmp_path, resume=True).train()  # nothing left but the report
+    with pytest.raises(CheckpointError, match="optimizer: 'adam' there, 'adamw' here"):
+        Trainer(make("ls", 3, optimizer="adamw"), tmp_path, resume=True)
 
 
 def test_threads_are_given_back(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_seed_decides_the_split_unless_it_is_set() -> None:
 def test_every_choice_has_a_folder_of_its_own() -> None:
     changes = [
         {}, {"width": "16"}, {"epochs": "7"}, {"learning_rate": "0.1"}, {"bayesagg.pretrain": "2"},
+        {"optimizer": "adamw"},
     ]  # fmt: skip
     folders = {
         plan(Request("digits", ["bayesagg"], changes=change), OUT)[0].folder for change in changes
@@ -75,6 +76,7 @@ def test_every_choice_has_a_folder_of_its_own() -> None:
         for device in ("cpu", "auto")
     )
     assert here.folder == there.folder  # where it runs decides nothing
+    assert here.folder.parent.name == "ls-1676f55c"  # as before there were newer settings
 
 
 def test_options_come_from_benchmark_preset_and_request_in_this_order() -> None:
