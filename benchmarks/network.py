@@ -1,4 +1,6 @@
-"""The QM9 network with and without edge matrices: ``python -m benchmarks.network``.
+"""The QM9 network with and without edge matrices, and with messages of fewer digits.
+
+``python -m benchmarks.network``
 
 Forward and backward of one batch of random molecules whose sizes follow QM9's distribution (what
 the features hold does not change the time). The conversion to torch-geometric's batch is not timed.
@@ -55,7 +57,7 @@ def run(
     threads: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Time both forms in turns and measure their memory.
+    """Time all forms in turns and measure their memory.
 
     Args:
         batch: Molecules.
@@ -67,8 +69,9 @@ def run(
         seed: Seed of molecules and weights.
 
     Returns:
-        ``pyg_over_factorised``: [median, low, high] of the ratio of times; ``seconds``: medians;
-        ``peak_bytes``; ``difference``: largest of the features; ``settings``.
+        ``pyg_over_factorised`` and ``bfloat16_over_factorised``: [median, low, high] of the ratio
+        of times; ``seconds``: medians; ``peak_bytes``; ``difference`` and ``rounding``: largest of
+        the features of these two; ``settings``.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -77,7 +80,9 @@ def run(
     torch.manual_seed(seed)
     factorised = MessagePassing().to(device)
     reference = MessagePassingPyG().to(device)
-    reference.load_state_dict(factorised.state_dict())
+    rounded = MessagePassing(messages=torch.bfloat16).to(device)
+    for other in (reference, rounded):
+        other.load_state_dict(factorised.state_dict())
     direction = torch.randn(batch, factorised.out_features, device=device)
 
     def step(network: nn.Module, graphs: Any) -> Callable[[], None]:
@@ -87,16 +92,23 @@ def run(
 
         return call
 
-    calls = {"factorised": step(factorised, molecules), "pyg": step(reference, converted)}
+    calls = {
+        "factorised": step(factorised, molecules),
+        "bfloat16": step(rounded, molecules),
+        "pyg": step(reference, converted),
+    }
     with torch.no_grad():
         features: Tensor = factorised(molecules)
         difference = float((features - reference(converted)).abs().max())
+        rounding = float((features - rounded(molecules)).abs().max())
     timings = interleave(calls, rounds=rounds, warmup=warmup)
     return {
         "pyg_over_factorised": list(timings.ratio("pyg", "factorised")),
+        "bfloat16_over_factorised": list(timings.ratio("bfloat16", "factorised")),
         "seconds": {name: timings.median(name) for name in calls},
         "peak_bytes": {name: peak_memory(call, device) for name, call in calls.items()},
         "difference": difference,
+        "rounding": rounding,
         "settings": {
             "batch": batch,
             "groups": groups,
@@ -127,14 +139,17 @@ def main(arguments: list[str] | None = None) -> None:
         threads=options.threads,
         seed=options.seed,
     )
-    median, low, high = result["pyg_over_factorised"]
     print(f"forward + backward, {options.batch} molecules, {result['settings']}")
     for name, seconds in result["seconds"].items():
         print(
             f"  {name:<11} {1e3 * seconds:9.1f} ms   {result['peak_bytes'][name] / 2**20:8.1f} MiB"
         )
-    print(f"  pyg / factorised = {median:.1f} [{low:.1f}, {high:.1f}] (95 % over rounds)")
-    print(f"  largest difference of features {result['difference']:.1e}")
+    for name, apart in (("pyg", "difference"), ("bfloat16", "rounding")):
+        median, low, high = result[f"{name}_over_factorised"]
+        print(
+            f"  {name} / factorised = {median:.2f} [{low:.2f}, {high:.2f}] (95 % over rounds), "
+            f"features at most {result[apart]:.1e} apart"
+        )
     if options.json is not None:
         write_json(options.json, result)
 

@@ -97,10 +97,23 @@ class EdgeConv(nn.Module):
     batch, then :meth:`forward` as often as there are steps.
     """
 
-    def __init__(self, width: int, edge_features: int, edge_width: int) -> None:
-        """Make the layer for features [*, width] and edges [*, edge_features]."""
+    def __init__(
+        self,
+        width: int,
+        edge_features: int,
+        edge_width: int,
+        messages: torch.dtype | None = None,
+    ) -> None:
+        """Make the layer for features [*, width] and edges [*, edge_features].
+
+        Args:
+            width: Features of an atom.
+            edge_features: Features of a pair.
+            edge_width: Hidden units of the network on the edges.
+            messages: In which the messages are computed and summed; None as everything else.
+        """
         super().__init__()
-        self.width = width
+        self.width, self.messages = width, messages
         self.nn = nn.Sequential(
             nn.Linear(edge_features, edge_width), nn.ReLU(), nn.Linear(edge_width, width * width)
         )
@@ -123,6 +136,8 @@ class EdgeConv(nn.Module):
         units = torch.cat([second.weight, second.bias[:, None]], dim=1)
         kernel = units.view(self.width, self.width, -1).permute(2, 0, 1).reshape(-1, self.width)
         coefficients = [_coefficients(group, weight) for group in groups]
+        if self.messages is not None:
+            return [r.to(self.messages) for r in coefficients], kernel.to(self.messages)
         device_type = kernel.device.type
         if kernel.dtype == torch.float32 and torch.is_autocast_enabled(device_type):
             kernel = kernel.to(torch.get_autocast_dtype(device_type))

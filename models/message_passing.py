@@ -98,6 +98,7 @@ class MessagePassing(nn.Module):
         set2set_steps: int = 3,
         out_features: int = 64,
         activation: str = "relu",
+        messages: torch.dtype | None = None,
     ) -> None:
         """Make the network; the defaults are the benchmark's.
 
@@ -111,6 +112,9 @@ class MessagePassing(nn.Module):
             out_features: Features d of a molecule.
             activation: Of the features: "relu" (the benchmark's), or one whose units never die:
                 "silu", "elu", "softplus", "tanh".
+            messages: What the sums over pairs of atoms are computed in, such as ``torch.bfloat16``;
+                the states of the atoms and all that follows keep the parameters' dtype, which None
+                takes for messages, too.
         """
         super().__init__()
         check_settings(
@@ -125,7 +129,7 @@ class MessagePassing(nn.Module):
         self.node_features, self.edge_features = node_features, edge_features
         self.steps, self.out_features = steps, out_features
         self.lin0 = nn.Linear(node_features, width)
-        self.conv = EdgeConv(width, edge_features, edge_width)
+        self.conv = EdgeConv(width, edge_features, edge_width, messages)
         self.gru = GRUStep(width, width)
         self.set2set = PaddedSet2Set(width, set2set_steps)
         self.lin1 = nn.Linear(2 * width, out_features)

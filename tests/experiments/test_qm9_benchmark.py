@@ -65,15 +65,16 @@ def test_predicting_the_mean() -> None:
     assert list(found.values) == pytest.approx(meter.compute(), rel=1e-4)
 
 
-def test_both_forms_of_the_network_train_alike(tmp_path: Path) -> None:
-    pytest.importorskip("torch_geometric")
+@pytest.mark.parametrize(("network", "apart"), [("pyg", 1e-4), ("bfloat16", 5e-3)])
+def test_all_forms_of_the_network_train_alike(network: str, apart: float, tmp_path: Path) -> None:
+    if network == "pyg":
+        pytest.importorskip("torch_geometric")
     records = [
-        Trainer(make(network=network), tmp_path / network).train()
-        for network in ("factorised", "pyg")
+        Trainer(make(network=kind), tmp_path / kind).train() for kind in ("factorised", network)
     ]
     for a, b in zip(*(record["history"] for record in records), strict=True):
-        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
-        assert a["validation"] == pytest.approx(b["validation"], rel=1e-3)
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=apart)
+        assert a["validation"] == pytest.approx(b["validation"], rel=10 * apart)
 
 
 def test_memory_is_constant_over_evaluations() -> None:

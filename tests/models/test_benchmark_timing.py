@@ -64,12 +64,14 @@ def test_peak_memory_counts_what_is_alive_together() -> None:
     assert peak_memory(call) == pytest.approx(3_000_000, rel=0.01)
 
 
-def test_network_benchmark_reports_both_forms() -> None:
+def test_network_benchmark_reports_all_forms() -> None:
     pytest.importorskip("torch_geometric", exc_type=ImportError)
     from benchmarks.network import run
 
     result = run(batch=6, groups=2, rounds=2, warmup=0)
-    median, low, high = result["pyg_over_factorised"]
-    assert 0 < low <= median <= high
+    for name in ("pyg", "bfloat16"):
+        median, low, high = result[f"{name}_over_factorised"]
+        assert 0 < low <= median <= high
     assert result["difference"] < 1e-5
+    assert 1e-6 < result["rounding"] < 1e-2
     assert result["peak_bytes"]["pyg"] > 5 * result["peak_bytes"]["factorised"]

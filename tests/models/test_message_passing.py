@@ -153,6 +153,23 @@ def test_autocast() -> None:
     assert all(p.grad.dtype == torch.float32 for p in model.parameters() if p.grad is not None)
 
 
+def test_messages_of_fewer_digits() -> None:
+    """A hundredth of a gradient is rounding; states, features and weights keep their dtype."""
+    molecules = pad(random_molecules([5, 9, 3, 7], seed=1, dtype=torch.float32))
+    torch.manual_seed(0)
+    exact = MessagePassing()
+    rounded = MessagePassing(messages=torch.bfloat16)
+    rounded.load_state_dict(exact.state_dict())
+    (out, gradients), (wanted, right) = (
+        features_and_gradients(model, molecules) for model in (rounded, exact)
+    )
+    assert out.dtype == torch.float32
+    assert 1e-5 < (out - wanted).norm() / wanted.norm() < 3e-3
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
+    found, true = (torch.cat([g.flatten() for g in all_]) for all_ in (gradients, right))
+    assert 1e-5 < (found - true).norm() / true.norm() < 2e-2
+
+
 def test_bit_equal_on_the_cpu() -> None:
     group = pad(random_molecules([9, 12, 7], seed=8, dtype=torch.float32))
     model = network().float()
