@@ -97,6 +97,8 @@ class Settings:
             method's updates are; ``"adamw"`` (Loshchilov and Hutter, 2019,
             https://arxiv.org/abs/1711.05101) shrinks the weights apart from them, by the share
             ``learning_rate`` · ``weight_decay`` in every step, whatever the method.
+        beta2: Adam's β₂. Its second moments remember 1 / (1 − β₂) steps: after larger gradients it
+            takes that many until a step is of the size of the rate again.
         schedule: ``"plateau"``; ``"steps"``: the learning rate is divided by 10 after 60 % and
             again after 80 % of the epochs; or ``"cosine"``: it falls along half a cosine, from
             ``learning_rate`` in the first epoch to ``minimum_learning_rate`` in the last.
@@ -133,6 +135,7 @@ class Settings:
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
     optimizer: Algorithm = "adam"
+    beta2: float = 0.999
     schedule: Schedule = "plateau"
     plateau_factor: float = 0.7
     plateau_patience: int = 5
@@ -151,6 +154,7 @@ class Settings:
         require_numbers(self, "epochs", "batch_size", "threads", least=1)
         require_numbers(self, "learning_rate", above=0, such_as="1e-3")
         require_numbers(self, "weight_decay", least=0, such_as="1e-4")
+        require_numbers(self, "beta2", least=0, below=1, such_as="0.99")
         require_numbers(self, "plateau_factor", above=0, below=1, such_as="0.7")
         require_numbers(self, "plateau_patience", "minimum_learning_rate", least=0)
         require_numbers(self, "score_smoothing", least=0, below=1, such_as="0.8")

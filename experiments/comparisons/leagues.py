@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from experiments.comparisons.entries import QM9_SMALL, Comparison, Entry
@@ -94,12 +93,11 @@ def _neighbours(**ours: Any) -> list[Entry]:
     ]
 
 
-_RATES: Final[Sequence[float]] = (3e-3, 1e-2, 3e-2, 1e-1)
-
+#: Adam's second moments at 0.999 remember 1,000 steps, of which a run has 360.
 _DIGITS: Final[dict[str, Any]] = {
     "changes": {"threads": 1},
     "seeds": range(10, 20),
-    "tuned": {"learning_rate": _RATES},
+    "tuned": {"learning_rate": (1e-2, 3e-2, 1e-1), "beta2": (0.9, 0.999)},
     "tuning_seeds": (20, 21),
     "ours": OURS,
 }

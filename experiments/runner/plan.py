@@ -23,7 +23,7 @@ from experiments.runner import values
 from experiments.settings import Settings
 
 SPLIT: Final = "split_seed"
-_NEWER: Final = ("fitted_bias", "optimizer")  # settings that earlier folders were named without
+_NEWER: Final = ("fitted_bias", "optimizer", "beta2")  # earlier folders were named without these
 
 
 @dataclass(frozen=True, eq=False)

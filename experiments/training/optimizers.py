@@ -38,6 +38,7 @@ def optimizer_of(
     return kind(
         parameters,
         lr=torch.tensor(rate, device=device) if captured else rate,
+        betas=(0.9, settings.beta2),
         weight_decay=settings.weight_decay,
         capturable=captured and device.type == "cuda",
         fused=True,  # one kernel; the many small ones cost as much as a head

@@ -49,7 +49,7 @@ OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 @pytest.mark.parametrize("decay", [0.0, 3.0])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_ls_is_the_loop_anybody_would_write(optimizer: str, decay: float, tmp_path: Path) -> None:
-    run = make("ls", 3, Toy(dropout=0.0), optimizer=optimizer, weight_decay=decay)
+    run = make("ls", 3, Toy(dropout=0.0), optimizer=optimizer, weight_decay=decay, beta2=0.9)
     trainer = Trainer(run, tmp_path)
     record = trainer.train()
 
@@ -57,7 +57,7 @@ def test_ls_is_the_loop_anybody_would_write(optimizer: str, decay: float, tmp_pa
     backbone = run.benchmark.backbone()
     heads = run.benchmark.heads(False)
     parameters = [*backbone.parameters()] + [p for h in heads.values() for p in h.parameters()]
-    by_torch = OPTIMIZERS[optimizer](parameters, lr=1e-3, weight_decay=decay)
+    by_torch = OPTIMIZERS[optimizer](parameters, lr=1e-3, betas=(0.9, 0.9), weight_decay=decay)
     data = run.benchmark.load(torch.device("cpu"))
     for epoch in range(3):
         order = torch.Generator().manual_seed(seed_of(3, "order", epoch))

@@ -65,7 +65,7 @@ def test_a_seed_decides_the_split_unless_it_is_set() -> None:
 def test_every_choice_has_a_folder_of_its_own() -> None:
     changes = [
         {}, {"width": "16"}, {"epochs": "7"}, {"learning_rate": "0.1"}, {"bayesagg.pretrain": "2"},
-        {"optimizer": "adamw"},
+        {"optimizer": "adamw"}, {"beta2": "0.9"},
     ]  # fmt: skip
     folders = {
         plan(Request("digits", ["bayesagg"], changes=change), OUT)[0].folder for change in changes
