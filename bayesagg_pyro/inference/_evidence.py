@@ -74,9 +74,10 @@ class Evidence:
     `priors.FullData(priors.Evidence("shared"))`, or "learned" for the default.
 
     For Gaussian heads the evidence is exact, all γ and τ at the cost of one eigendecomposition; τ
-    is not taken below 1e-6 of the targets' root mean square. For other heads it is the
-    approximation `log_evidence` with the posterior of the scheme, best with Laplace; about 30
-    inferences.
+    is not taken below 1e-6 of the targets' root mean square. Where a head's noise is left out, γ is
+    in units of its variance: the posterior has the mean of the best pair of γ and τ, and noise 1.
+    For other heads it is the approximation `log_evidence` with the posterior of the scheme, best
+    with Laplace; about 30 inferences.
 
     Args:
         variance: "task" for one γ per task, "shared" for one for all, None to leave the prior.
@@ -199,26 +200,30 @@ class Evidence:
         given = -2 * head.noise_scale.to(zero).log().expand_as(zero)
         learned = head.noise_source == "learned"
 
+        # Posteriors have noise 1 there, so their prior's γ is a multiple of the noise's variance.
+        relative = head.noise_source == "estimated" and self.variance is not None
+
         def precision(log_variance: Tensor) -> Tensor:
+            if relative:
+                return evidence.precision_at_ratio(log_variance)
             return evidence.best_precision(log_variance) if learned else given
 
-        def at(log_variance: Tensor) -> Tensor:
-            return evidence.log_evidence(log_variance, precision(log_variance))
+        def at(log_variance: Tensor, beta: Tensor) -> Tensor:
+            return evidence.log_evidence(log_variance - beta if relative else log_variance, beta)
 
         gamma = zero
         if self.variance is not None:
             points = 25 if learned or self.variance == "shared" else 40
-            gamma = self._best(at, zero, points=points)
+            gamma = self._best(lambda g: at(g, precision(g)), zero, points=points)
         # A task without any data, or with zeros alone, keeps what it has.
         seen = (evidence.total > 0) & (evidence.size > 0)
         gamma = torch.where(seen, gamma, 0.0)
-        beta = torch.where(seen, precision(gamma), given)
         chosen = prior if self.variance is None else scaled(prior, gamma.exp())
-        noise = (-0.5 * beta).exp()
-        view = head.with_noise_scale(noise) if learned else head
+        beta = torch.where(seen, precision(gamma), given)
+        noise = (-0.5 * beta).exp() if learned else None
+        view = head if noise is None else head.with_noise_scale(noise)
         posterior = infer(tempered.for_head(view), chosen)
-        value = evidence.log_evidence(gamma, beta)
-        return _reported(posterior, chosen, gamma.exp(), value, noise if learned else None)
+        return _reported(posterior, chosen, gamma.exp(), at(gamma, beta), noise)
 
     def _best(
         self, evidence: Callable[[Tensor], Tensor], like: Tensor, **search_how: int

@@ -74,7 +74,7 @@ class GaussianEvidence:
             log_precision: log β = −2 log τ, [..., tasks].
         """
         spread = (log_variance + log_precision).exp()[..., None] * self.values
-        fit = self.residual + (self.squares / (1 + spread)).sum(-1)
+        fit = self._fit(spread)
         normaliser = self.total * (log_precision - math.log(2 * math.pi))
         return 0.5 * (normaliser - spread.log1p().sum(-1) - log_precision.exp() * fit)
 
@@ -82,6 +82,19 @@ class GaussianEvidence:
         """log β that maximises the evidence at given log γ, [..., tasks]."""
         low, high = (bound.expand_as(log_variance) for bound in self._precisions())
         return search(lambda beta: self.log_evidence(log_variance, beta), low, high)
+
+    def precision_at_ratio(self, log_ratio: Tensor) -> Tensor:
+        """log β = log(n / Q(κ)) that maximises the evidence at given log κ = log γ β, [..., tasks].
+
+        A task without data has 0.
+        """
+        fit = self._fit(log_ratio.exp()[..., None] * self.values)
+        seen = (self.total > 0) & (fit > 0)
+        return torch.where(seen, self.total / torch.where(seen, fit, 1.0), 1.0).log()
+
+    def _fit(self, spread: Tensor) -> Tensor:
+        """Q(κ) from κ s [..., tasks, P], [..., tasks]."""
+        return self.residual + (self.squares / (1 + spread)).sum(-1)
 
     def _precisions(self) -> tuple[Tensor, Tensor]:
         """A range of log β that holds every maximum.

@@ -132,6 +132,37 @@ def test_variance_and_noise_are_recovered(rng) -> None:
     assert ((predictive.stddev / noise - 1).abs() < 0.05).all()
 
 
+@pytest.mark.parametrize("variance", ["task", "shared"])
+def test_noise_that_is_left_out_is_the_unit_of_the_variance(variance, rng) -> None:
+    """γ over τ² of the best pair; the posterior keeps noise 1, and so has the best pair's mean."""
+    data = gaussian(rng, n=60)
+    data.head = heads.Gaussian(4, 3, bias=True)
+    sums, prior = sums_of(data), priors.isotropic(data.head, 0.7)
+    found = priors.Evidence(variance).posterior(sums, prior)
+    ratio, evidence = found.info.prior_scale, GaussianEvidence.of(sums, prior)
+
+    def best(log_ratio: Tensor) -> Tensor:
+        """By a search over the noise, with γ in its units."""
+        low, high = (torch.full_like(log_ratio, end) for end in (-20.0, 20.0))
+        return search(lambda beta: evidence.log_evidence(log_ratio - beta, beta), low, high)
+
+    beta = best(ratio.log())
+    close(evidence.precision_at_ratio(ratio.log()), beta, 1e-6)
+    value = evidence.log_evidence(ratio.log() - beta, beta)
+    close(found.info.log_evidence, value, 1e-9)
+    for shift in (-0.05, 0.05):
+        near = ratio.log() + shift
+        beside = evidence.log_evidence(near - best(near), best(near))
+        assert (value.sum() > beside.sum()) if variance == "shared" else (value > beside).all()
+    plain = sums.posterior(priors.isotropic(data.head, 0.7 * ratio))
+    same(found, plain)
+    close(found.info.noise_scale, plain.info.noise_scale)  # of predictions: by cross-validation
+    if variance == "task":
+        learned = sums.for_head(data.head.with_noise_scale((-0.5 * beta).exp()))
+        pair = priors.isotropic(data.head, 0.7 * ratio / beta.exp())
+        close(learned.posterior(pair).mean, found.mean, 1e-8)
+
+
 def test_learned_noise_is_learned_by_every_policy_with_data(rng) -> None:
     true = 0.2
     h = torch.randn(600, 4, generator=rng, dtype=torch.float64)
