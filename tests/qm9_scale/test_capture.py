@@ -63,7 +63,7 @@ def test_the_tape_notices_what_a_graph_would_not_see(
 ) -> None:
     """A rate kept on the host is baked in: replayed for the whole run, the two must differ."""
     run = make("ls", schedule="cosine", graph="twin")
-    monkeypatch.setattr(loop, "adam", _host_rate)
+    monkeypatch.setattr(loop, "optimizer_of", _host_rate)
     Trainer(run, tmp_path / "twin").train()
     backend = TapeBackend()
     monkeypatch.setattr(stepping, "TwinBackend", lambda: backend)
