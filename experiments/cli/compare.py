@@ -70,7 +70,7 @@ def _settled(
         entries=found.chosen(given["labels"] or ()),
         seeds=seeds(given["seeds"]) or found.seeds,
     )
-    every = {**given, "labels": None, "seeds": None}
+    every = {**given, "labels": None, "seeds": None, **dict.fromkeys(found.tuning_changes)}
     todo = _compared(tuning.trials(found), out / "trials", every, names)
     if not given["table_only"]:
         loaded = _require_figures(todo, given)

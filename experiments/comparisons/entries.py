@@ -57,6 +57,8 @@ class Comparison:
         tuned: Several values by the name of an option, of which each entry takes what is best on
             validation.
         tuning_seeds: Those whose runs choose; none of them is one of ``seeds``.
+        tuning_changes: What their runs change beside, such as fewer epochs, by name; nobody's
+            options change it.
         ours: Label of the entry with which the others are compared, which makes it a league: its
             table is sorted, and tells seed by seed who is ahead; None for none.
     """
@@ -70,6 +72,7 @@ class Comparison:
     seeds: Sequence[int] = (0, 1, 2)
     tuned: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tuning_seeds: Sequence[int] = ()
+    tuning_changes: Mapping[str, Any] = field(default_factory=dict)
     ours: str | None = None
 
     def chosen(self, labels: Sequence[str]) -> list[Entry]:

@@ -105,7 +105,12 @@ def trials(comparison: Comparison) -> Comparison:
         for point in _points(comparison)
     ]
     return replace(
-        comparison, entries=entries, seeds=comparison.tuning_seeds, tuned={}, tuning_seeds=()
+        comparison,
+        entries=entries,
+        changes={**comparison.changes, **comparison.tuning_changes},
+        seeds=comparison.tuning_seeds,
+        tuned={},
+        tuning_seeds=(),
     )
 
 
