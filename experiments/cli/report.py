@@ -22,10 +22,10 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Which table of the paper, a benchmark in the store, or calibration: coverage of "
-            "intervals and errors of probabilities on the test rows, from checkpoints; may be "
-            "repeated.",
-            show_default="all but calibration that have something to show",
+            help="Which table of the paper, a benchmark in the store, calibration (coverage of "
+            "intervals and errors of probabilities on the test rows, from checkpoints), or record "
+            "(what the steps of runs with --record looked like); may be repeated.",
+            show_default="all but the last two that have something to show",
         ),
     ] = None,
     form: Annotated[

@@ -20,16 +20,14 @@ from bayesagg_pyro.diagnostics import reliability
 from bayesagg_pyro.heads import Head
 from experiments.benchmark import Benchmark, Split
 from experiments.methods import Method
-from experiments.report.collect import Record, setups
+from experiments.report.collect import located
 from experiments.report.comparison import label_of
 from experiments.run import limited_threads
-from experiments.runner import records
 from experiments.scores.distributions import covered, transformed
 from experiments.tables.table import MISSING, Cell, Column, Row, Table
 from experiments.training.checkpoints import CHECKPOINT, restore
 
 _ROWS = 1024
-_TRIALS = "trials"  # of a league: runs that chose, which are not shown
 
 _NOTES = (
     "By default: as the method predicts after training. Fitted: with a noise scale and a "
@@ -65,18 +63,14 @@ def calibration(folder: Path, warn: Callable[[str], object] = warnings.warn) -> 
     """A table for each setup in a store, of every method and task.
 
     Raises:
-        DataError: There is no such folder, or the data of a run are missing.
+        DataError: The data of a run are missing.
         CheckpointError: A checkpoint does not fit its run.
     """
-    places: dict[int, tuple[Record, Path]] = {}
-    for path in sorted(folder.rglob(CHECKPOINT)):
-        if _TRIALS not in path.relative_to(folder).parts:
-            places |= {id(one): (one, path.parent) for one in records(path.parent, warn)}
     made = []
-    for setup in setups([record for record, _ in places.values()]):
+    for setup, folders in located(folder, CHECKPOINT, warn):
         rows: list[Row] = []
-        for key, group in setup.groups.items():
-            found = [_of_run(places[id(record)][1]) for record in group.records]
+        for key, places in folders.items():
+            found = [_of_run(place) for place in places]
             first = True
             for task in dict.fromkeys(task for one in found for task in one):
                 cells = _cells([one[task] for one in found if task in one])  # else without targets

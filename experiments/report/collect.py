@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
@@ -15,6 +16,7 @@ from experiments import published, registry
 from experiments.files import strict
 from experiments.methods import METHODS
 from experiments.report.frame import method_key
+from experiments.runner import records
 from experiments.runner.plan import SPLIT
 from experiments.training.results import training_examples
 
@@ -26,6 +28,7 @@ _FREE: Final = ("data", "groups", SPLIT, "seed", "device", "threads", "graph")
 #: Settings that are the problem's; the others are part of a configuration that may be searched.
 _SETUP: Final = ("epochs", "batch_size")
 _FOLLOWS: Final = "follows the seed"
+_TRIALS: Final = "trials"  # of a league: runs that chose, which are not shown
 #: Share by which the number of training examples may differ from the paper's: images that cannot
 #: be read, splits by patient.
 _NEARLY: Final = 0.05
@@ -137,6 +140,37 @@ def setups(records: Sequence[Record]) -> list[Setup]:
             for changes, found in _by_split(same, _changes(first)):
                 made.append(Setup(benchmark, changes, _groups(records, found), data))
     return sorted(made, key=lambda setup: (not setup.as_published, -len(setup.records)))
+
+
+def located(
+    folder: Path, file: str, warn: Callable[[str], object]
+) -> Iterator[tuple[Setup, dict[str, list[Path]]]]:
+    """The setups of the runs beside whose results a file lies, and by group the runs' folders.
+
+    Args:
+        folder: The store, with or without such runs.
+        file: Name of the file.
+        warn: Is told of every results file that cannot be read.
+    """
+    places: dict[int, tuple[Record, Path]] = {}
+    for path in sorted(folder.rglob(file)):
+        if _TRIALS not in path.relative_to(folder).parts:
+            places |= {id(one): (one, path.parent) for one in records(path.parent, warn)}
+    for setup in setups([record for record, _ in places.values()]):
+        yield (
+            setup,
+            {
+                key: [places[id(record)][1] for record in group.records]
+                for key, group in setup.groups.items()
+            },
+        )
+
+
+def symbols(record: Record) -> list[str]:
+    """Of what is trained: the tasks, or the losses where tasks are measured in other ways."""
+    known = {task["name"]: task["symbol"] for task in record["tasks"]}
+    losses = record.get("losses", known)
+    return [known.get(name, name.replace("_", " ")) for name in losses]
 
 
 def _keys(record: Record) -> dict[str, Any]:

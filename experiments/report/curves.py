@@ -15,6 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from experiments.files import prepare_folder
+from experiments.report.collect import symbols
 from experiments.report.style import log_axis, looks, typeset, write_figure
 from experiments.tables import escaping
 
@@ -150,7 +151,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
     """
     stages = record["weights"]
     names = _STAGES[len(stages)]
-    symbols = [typeset(symbol) for symbol in _symbols(record)]
+    titles = [typeset(symbol) for symbol in symbols(record)]
     values = [np.asarray(stage["by_example"], dtype=float) for stage in stages]
     alike = all(_alike(value) for value in values)
     top = max(float(np.nanmax(value)) for value in values)
@@ -164,11 +165,11 @@ def weights(record: Mapping[str, Any]) -> Figure:
         sharey="row",
         height_ratios=[1] if alike else [1, 2.4],
     )
-    positions = np.arange(len(symbols))
+    positions = np.arange(len(titles))
     for column, (name, stage, value) in enumerate(zip(names, stages, values, strict=True)):
         bars = grid[0, column]
         bars.bar(positions, np.asarray(stage["applied"], dtype=float), color="#0072B2", width=0.75)
-        equal = 1 / len(symbols)
+        equal = 1 / len(titles)
         bars.axhline(equal, color="#D55E00", linewidth=0.9, linestyle="--", label="equal weights")
         bars.set_title(f"{name} (epoch {stage['epoch']})")
         if not alike:
@@ -178,7 +179,7 @@ def weights(record: Mapping[str, Any]) -> Figure:
             for spine in cells.spines.values():
                 spine.set_visible(False)
             cells.tick_params(length=0)
-        grid[-1, column].set_xticks(positions, symbols, rotation=90)
+        grid[-1, column].set_xticks(positions, titles, rotation=90)
     grid[0, 0].set_ylabel("weight in updates")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", fontsize=6, borderpad=0)
@@ -186,13 +187,6 @@ def weights(record: Mapping[str, Any]) -> Figure:
         grid[1, 0].set_ylabel("training example")
         figure.colorbar(image, ax=list(grid[1]), label="weight by example", aspect=25, pad=0.01)
     return figure
-
-
-def _symbols(record: Mapping[str, Any]) -> list[str]:
-    """Of what is weighed: the tasks, or the losses where tasks are measured in other ways."""
-    symbols = {task["name"]: task["symbol"] for task in record["tasks"]}
-    losses = record.get("losses", symbols)
-    return [symbols.get(name, name.replace("_", " ")) for name in losses]
 
 
 def _alike(values: np.ndarray) -> bool:

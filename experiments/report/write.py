@@ -13,6 +13,7 @@ from experiments.report.calibration import calibration
 from experiments.report.collect import Setup, mean_std, setups
 from experiments.report.comparison import build
 from experiments.report.plans import TABLES, Plan, of_records
+from experiments.report.recorded import recorded
 from experiments.report.run_time import load, run_time
 from experiments.runner import records
 from experiments.tables.render import document, markdown
@@ -22,7 +23,8 @@ Format = Literal["terminal", "md", "latex"]
 SingleTask = Literal["published", "runs"]
 FORMATS: Final = get_args(Format)
 RUN_TIME: Final = "run-time"
-CALIBRATION: Final = "calibration"
+#: Tables of more than results, which are made where they are asked for.
+BESIDE: Final = {"calibration": calibration, "record": recorded}
 NAMES: Final = (*TABLES, RUN_TIME)
 """Tables of the paper; those of other benchmarks have the benchmark's name."""
 _SUFFIX: Final = {"md": ".md", "latex": ".tex"}
@@ -46,8 +48,8 @@ def tables(
 
     Args:
         folder: The store.
-        names: Which, of :data:`NAMES`, benchmarks in the store, or ``"calibration"``, which takes
-            seconds a run; None for the others that have something to show.
+        names: Which, of :data:`NAMES`, benchmarks in the store, ``"calibration"``, which takes
+            seconds a run, or ``"record"``; None for the others that have something to show.
         single_task: Take Δm against the published single-task rows, or against STL runs; a setup
             without such runs keeps the published rows, and a note says so.
         warn: Is told of every results file that cannot be read.
@@ -59,10 +61,10 @@ def tables(
     """
     found = setups(records(folder, warn))
     known = {**{s.benchmark: of_records(s.records, s.title) for s in found}, **TABLES}
-    wanted = [n for n in names or _with_runs(known, found) if n not in (RUN_TIME, CALIBRATION)]
+    wanted = [n for n in names or _with_runs(known, found) if n not in (RUN_TIME, *BESIDE)]
     if unknown := [name for name in wanted if name not in known]:
         raise DataError(
-            f"no table {unknown[0]!r}: give one of {', '.join([*known, RUN_TIME, CALIBRATION])}"
+            f"no table {unknown[0]!r}: give one of {', '.join([*known, RUN_TIME, *BESIDE])}"
         )
     asked = {m.benchmark for name in wanted for m in known[name].measures}
     _require_single(single_task, [setup for setup in found if setup.benchmark in asked])
@@ -80,8 +82,9 @@ def tables(
     timings = load(folder)
     if RUN_TIME in (names or ()) or (names is None and timings is not None):
         made.append(run_time(timings, everything=everything))
-    if CALIBRATION in (names or ()):
-        made += calibration(folder, warn)
+    for name, make in BESIDE.items():
+        if name in (names or ()):
+            made += make(folder, warn)
     return made
 
 
