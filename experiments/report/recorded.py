@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,12 @@ _BY_STEP = {
     "norm of the features": ("feature_norm", 1.0),
 }
 _NOTES = (
-    "Early and late: medians over the recorded steps of the first and of the last third of a run, "
-    "of Bayesian steps where there are some; then means over seeds.",
-    "Share of the update: of its squared length, and the shares sum to 100; signal to noise: of a "
-    "task's gradients, median over examples; moved by a batch: distance from the prior's mean in "
-    "its standard deviations; cosine: of two tasks' mean gradients; in conflict: examples of the "
-    "worst pair of tasks whose gradients oppose each other by two standard deviations.",
+    "Early and late: medians over the recorded steps of the first and of the last third of a run "
+    "(of the Bayesian ones among them, where only those tell), then means over seeds.",
+    "Share of the update: of its squared length; signal to noise: of a task's gradients, median "
+    "over examples; moved by a batch: distance from the prior's mean in its standard deviations; "
+    "cosine: of two tasks' mean gradients; in conflict: examples of the worst pair of tasks whose "
+    "gradients oppose each other by two standard deviations.",
 )
 
 Lines = Sequence[Mapping[str, Any]]
@@ -58,7 +58,7 @@ def recorded(folder: Path, warn: Callable[[str], object] = warnings.warn) -> lis
         by_step: list[Row] = []
         for key, places in folders.items():
             title = label_of(key)
-            seeds = [list(_thirds(read(place / RECORD))) for place in places]
+            seeds = [_thirds(read(place / RECORD)) for place in places]
             names = symbols(setup.groups[key].records[0])
             for task, (column, symbol) in enumerate(_columns(seeds[0], names)):
                 cells = _cells(_BY_TASK, seeds, f"/{column}")
@@ -72,12 +72,10 @@ def recorded(folder: Path, warn: Callable[[str], object] = warnings.warn) -> lis
     return made
 
 
-def _thirds(lines: Lines) -> Iterator[Lines]:
-    """The first and the last third, of Bayesian steps where there are some."""
-    steps = [line for line in lines if line["bayesian"]] or lines
-    third = math.ceil(len(steps) / 3)
-    yield steps[:third]
-    yield steps[-third:]
+def _thirds(lines: Lines) -> tuple[Lines, Lines]:
+    """The first and the last."""
+    third = math.ceil(len(lines) / 3)
+    return lines[:third], lines[-third:]
 
 
 def _columns(thirds: Sequence[Lines], names: Sequence[str]) -> list[tuple[str, str]]:

@@ -15,9 +15,9 @@ TASKS = {"number": 0.1, "odd": 95.0, "loop": 95.0, "digit": 95.0}
 
 
 def lines(offset: float) -> str:
-    """Two steps of warm-up, six Bayesian ones, of which the first and last two are shown."""
+    """Two steps of warm-up and six Bayesian ones; a third is three of the eight."""
     rows = [
-        {"step": step, "epoch": 1, "bayesian": step > 1, "loss/regression": offset + step}
+        {"step": step, "loss/regression": offset + step}
         | {"loss/binary.0": 0.0, "loss/binary.1": None, "loss/classes": 1e-5 * step}
         | ({"share/regression": 0.25, "effective_tasks": 2.0 + step} if step > 1 else {})
         for step in range(8)
@@ -33,21 +33,17 @@ def test_medians_of_the_thirds_and_means_over_seeds(tmp_path: Path) -> None:
     columns = [f"{column.group}, {column.title}" for column in tasks.columns]
     shown = {row.label: dict(zip(columns, map(str, row.cells), strict=True)) for row in tasks.rows}
     number = shown["BayesAgg-MTL: number"]
-    assert number["training loss, early"] == "7.5"  # 2.5 and 12.5
-    assert number["training loss, late"] == "12"  # 6.5 and 16.5, to two digits
+    assert number["training loss, early"] == "6.0"  # 1 and 11
+    assert number["training loss, late"] == "11"  # 6 and 16
     assert number["share of the update, %, late"] == "25"
     assert number["signal to noise, late"] == "–"
     assert shown["BayesAgg-MTL: odd"]["training loss, late"] == "0"
     assert shown["BayesAgg-MTL: loop"]["training loss, late"] == "–"
-    assert shown["BayesAgg-MTL: digit"]["training loss, late"] == "0.0001"
-    assert str(steps.rows[0].cells[1]) == "8.5"
-
-
-def test_without_bayesian_steps_all_count(tmp_path: Path) -> None:
-    place = store(tmp_path, [record("ls", 0, TASKS, benchmark="digits")])
-    text = lines(0.0).replace('"bayesian": true', '"bayesian": false')
-    (place / "0" / RECORD).write_text(text)
-    assert str(tables(place, ["record"])[0].rows[0].cells[0]) == "1.0"
+    assert (
+        shown["BayesAgg-MTL: digit"]["training loss, late"] == "0.0001"
+    )  # 6e-5, to four digits behind the point
+    assert str(steps.rows[0].cells[0]) == "4.0"  # of the one Bayesian step in the first third
+    assert str(steps.rows[0].cells[1]) == "8.0"
 
 
 def test_trials_and_runs_without_a_record_are_left_out(tmp_path: Path) -> None:
