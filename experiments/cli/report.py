@@ -60,6 +60,7 @@ def report(
     those of the test split.
     """
     from experiments.errors import SettingsError
+    from experiments.report import shares
     from experiments.report.figures import draw
     from experiments.report.write import FORMATS, tables, write
     from experiments.runner import records
@@ -98,7 +99,10 @@ def report(
         if not made:
             console.print("no finished runs, no tables; see --table for those of the paper")
         if out is not None:
-            for path in draw(records(store, unreadable.append), out / "figures"):
+            drawn = draw(records(store, unreadable.append), out / "figures")
+            if "record" in (table or ()):
+                drawn += shares.draw(store, out / "figures", unreadable.append)
+            for path in drawn:
                 console.say(f"figure: {path}")
 
 

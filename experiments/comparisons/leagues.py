@@ -198,7 +198,7 @@ LEAGUES: Final = (
             "optimizer": "adamw",  # Adam's decay is strong for a method whose updates are short
             **_RAND["changes"],
         },
-        seeds=(10, 11, 12),
+        seeds=range(10, 15),
         tuned={"weight_decay": (0.1, 0.5)},
         tuning_seeds=(20, 21),
         ours=OURS,

@@ -31,8 +31,8 @@ _BY_STEP = {
     "norm of the features": ("feature_norm", 1.0),
 }
 _NOTES = (
-    "Early and late: medians over the recorded steps of the first and of the last third of a run "
-    "(of the Bayesian ones among them, where only those tell), then means over seeds.",
+    "Early and late: means over the recorded steps of the first and of the last third of a run "
+    "(of the Bayesian ones among them, where only those tell) and over seeds.",
     "Share of the update: of its squared length; signal to noise: of a task's gradients, median "
     "over examples; moved by a batch: distance from the prior's mean in its standard deviations; "
     "cosine: of two tasks' mean gradients; in conflict: examples of the worst pair of tasks whose "
@@ -58,9 +58,11 @@ def recorded(folder: Path, warn: Callable[[str], object] = warnings.warn) -> lis
         by_step: list[Row] = []
         for key, places in folders.items():
             title = label_of(key)
-            seeds = [_thirds(read(place / RECORD)) for place in places]
-            names = symbols(setup.groups[key].records[0])
-            for task, (column, symbol) in enumerate(_columns(seeds[0], names)):
+            seeds = [_thirds(lines) for place in places if (lines := read(place / RECORD))]
+            if not seeds:
+                continue
+            tasks = task_columns(seeds[0][0], symbols(setup.groups[key].records[0]))
+            for task, (column, symbol) in enumerate(tasks):
                 cells = _cells(_BY_TASK, seeds, f"/{column}")
                 by_task.append(Row(f"{title}: {symbol}", cells, rule=task == 0))
             by_step.append(Row(title, _cells(_BY_STEP, seeds, "")))
@@ -72,17 +74,16 @@ def recorded(folder: Path, warn: Callable[[str], object] = warnings.warn) -> lis
     return made
 
 
+def task_columns(lines: Lines, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Of each task what follows the slash in its columns, and its name in print."""
+    found = [name.partition("/")[2] for name in lines[0] if name.startswith("loss/")]
+    return list(zip(found, names if len(names) == len(found) else found, strict=True))
+
+
 def _thirds(lines: Lines) -> tuple[Lines, Lines]:
     """The first and the last."""
     third = math.ceil(len(lines) / 3)
     return lines[:third], lines[-third:]
-
-
-def _columns(thirds: Sequence[Lines], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Of each task what ends its columns, and its name in print."""
-    first = next((line for lines in thirds for line in lines), {})
-    found = [name.partition("/")[2] for name in first if name.startswith("loss/")]
-    return list(zip(found, names if len(names) == len(found) else found, strict=True))
 
 
 def _cells(
@@ -92,15 +93,15 @@ def _cells(
     cells = []
     for column, factor in shown.values():
         for lines in zip(*seeds, strict=True):
-            values = [v for one in lines if (v := _median(one, f"{column}{end}")) is not None]
+            values = [v for one in lines if (v := _mean(one, f"{column}{end}")) is not None]
             cells.append(_number(factor * statistics.fmean(values)) if values else MISSING)
     return tuple(cells)
 
 
-def _median(lines: Lines, column: str) -> float | None:
+def _mean(lines: Lines, column: str) -> float | None:
     """None where no step told."""
     values = [line[column] for line in lines if line.get(column) is not None]
-    return statistics.median(values) if values else None
+    return statistics.fmean(values) if values else None
 
 
 def _number(value: float) -> Cell:
