@@ -21,6 +21,7 @@ from experiments.dense import figure as dense
 from experiments.dense import rooms
 from experiments.dense.frames import Frames, seen_depth, seen_label
 from experiments.dense.predictions import Predicted, Trust
+from experiments.report import shares
 from experiments.report.curves import weights
 from experiments.report.figures import calibration
 from experiments.report.illustration import flow, update_directions
@@ -73,6 +74,7 @@ FROM_NUMBERS: dict[str, Callable[[Any], Figure]] = {
         found["tables"]["missing"], "number", "test MSE of number"
     ),
     "study-priors": lambda found: priors.figure(found["settings"]["runs"]),
+    "why": shares.figure,
 }
 
 
