@@ -70,8 +70,8 @@ def _settled(
         entries=found.chosen(given["labels"] or ()),
         seeds=seeds(given["seeds"]) or found.seeds,
     )
-    every = {**given, "labels": None, "seeds": None, **dict.fromkeys(found.tuning_changes)}
-    todo = _compared(tuning.trials(found), out / "trials", every, names)
+    every = {**given, "labels": None, "seeds": None}
+    todo = _compared(tuning.trials(found), out / "trials", every, names, found.tuning_changes)
     if not given["table_only"]:
         loaded = _require_figures(todo, given)
         outcomes |= conduct(todo, given, out, console, loaded=loaded)
@@ -120,10 +120,14 @@ def demonstrate(given: Mapping[str, Any], names: Collection[str]) -> None:
 
 
 def _compared(
-    found: comparisons.Comparison, out: Path, given: Mapping[str, Any], names: Collection[str]
+    found: comparisons.Comparison,
+    out: Path,
+    given: Mapping[str, Any],
+    names: Collection[str],
+    fixed: Collection[str] = (),
 ) -> list[Job]:
-    """The jobs."""
-    values = given_values(given, names)
+    """The jobs, with what is given but for what is fixed."""
+    values = {k: v for k, v in given_values(given, names).items() if k not in fixed}
     for name, several in values.items():
         require(len(several) == 1, name, several, "a comparison takes one value for all entries")
     every = given["record"]

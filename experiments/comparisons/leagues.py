@@ -113,6 +113,22 @@ _TOX21: Final[dict[str, Any]] = {
     **_RAND,
     "tuned": {"learning_rate": (1e-3, 3e-3), "weight_decay": (1e-4, 3e-3)},
 }
+_CIFAR: Final[dict[str, Any]] = {
+    "changes": {
+        "source": "cifar10",
+        "training": 10_000,
+        "validation": 1_000,
+        "width": 32,
+        "epochs": 10,
+        "learning_rate": 5e-3,
+        "optimizer": "adamw",  # Adam's decay is strong for a method whose updates are short
+        **_RAND["changes"],
+    },
+    "seeds": range(10, 15),
+    "tuned": {"weight_decay": (0.1, 0.5)},
+    "tuning_seeds": (20, 21),
+    "ours": OURS,
+}
 _LIBRARY: Final = {"pretrain": 5, "prior_variance": 1.0, "reduction": "sum"}
 _QM9: Final[dict[str, Any]] = {
     "changes": {**QM9_SMALL, "epochs": 40},
@@ -188,20 +204,14 @@ LEAGUES: Final = (
         "about a minute a run on one core",
         "cifar-mtl",
         _everybody(prior_variance=1.0, reduction="sum"),
-        {
-            "source": "cifar10",
-            "training": 10_000,
-            "validation": 1_000,
-            "width": 32,
-            "epochs": 10,
-            "learning_rate": 5e-3,
-            "optimizer": "adamw",  # Adam's decay is strong for a method whose updates are short
-            **_RAND["changes"],
-        },
-        seeds=range(10, 15),
-        tuned={"weight_decay": (0.1, 0.5)},
-        tuning_seeds=(20, 21),
-        ours=OURS,
+        **_CIFAR,
+    ),
+    Comparison(
+        "neighbours-cifar",
+        "CIFAR-10: other uses of the same posteriors, trained as in league-cifar",
+        "cifar-mtl",
+        _neighbours(prior_variance=1.0, reduction="sum"),
+        **_CIFAR,
     ),
     Comparison(
         "league-qm9",

@@ -117,6 +117,25 @@ def test_a_seed_of_the_table_does_not_choose() -> None:
         tuning.trials(comparison(seeds=(0, 6)))
 
 
+@pytest.mark.parametrize("given", [["--epochs", "3"], ["--set", "epochs=3"]])
+def test_trials_have_their_own_epochs(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toys = comparison(tuning_changes={"epochs": 2}, tuning_seeds=(5,), seeds=(0,))
+    monkeypatch.setattr(
+        comparisons, "COMPARISONS", {"toys": replace(toys, entries=toys.entries[:1])}
+    )
+    monkeypatch.setattr(runner, "Local", lambda parallel, threads: Here(parallel))
+    command = ["compare", "toys", "--out", str(tmp_path), "--markdown", *given]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    epochs = {
+        path.parent.parent.name: json.loads(path.read_text(encoding="utf-8"))["settings"]["epochs"]
+        for path in tmp_path.rglob(RESULTS)
+    }
+    assert epochs == {"ls-0.001": 2, "ls-0.01": 2, "ls": 3}
+
+
 @pytest.fixture
 def finished(tmp_path: Path, finish: Finish) -> tuple[Comparison, list[Job]]:
     """A league of three with three seeds; SI lacks the last."""
