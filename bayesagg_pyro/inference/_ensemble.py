@@ -34,9 +34,10 @@ class Ensemble(Iterative):
         members: how many, at least 2.
         data: "noise" adds N(0, τ²) to the targets (Gaussian heads). "bootstrap" weighs examples by
             draws of Exp(1) (the weighted likelihood bootstrap; Newton and Raftery, 1994,
-            https://doi.org/10.1111/j.2517-6161.1994.tb01956.x). "fixed"
-            leaves the data as they are, so that only the anchors differ (too narrow a posterior).
-            "auto" is "noise" for Gaussian heads, else "bootstrap".
+            https://doi.org/10.1111/j.2517-6161.1994.tb01956.x), those of weight ω by draws of
+            Gamma(ω, 1), the sum of ω of them. "fixed" leaves the data as they are, so that only the
+            anchors differ (too narrow a posterior). "auto" is "noise" for Gaussian heads, else
+            "bootstrap".
         tolerance: on the Newton decrement, in posterior standard deviations.
         max_steps: after which `info.converged` is False.
         refresh: see `Scheme.refresh`.
@@ -122,8 +123,12 @@ class Ensemble(Iterative):
             noise = torch.randn(shape, generator=generator, dtype=dtype, device=device)
             return noise * scale, None
         if kind == "bootstrap":
-            drawn = torch.empty(shape, dtype=dtype, device=device)
-            return None, drawn.exponential_(generator=generator)
+            drawn = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
+            if (weight := joint.targets.weight) is not None:
+                weight = weight.to(dtype).expand(shape)
+                gamma = torch._standard_gamma(weight, generator=generator)
+                drawn = torch.where(weight == 1, drawn, gamma)  # 1 is as none, to the bit
+            return None, drawn
         return None, None
 
     def __repr__(self) -> str:

@@ -79,14 +79,12 @@ class Joint:
 
         Args:
             weight: [..., blocks, P].
-            factor: [..., N, tasks], further weights of the examples.
+            factor: [..., N, tasks], weights of the examples in place of their own.
             perturbation: [..., N, tasks], added to the targets.
         """
         values, mask, own = self.targets
         if perturbation is not None:
             values = values + perturbation
-        if factor is not None and own is not None:
-            factor = factor * own.to(factor.dtype)
         targets = Targets(values, mask, own if factor is None else factor)
         return log_likelihood(self.head, weight, self.features, targets)
 

@@ -48,6 +48,32 @@ def test_every_member_is_a_mode(rng, kind) -> None:
     assert (found.samples[0] - found.samples[1]).abs().max() > 0.1
 
 
+def test_weights_of_a_bootstrap_count_examples(rng) -> None:
+    """Weight 2, every example twice and temperature 1/2 are one law; weight 1 is no weight."""
+    head, n = heads.Bernoulli(2).double(), 300
+    h = normal(rng, n, 2)
+    y = (torch.rand(n, 1, generator=rng) < h[:, :1].sigmoid()).double()
+    prior = priors.isotropic(head, 100.0)
+
+    def spread(h: torch.Tensor, y: object) -> torch.Tensor:
+        found = inference.Ensemble(2000, generator=seed()).infer(head, h, y, prior)
+        return found.variance.sqrt()
+
+    def weighted(weight: float) -> torch.Tensor:
+        return spread(h, (y, None, torch.full((n,), weight)))
+
+    once, twice = spread(h, y), spread(h.repeat(2, 1), y.repeat(2, 1))
+    assert (weighted(2.0) / twice - 1).abs().max() < 4 / 2000**0.5
+    assert (weighted(0.25) / once - 2).abs().max() < 0.2  # Laplace's ratio, of a wide posterior
+    assert torch.equal(weighted(1.0), once)
+    for temperature in (0.5, 4.0):
+        policy = priors.FullData(100.0, temperature=temperature)
+        policy = policy.start(head, inference.Ensemble(2000, generator=seed()))
+        policy.collect(h, head.parse_targets(y, n))
+        policy.update()
+        assert torch.equal(policy.prior.variance.sqrt(), weighted(1 / temperature))
+
+
 def test_modes_of_a_density_that_is_not_log_concave() -> None:
     """Student's t: Newton steps on |curvature| climb from the far tail, where it is convex."""
     centre = torch.tensor([[0.0, 0.0], [30.0, -7.0]], dtype=F64)
