@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.diagnostics._calibration import uniformity
-from bayesagg_pyro.diagnostics._reliability import of_one_task, stated
+from bayesagg_pyro.diagnostics._reliability import mask_of, of_one_task, stated
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, judge_known, tail
 from bayesagg_pyro.errors import ShapeError
 
@@ -22,13 +22,18 @@ def brier(probabilities: Tensor, targets: Tensor, *, observed: Tensor | None = N
         probabilities: as for `reliability`.
         targets: as for `reliability`.
         observed: as for `reliability`.
+
+    Raises:
+        ShapeError, SettingError: as for `reliability`.
     """
     probabilities = of_one_task(probabilities, targets)
     if probabilities.shape == targets.shape:
         error = (probabilities - targets.to(probabilities.dtype)).square()
     else:
-        stated(probabilities, targets)
-        one_hot = torch.nn.functional.one_hot(targets.long(), probabilities.shape[-1])
+        seen = mask_of(observed, targets)
+        stated(probabilities, targets, seen)
+        labels = torch.where(seen, targets, 0).long()
+        one_hot = torch.nn.functional.one_hot(labels, probabilities.shape[-1])
         error = (probabilities - one_hot).square().sum(-1)
     return _observed_mean(error, observed)
 
@@ -41,7 +46,10 @@ def negative_log_density(
     Args:
         predictive: a distribution of batch shape [B, tasks], as from `BayesAgg.predictive`.
         targets: [B, tasks], or [B] for a single task.
-        observed: of their shape; all if None.
+        observed: as for `reliability`.
+
+    Raises:
+        ShapeError, SettingError: as for `reliability`.
     """
     density: Tensor = predictive.log_prob(targets)
     return _observed_mean(-density, observed)
@@ -80,20 +88,13 @@ def pit(predictive: Any, targets: Tensor, *, observed: Tensor | None = None) -> 
     Args:
         predictive: a distribution with a `cdf`, of batch shape [B, tasks].
         targets: [B, tasks], or [B] for a single task.
-        observed: of their shape; all if None.
+        observed: as for `reliability`.
 
     Raises:
-        ShapeError: if shapes do not fit.
+        ShapeError, SettingError: if shapes do not fit, or a mask is not 0 or 1.
     """
     values: Tensor = predictive.cdf(targets).detach()
-    seen = torch.ones_like(values, dtype=torch.bool)
-    if observed is not None:
-        if observed.shape not in (values.shape, targets.shape):
-            raise ShapeError(
-                f"observed must have the targets' shape {list(targets.shape)}, "
-                f"not {list(observed.shape)}"
-            )
-        seen = observed.reshape(values.shape)
+    seen = mask_of(observed, values)
     found = {task: values[seen[:, task], task] for task in range(values.shape[1])}
     tests = [
         torch.stack(uniformity(v, bins=max(2, min(20, len(v) // 10))))
@@ -140,10 +141,11 @@ def epistemic_against_error(
     Args:
         deviation: stated standard deviations, any shape.
         error: y − prediction, same shape.
-        observed: which to count; all if None.
+        observed: as for `reliability`.
         groups: of equal size.
 
     Raises:
+        SettingError: if a mask is not 0 or 1.
         ShapeError: if shapes differ, or there are fewer observations than groups.
     """
     if deviation.shape != error.shape:
@@ -151,7 +153,8 @@ def epistemic_against_error(
             f"deviations {list(deviation.shape)} and errors {list(error.shape)} must have one shape"
         )
     if observed is not None:
-        deviation, error = deviation[observed], error[observed]
+        seen = mask_of(observed, error)
+        deviation, error = deviation[seen], error[seen]
     deviation, error = deviation.detach().flatten().double(), error.detach().flatten().double()
     if len(error) < max(groups, 2):
         raise ShapeError(f"{len(error)} observations cannot make {groups} groups; lower groups")
@@ -181,6 +184,7 @@ def _ranks(values: Tensor) -> Tensor:
 def _observed_mean(values: Tensor, observed: Tensor | None) -> Tensor:
     if observed is None:
         return values.mean()
-    if not observed.any():
+    seen = mask_of(observed, values)
+    if not seen.any():
         raise ShapeError("no target is observed: there is nothing to average")
-    return values[observed].mean()
+    return values[seen].mean()

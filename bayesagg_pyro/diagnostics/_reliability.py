@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check
-from bayesagg_pyro.errors import ShapeError
+from bayesagg_pyro.errors import SettingError, ShapeError
 
 #: Simulated sets of labels.
 _SIMULATIONS = 999
@@ -112,14 +113,16 @@ def reliability(
         probabilities: of a 1, [B] or [B, tasks] with targets of the same shape; or of classes,
             [..., C] with targets [...].
         targets: 0 or 1, or class indices; [B] also for a single task's [B, 1] and [B, 1, C].
-        observed: which targets to count, of their shape; all if None.
+        observed: which targets to count, bool or 0 and 1, of their shape or [B]; all if None.
         bins: of equal width.
 
     Raises:
         ShapeError: if shapes do not fit, or nothing is observed.
+        SettingError: if an observed label is no index of a class, or a mask not 0 or 1.
     """
-    said, right = (part.detach() for part in stated(probabilities, targets))
-    seen = torch.ones_like(right, dtype=torch.bool) if observed is None else observed
+    integers(bins=bins)
+    seen = mask_of(observed, targets)
+    said, right = (part.detach() for part in stated(probabilities, targets, seen))
     tasks = said.shape[1] if said.ndim == 2 else 1
     said, right, seen = (part.reshape(-1, tasks) for part in (said.double(), right.double(), seen))
     if not seen.any():
@@ -149,11 +152,37 @@ def of_one_task(probabilities: Tensor, targets: Tensor) -> Tensor:
     return probabilities
 
 
-def stated(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def mask_of(observed: Tensor | None, values: Tensor) -> Tensor:
+    """Which of values [B, ...] are observed, as bool of their shape.
+
+    Args:
+        observed: bool, or 0 and 1 of any dtype; of the values' shape but for the axis of a single
+            task, or with leading axes only, as [B] for all tasks. None for all.
+        values: what is averaged.
+
+    Raises:
+        ShapeError, SettingError: for other shapes and numbers, such as indices.
+    """
+    if observed is None:
+        return torch.ones_like(values, dtype=torch.bool)
+    mask = observed != 0
+    if not (mask == observed).all():
+        raise SettingError("observed must be bool, or 0 and 1: it is a mask, not indices")
+    if mask.shape == (*values.shape, 1):
+        mask = mask[..., 0]
+    if mask.ndim == 0 or mask.shape != values.shape[: mask.ndim]:
+        raise ShapeError(
+            f"observed must have the targets' shape {list(values.shape)}, not {list(mask.shape)}"
+        )
+    return mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim)).expand_as(values)
+
+
+def stated(probabilities: Tensor, targets: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """The largest stated probability, and whether that outcome occurred.
 
     Raises:
         ShapeError: if shapes do not fit.
+        SettingError: if a label that was seen is no index of a class.
     """
     probabilities = of_one_task(probabilities, targets)
     if probabilities.shape == targets.shape:
@@ -162,6 +191,12 @@ def stated(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         raise ShapeError(
             f"probabilities {list(probabilities.shape)} and targets {list(targets.shape)} do not "
             "fit: give equal shapes for binary tasks, or one more axis of classes"
+        )
+    classes = probabilities.shape[-1]
+    if (wrong := seen & ((targets < 0) | (targets >= classes))).any():
+        raise SettingError(
+            f"a target is {targets[wrong][0].item()}; classes are 0 to {classes - 1} (give "
+            "observed= where there is none)"
         )
     likeliest = probabilities.max(-1)
     return likeliest.values, likeliest.indices == targets

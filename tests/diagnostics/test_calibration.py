@@ -235,6 +235,46 @@ def test_what_is_not_observed_does_not_count(rng: torch.Generator) -> None:
         diagnostics.reliability(probabilities, labels[:5])
 
 
+@pytest.mark.parametrize("dtype", [torch.long, torch.uint8, torch.float64])
+def test_masks_of_zeros_and_ones_are_masks(rng: torch.Generator, dtype: torch.dtype) -> None:
+    """Not indices of the first two examples."""
+    p, labels = binary(rng, 1.0)
+    law, y = torch.distributions.Normal(torch.zeros(3000, 2), 1.0), torch.randn(3000, 2)
+    for seen in (torch.rand(3000, 2, generator=rng) < 0.5, torch.rand(3000, generator=rng) < 0.5):
+        mask, all_tasks = seen.to(dtype), seen if seen.ndim == 2 else seen[:, None].expand(-1, 2)
+        brier = float(diagnostics.brier(p, labels, observed=mask))
+        assert brier == pytest.approx(float((p - labels).square()[all_tasks].mean()))
+        nats = float(diagnostics.negative_log_density(law, y, observed=mask))
+        assert nats == pytest.approx(float(-law.log_prob(y)[all_tasks].mean()))
+        found = diagnostics.pit(law, y, observed=mask)
+        assert torch.equal(found.values[1], law.cdf(y)[all_tasks[:, 1], 1])
+        uncertain = diagnostics.epistemic_against_error(p, labels - p, observed=mask)
+        assert uncertain.count == int(all_tasks.sum())
+        assert diagnostics.reliability(p, labels, observed=mask).count.sum() == uncertain.count
+    for wrong, error in ((2 * seen.to(dtype), SettingError), (mask[:-1], ShapeError)):
+        for call in (
+            lambda mask: diagnostics.brier(p, labels, observed=mask),
+            lambda mask: diagnostics.reliability(p, labels, observed=mask),
+            lambda mask: diagnostics.negative_log_density(law, y, observed=mask),
+            lambda mask: diagnostics.pit(law, y, observed=mask),
+            lambda mask: diagnostics.epistemic_against_error(p, p, observed=mask),
+        ):
+            with pytest.raises(error, match="observed must"):
+                call(wrong)
+
+
+def test_labels_that_are_no_class(rng: torch.Generator) -> None:
+    p = torch.randn(50, 1, 4, generator=rng).softmax(-1)
+    labels = torch.randint(4, (50,), generator=rng)
+    seen = torch.rand(50, generator=rng) < 0.7
+    ignored = torch.where(seen, labels, -100)
+    for measure in (diagnostics.brier, lambda *a, **k: diagnostics.reliability(*a, **k).ece):
+        assert torch.equal(measure(p, ignored, observed=seen), measure(p[seen], labels[seen]))
+        for wrong in (ignored, labels + 4):
+            with pytest.raises(SettingError, match="classes are 0 to 3"):
+                measure(p, wrong)
+
+
 @pytest.mark.parametrize(("scale", "alarm"), [(1.0, False), (0.6, True), (1.6, True)])
 def test_pit(rng: torch.Generator, scale: float, alarm: bool) -> None:
     mean = torch.randn(500, 2, generator=rng, dtype=torch.float64)
