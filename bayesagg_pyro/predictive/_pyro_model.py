@@ -12,6 +12,7 @@ from bayesagg_pyro.heads import FromPyro
 from bayesagg_pyro.heads._columns import Columns
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._predictive import predictive_of
+from bayesagg_pyro.posteriors import Empirical
 from bayesagg_pyro.predictive._laws import CategoricalPredictive
 from bayesagg_pyro.predictive._mixture import MixtureOfDraws, standard_error
 from bayesagg_pyro.predictive._predict import draws_until
@@ -44,12 +45,19 @@ def of_pyro_model(
     if generator is None:
         generator = torch.Generator(features.device).manual_seed(0)
 
-    def drawn(count: int) -> Any:
-        weight = posterior.sample((count,), generator=generator)[:, 0].detach()
-        with following(features):
-            return _mixture(head, [head.likelihood_at(features, w) for w in weight])
+    stored = posterior.samples if isinstance(posterior, Empirical) else None
 
-    return draws_until(tolerance, drawn, samples or _SAMPLES, _LIMIT, head.site)
+    def drawn(count: int) -> Any:
+        weight = stored
+        if weight is None:
+            weight = posterior.sample((count,), generator=generator)
+        with following(features):
+            return _mixture(head, [head.likelihood_at(features, w) for w in weight[:, 0].detach()])
+
+    samples = samples or _SAMPLES
+    return draws_until(
+        tolerance, drawn, samples, samples if stored is not None else _LIMIT, head.site
+    )
 
 
 def _mixture(head: FromPyro, components: list[Columns]) -> Any:

@@ -308,6 +308,15 @@ def test_predictions(kind: str, rng: torch.Generator) -> None:
     assert drawn.shape == (3, N, head.tasks)
 
 
+def test_predictions_are_made_of_all_stored_draws(rng: torch.Generator) -> None:
+    head, h, _ = case("classes", rng)
+    stored = normal(rng, 200, 1, head.weight_size)
+    found = head.predictive(h, posteriors.Empirical(stored))
+    torch.testing.assert_close(found.probs[:, 0], head(h, stored).softmax(-1).mean(0))
+    with pytest.warns(RuntimeWarning, match="sampling error"):
+        head.predictive(h, posteriors.Empirical(stored), tolerance=1e-9)
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_uncertainty_in_two_parts(kind: str, rng: torch.Generator) -> None:
     head, h, _ = case(kind, rng)
