@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._settings import positive
+from bayesagg_pyro._settings import integers, positive, positive_or_none
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads._input import CheckedInput, Missing, like
 from bayesagg_pyro.heads._output_curvature import OutputCurvature, derivatives
@@ -255,8 +255,9 @@ class Head(CheckedInput, ABC):
                 [B, tasks], or of all classes, [B, tasks, C]) or of the mean, [B, tasks]: below
                 sqrt(p (1 − p) / samples) for a probability p.
             tolerance: largest standard error allowed, of a probability, or of a mean in predictive
-                standard deviations: draws are doubled until it is met, up to 131,072 (8,192 of a
-                Pyro model) and then with a warning. Stored draws are as many as they are.
+                standard deviations (those of E[y | w] where y has no variance): draws are doubled
+                until it is met, up to 131,072 (8,192 of a Pyro model) and then with a warning.
+                Stored draws are as many as they are.
             generator: a new one with a fixed seed if None, so that calls agree.
 
         Returns:
@@ -265,9 +266,16 @@ class Head(CheckedInput, ABC):
             its variance.
 
         Raises:
-            SettingError: for a method that this head or posterior does not have.
-            ShapeError: for a posterior over the weights of another head.
+            SettingError: for a method that this head or posterior does not have, or a number of
+                samples or a tolerance that is not positive.
+            ShapeError, DtypeError: for features that are no [B, d], or a posterior over the weights
+                of another head.
         """
+        self.check_features(features, values=False, empty=True)
+        self.check_weights(posterior, "posterior")
+        positive_or_none("tolerance", tolerance)
+        if samples is not None:
+            integers(samples=samples)
         return predictive_of(
             self,
             features,

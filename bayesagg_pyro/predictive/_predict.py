@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -9,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._settings import integers, positive_or_none
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import (
     Bernoulli,
@@ -40,7 +40,7 @@ Method: TypeAlias = Literal["auto", "quadrature", "probit", "samples"]
 
 def predictive(head: Head, features: Tensor, posterior: Posterior, **options: Any) -> Any:
     """p(y | h) = ∫ p(y | w, h) dposterior(w): `head.predictive(features, posterior, **options)`."""
-    return predictive_of(head, features, posterior, **options)
+    return head.predictive(features, posterior, **options)
 
 
 @predictive_of.register
@@ -60,9 +60,6 @@ def general(
         raise SettingError(
             f'method must be "auto", "quadrature", "probit" or "samples", not {method!r}'
         )
-    positive_or_none("tolerance", tolerance)
-    integers(samples=samples)
-    head.check_weights(posterior, "posterior")
     head = at_temperature(head, posterior)
     if method == "probit":
         return _probit(head, features, posterior)
@@ -97,8 +94,8 @@ def draws_until(
         site: the head's name, for the warning.
     """
     found = make(samples)
-    while tolerance is not None and (error := _largest_error(found)) > tolerance:
-        if samples >= limit:
+    while tolerance is not None and not (error := _largest_error(found)) <= tolerance:
+        if samples >= limit or math.isnan(error):
             warnings.warn(
                 f"head {site!r}: the predictive distribution has a sampling error of up to "
                 f"{error:.2g}, more than the tolerance of {tolerance:.2g}; draw more weights",
@@ -129,10 +126,13 @@ def _by_samples(
 
 
 def _largest_error(found: Any) -> float:
-    """Sampling error of a probability, or of a mean in standard deviations."""
-    classes = isinstance(found, torch.distributions.Bernoulli | torch.distributions.Categorical)
+    """Sampling error of a probability, or of a mean in standard deviations; NaN without a mean."""
     error = found.standard_error
-    return float((error if classes else error / found.variance.sqrt()).max())
+    if not isinstance(found, torch.distributions.Bernoulli | torch.distributions.Categorical):
+        variance = found.variance
+        variance = torch.where(variance.isfinite(), variance, found.epistemic_variance)
+        error = error / variance.sqrt().clamp(min=torch.finfo(error.dtype).tiny)
+    return float(error.max())
 
 
 def _by_quadrature(head: Head, features: Tensor, posterior: GaussianFamily) -> Any:

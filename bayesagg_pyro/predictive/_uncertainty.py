@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.heads import Gaussian, Head, OnePredictor
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._standardising import Standardising
@@ -67,7 +68,9 @@ def uncertainty(
     Raises:
         ShapeError, DtypeError, NonFiniteError: for bad features, or a posterior over the weights
             of another head.
+        SettingError: for a number of samples that is not positive.
     """
+    integers(samples=samples)
     head.check_features(features)
     head.check_weights(posterior, "posterior")
     if has_classes(head):

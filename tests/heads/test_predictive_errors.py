@@ -8,7 +8,7 @@ import torch
 from likelihoods import gaussian, make, normal
 
 from bayesagg_pyro import errors, heads, posteriors, priors
-from bayesagg_pyro.predictive import predictive
+from bayesagg_pyro.predictive import predictive, uncertainty
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -59,6 +59,53 @@ def test_one_draw_says_nothing(rng) -> None:
             head, normal(rng, 2, 3), gaussian(rng, head), method="samples", samples=1
         )
         assert found.standard_error.isinf().all()
+
+
+@pytest.mark.parametrize("kind", ["closed form", "quadrature", "draws", "pyro"])
+def test_what_does_not_fit_is_refused(rng, kind: str) -> None:
+    """Whichever way a head predicts."""
+
+    def model(features: torch.Tensor, targets: torch.Tensor | None = None) -> None:
+        weight = pyro.sample("weight", pyro.distributions.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("examples", len(features)):
+            pyro.sample("y", pyro.distributions.Normal(features @ weight, 1.0), obs=targets)
+
+    head = {
+        "closed form": lambda: heads.Gaussian(3),
+        "quadrature": lambda: heads.Bernoulli(3),
+        "draws": lambda: heads.Categorical(3, 3),
+        "pyro": lambda: heads.FromPyro(model, 3),
+    }[kind]()
+    features, own = normal(rng, 4, 3), priors.isotropic(head, 1.0)
+    for other in (heads.Gaussian(9), heads.Gaussian(3, tasks=2)):
+        with pytest.raises(errors.ShapeError, match="posterior is over weights of shape"):
+            head.predictive(features, priors.isotropic(other, 1.0))
+        drawn = posteriors.Empirical(priors.isotropic(other, 1.0).sample((5,)))
+        with pytest.raises(errors.ShapeError, match="posterior is over weights of shape"):
+            head.predictive(features, drawn)
+    for bad in (0, -5, 2.5):
+        for call in (head.predictive, lambda h, p, **o: uncertainty(head, p, h, **o)):
+            with pytest.raises(errors.SettingError, match="samples"):
+                call(features, own, samples=bad)
+    with pytest.raises(errors.SettingError, match="tolerance"):
+        head.predictive(features, own, tolerance=-1.0)
+    for wrong in (features[None], features[:, :2], features[0]):
+        with pytest.raises(errors.ShapeError, match="features must have shape"):
+            head.predictive(wrong, own)
+
+
+@pytest.mark.parametrize("df", [0.8, 1.5])
+def test_a_tolerance_where_targets_have_no_variance(rng, df: float) -> None:
+    """It is in standard deviations of the mean given the weights; without a mean none is met."""
+    head = heads.StudentT(3, df=df).double()
+    p, h = gaussian(rng, head), normal(rng, 4, 3)
+    if df < 1:
+        with pytest.warns(RuntimeWarning, match="sampling error of up to nan"):
+            head.predictive(h, p, method="samples", samples=4, tolerance=0.05)
+        return
+    found = head.predictive(h, p, method="samples", samples=4, tolerance=0.05)
+    assert (found.standard_error / found.outputs.std(0)).max() <= 0.051
+    assert len(found.outputs) == 512  # the first of 4, 8, ... of at least 1 / 0.05²
 
 
 @pytest.mark.parametrize("method", ["cdf", "icdf", "entropy"])
