@@ -248,8 +248,8 @@ class Head(CheckedInput, ABC):
         Args:
             features: [B, d].
             posterior: over the weights.
-            method: "auto" as above; "quadrature" or an error; "probit", MacKay's approximation, for
-                Bernoulli heads; "samples", a mixture over draws, for all.
+            method: "auto" as above; "quadrature" or a closed form, or an error; "probit", MacKay's
+                approximation, for Bernoulli heads; "samples", a mixture over draws, for all.
             samples: draws of the weights; None for 512, or 128 of a Pyro model. What is made of
                 draws has an attribute `standard_error`, of the probabilities (that of 1,
                 [B, tasks], or of all classes, [B, tasks, C]) or of the mean, [B, tasks]: below

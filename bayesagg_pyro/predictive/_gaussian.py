@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
 from bayesagg_pyro.predictive._laws import NormalPredictive, StudentTPredictive
-from bayesagg_pyro.predictive._predict import general
+from bayesagg_pyro.predictive._mixture import MixtureOfDraws, SampledPredictive
+from bayesagg_pyro.predictive._outputs import SAMPLES, drawn_outputs
+from bayesagg_pyro.predictive._predict import LIMIT, draws_until, general
+
+_CLOSED = (GaussianFamily, NormalInverseGamma)
 
 
 @predictive_of.register
@@ -22,24 +28,73 @@ def of_gaussian(head: Gaussian, features: Tensor, posterior: Any, **options: Any
         SettingError: for a posterior with integrated noise and a head of another model.
     """
     still = head.is_still(Gaussian, "outputs", "likelihood")
-    closed = options.get("method", "auto") == "auto" and still
-    if isinstance(posterior, NormalInverseGamma) and not still:
+    integrated = isinstance(posterior, NormalInverseGamma)
+    if integrated and not still:
         raise SettingError(
             f"head {head.site!r}: {head.changed(Gaussian, 'outputs', 'likelihood')}, in whose "
             "model alone the noise is integrated out; use a posterior of another scheme"
         )
-    if isinstance(posterior, NormalInverseGamma) and closed:
+    method = options.get("method", "auto")
+    if method in ("auto", "quadrature") and still and isinstance(posterior, _CLOSED):
+        return _exact(head, features, posterior).of(f"head {head.site!r}")
+    if method == "samples" and still and (integrated or _found(head, posterior) is not None):
+        return draws_until(
+            options.get("tolerance"),
+            lambda count: _by_samples(head, features, posterior, count, options.get("generator")),
+            options.get("samples") or SAMPLES,
+            LIMIT,
+            head.site,
+        )
+    return general(head, features, posterior, **options)
+
+
+def _exact(
+    head: Gaussian, features: Tensor, posterior: GaussianFamily | NormalInverseGamma
+) -> NormalPredictive | StudentTPredictive:
+    if isinstance(posterior, NormalInverseGamma):
         mean, spread = head.predictor_moments(features, posterior.unit)  # for τ² = 1
         a, b = posterior.shape_parameter, posterior.rate
         scale = (b / a * (1 + spread)).sqrt()
-        law = StudentTPredictive(2 * a, mean, scale, validate_args=False)
-        return law.of(f"head {head.site!r}")
-    if not isinstance(posterior, GaussianFamily) or not closed:
-        return general(head, features, posterior, **options)
+        return StudentTPredictive(2 * a, mean, scale, validate_args=False)
     mean, epistemic = head.predictor_moments(features, posterior)
     epistemic, noise = in_units_of_noise(head, posterior, epistemic)
-    law = NormalPredictive(mean, (epistemic + noise).sqrt(), validate_args=False)
-    return law.of(f"head {head.site!r}")
+    return NormalPredictive(mean, (epistemic + noise).sqrt(), validate_args=False)
+
+
+def _by_samples(
+    head: Gaussian,
+    features: Tensor,
+    posterior: Any,
+    samples: int,
+    generator: torch.Generator | None,
+) -> SampledPredictive | MixtureOfDraws:
+    """A mixture over draws of weights that are in units of a noise that predictions know."""
+    if generator is None:
+        generator = torch.Generator(features.device).manual_seed(0)
+    integrated = isinstance(posterior, NormalInverseGamma)
+    unit = posterior.unit if integrated else posterior
+    drawn = torch.cat(list(drawn_outputs(head, unit, features, samples, generator)))
+    with following(features):
+        centre = head(features.to(drawn.dtype), unit.mean.to(drawn))
+    if not integrated:
+        found = posterior.info.noise_scale
+        outputs = centre + found.to(drawn) / head.noise_scale.to(drawn) * (drawn - centre)
+        return SampledPredictive(head.with_noise_scale(found), outputs)
+    shape = posterior.shape_parameter.to(drawn).expand(samples, -1).contiguous()
+    gamma = torch._standard_gamma(shape, generator=generator)
+    noise = (posterior.rate.to(drawn) / gamma).sqrt()  # a draw of τ for each of the weights
+    outputs = centre + noise[:, None] * (drawn - centre)
+    views = (head.with_noise_scale(scale) for scale in noise)
+    return MixtureOfDraws(
+        head, [view.likelihood(f) for view, f in zip(views, outputs, strict=True)]
+    )
+
+
+def _found(head: Gaussian, posterior: Any) -> Tensor | None:
+    """The τ that the data chose, [tasks], the unit of the weights; None for the head's."""
+    if head.noise_source != "estimated" or not isinstance(posterior, GaussianFamily):
+        return None
+    return None if posterior.info is None else posterior.info.noise_scale
 
 
 def in_units_of_noise(
@@ -50,8 +105,8 @@ def in_units_of_noise(
     Where no τ was given, weights and their prior are in units of the one that the data chose.
     """
     noise = head.noise_scale.to(epistemic).square()
-    found = None if posterior.info is None else posterior.info.noise_scale
-    if head.noise_source != "estimated" or found is None:
+    found = _found(head, posterior)
+    if found is None:
         return epistemic, noise
     ratio = found.to(epistemic).square() / noise
     return epistemic * ratio, noise * ratio

@@ -21,7 +21,7 @@ from bayesagg_pyro.quadrature import gamma_rule
 class EqualMixture(PredictiveDistribution):
     """(1/S) Σ_s p(y | h, w_s) over S draws of the weights.
 
-    Subclasses give `means`, `variances` and `log_probs` of the components, and `draw`.
+    Subclasses give `means`, `variances`, `log_probs` and `cdfs` of the components, and `draw`.
 
     Args:
         batch_shape: [B, tasks].
@@ -46,6 +46,10 @@ class EqualMixture(PredictiveDistribution):
     @abstractmethod
     def log_probs(self, value: Tensor) -> Tensor:
         """Log-densities of targets [..., B, tasks] under each component, [S, ..., B, tasks]."""
+
+    @abstractmethod
+    def cdfs(self, value: Tensor) -> Tensor:
+        """P(Y ≤ y) under each component, [S, ..., B, tasks], where torch has it."""
 
     @property
     def mean(self) -> Tensor:
@@ -72,6 +76,14 @@ class EqualMixture(PredictiveDistribution):
         value = self.taken(value, self._dtype)
         each = self.log_probs(value.expand(torch.broadcast_shapes(value.shape, self.batch_shape)))
         return each.logsumexp(0) - math.log(len(each))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(Y ≤ y), [..., B, tasks], where the likelihood's distribution has one."""
+        value = self.placed(value).to(self._dtype)
+        try:
+            return self.cdfs(value).mean(0)
+        except NotImplementedError:
+            return super().cdf(value)
 
 
 class SampledPredictive(EqualMixture):
@@ -118,14 +130,10 @@ class SampledPredictive(EqualMixture):
         with following(outputs):
             return log_likelihood(self._head, outputs, value.expand(shape))
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """P(Y ≤ y), [..., B, tasks], where the likelihood's distribution has one."""
-        value = self.placed(value).to(self.outputs.dtype)
-        try:
-            cdf: Tensor = self._head.likelihood(beside(self.outputs, value)).cdf(value).mean(0)
-        except NotImplementedError:
-            return super().cdf(value)
-        return cdf
+    def cdfs(self, value: Tensor) -> Tensor:
+        """Of the likelihoods, [S, ..., B, tasks]."""
+        cdfs: Tensor = self._head.likelihood(beside(self.outputs, value)).cdf(value)
+        return cdfs
 
     def draw(self, shape: torch.Size) -> Tensor:
         """A component for each example and task, then a target from it."""
@@ -164,6 +172,10 @@ class MixtureOfDraws(EqualMixture):
     def log_probs(self, value: Tensor) -> Tensor:
         """Log-densities of the likelihoods, [S, ..., B, tasks]."""
         return torch.stack([c.log_prob(value) for c in self.components])
+
+    def cdfs(self, value: Tensor) -> Tensor:
+        """Of the likelihoods, [S, ..., B, tasks]."""
+        return torch.stack([c.cdf(value) for c in self.components])
 
     def draw(self, shape: torch.Size) -> Tensor:
         """A target from each component, of which one is kept."""

@@ -33,7 +33,7 @@ from bayesagg_pyro.predictive._outputs import (
 )
 
 #: Draws at most, where a tolerance asks for more.
-_LIMIT = 2**17
+LIMIT = 2**17
 
 Method: TypeAlias = Literal["auto", "quadrature", "probit", "samples"]
 
@@ -76,7 +76,7 @@ def general(
         tolerance,
         lambda count: _by_samples(head, features, posterior, count, generator),
         samples,
-        samples if isinstance(posterior, Empirical) else _LIMIT,
+        samples if isinstance(posterior, Empirical) else LIMIT,
         head.site,
     )
 

@@ -83,6 +83,25 @@ def test_the_predictive_is_student_t(rng) -> None:
     close(predictive.log_prob(y), (density * weight[:, None]).sum(0).log(), 1e-9)
 
 
+def test_draws_predict_with_a_noise_each(rng) -> None:
+    """A mixture over weights and τ: the same Student's t, to the error of 4,000 draws."""
+    d = data(rng)
+    found = posterior(d)
+    features = d.features[:4]
+    exact = d.head.predictive(features, found)
+    law = d.head.predictive(features, found, method="samples", samples=4000)
+    scale = exact.variance.sqrt()
+    assert ((law.mean - exact.mean).abs() < 5 * law.standard_error).all()
+    close(law.variance.sqrt() / scale, torch.ones_like(scale), 0.1)
+    at = exact.mean + scale * torch.tensor([-2.0, 0.0, 1.0], dtype=torch.float64)[:, None, None]
+    torch.testing.assert_close(law.log_prob(at), exact.log_prob(at), rtol=0, atol=0.1)
+    torch.testing.assert_close(law.cdf(at), exact.cdf(at), rtol=0, atol=0.03)
+    assert law.sample((5,)).shape == (5, 4, 3)
+    met = d.head.predictive(features, found, method="samples", samples=2, tolerance=0.1)
+    assert (met.standard_error / met.variance.sqrt()).max() <= 0.1
+    assert len(met.components) > 2
+
+
 def test_the_weights_are_student_t(rng) -> None:
     found = posterior(data(rng))
     at = found.mean + 0.1 * torch.randn(2, 3, 5, generator=rng, dtype=torch.float64)

@@ -92,6 +92,37 @@ def test_predictions_are_those_of_a_head_whose_noise_is_known(rng) -> None:
     torch.testing.assert_close(parts.aleatoric, wanted.aleatoric)
 
 
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_every_method_predicts_with_it(rng, calibrated) -> None:
+    """N(hᵀm, τ² (1 + hᵀSh)), to the error of 20,000 draws."""
+    features, targets = linear(rng, 20, 0.25)
+    head = heads.Gaussian(6, tasks=2).double()
+    found = posterior_of(head, features, targets, priors.isotropic(head, 4.0))
+    if calibrated:
+        found = predictive.calibrated(head, found, torch.tensor([3.0, 0.1], dtype=torch.float64))
+    new = torch.randn(9, 6, generator=rng, dtype=torch.float64)
+    mean = new @ found.mean.mT
+    covariance = torch.linalg.inv(found.precision_matrix).expand(2, -1, -1)
+    spread = torch.einsum("bp,tpq,bq->bt", new, covariance, new)
+    variance = found.info.noise_scale.square() * (1 + spread)
+    wanted = torch.distributions.Normal(mean, variance.sqrt())
+    at = wanted.sample((3,))
+    for method, samples, off in (
+        ("auto", 1, 1e-9),
+        ("quadrature", 1, 1e-9),
+        ("samples", 20_000, 0),
+    ):
+        law = head.predictive(new, found, method=method, samples=samples)
+        off = off or 0.05
+        assert ((law.mean - mean).abs() < off * variance.sqrt()).all()
+        torch.testing.assert_close(law.variance, variance, rtol=off, atol=0)
+        torch.testing.assert_close(law.log_prob(at), wanted.log_prob(at), rtol=0, atol=2 * off)
+        torch.testing.assert_close(law.cdf(at), wanted.cdf(at), rtol=0, atol=off)
+    parts = predictive.uncertainty(head, found, new)
+    torch.testing.assert_close(law.epistemic_variance, parts.epistemic, rtol=0.05, atol=0)
+    torch.testing.assert_close(law.aleatoric_variance, parts.aleatoric)
+
+
 def test_the_engine_covers_and_its_weights_never_see_it(rng) -> None:
     features, targets = linear(rng, 4000, 0.05)
     updates = []
