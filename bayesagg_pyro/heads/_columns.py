@@ -11,6 +11,9 @@ from torch.distributions import constraints
 
 from bayesagg_pyro._torch_distribution import TorchDistribution
 
+#: Two labels, and numbers that are none.
+_TRIED = (0.0, 1.0, 0.5, 2.0)
+
 
 class Columns(TorchDistribution):
     """Independent likelihoods side by side: batch shapes [B] or [B, k] to [B, tasks].
@@ -43,6 +46,11 @@ class Columns(TorchDistribution):
         """Class logits of the one part, [B, C]."""
         logits: Tensor = self.parts[0].logits
         return logits
+
+    def are_of_two_labels(self) -> bool:
+        """Whether all parts are distributions of 0 and 1."""
+        takes = [[bool(p.support.check(torch.tensor(y)).all()) for p in self.parts] for y in _TRIED]
+        return all(takes[0] + takes[1]) and not any(takes[2] + takes[3])
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density, elementwise."""

@@ -46,10 +46,11 @@ class FromPyro(SharedWeights):
         name: prefix of the Pyro sites of `model`; the user's own names stay inside.
 
     Raises:
-        SettingError: if no site is observed, a latent is discrete, local to an example or of a
-            prior that is no known map of a standard normal, examples depend on each other, the
-            number of observed tasks is not T, or the model cannot be run in a batch. Likewise if a
-            subclass overrides what the model itself says.
+        SettingError: if no site is observed, its distribution is not of the labels that
+            `target_kind` says, a latent is discrete, local to an example or of a prior that is no
+            known map of a standard normal, examples depend on each other, the number of observed
+            tasks is not T, or the model cannot be run in a batch. Likewise if a subclass overrides
+            what the model itself says.
 
     Example:
         >>> import pyro, pyro.distributions as dist, torch
@@ -99,7 +100,34 @@ class FromPyro(SharedWeights):
                 f"{tasks}; set tasks={found}"
             )
         self.weight = nn.Parameter(0.1 * torch.randn(1, self.layout.size))
+        self._classes = self._count_classes()
         check_batches(self, *self._probe(tasks + 2))
+
+    def _count_classes(self) -> int:
+        """How many labels there are; 0 for numbers."""
+        if self.target_kind == "real":
+            return 0
+        with torch.no_grad():
+            laws = self.likelihood_at(self._probe(self.tasks + 2)[0], self.weight[0])
+        binary = self.target_kind == "binary"
+        if laws.are_of_two_labels() if binary else hasattr(laws.parts[0], "logits"):
+            return 2 if binary else laws.logits.shape[-1]
+        needed = "0 and 1, such as Bernoulli" if binary else "classes, such as Categorical"
+        raise SettingError(
+            f"head {self.site!r}: {self.target_kind} targets need distributions of {needed}, not "
+            f"{', '.join(type(law).__name__ for law in laws.parts)}; set target_kind"
+        )
+
+    @property
+    def support_description(self) -> str:
+        """What labels must be, for messages; empty for numbers, which a model may transform."""
+        return f"{self.target_kind} targets are 0 to {self._classes - 1}" if self._classes else ""
+
+    def supports(self, values: Tensor) -> Tensor:
+        """Which values are labels; for numbers, which are finite."""
+        if not self._classes:
+            return values.isfinite()
+        return (values >= 0) & (values < self._classes) & (values == values.long())
 
     def _make_weight(self, size: int) -> None:
         """Do nothing: the weight is made once the model has been traced."""

@@ -13,6 +13,7 @@ from bayesagg_pyro.heads._columns import Columns
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._predictive import predictive_of
 from bayesagg_pyro.posteriors import Empirical
+from bayesagg_pyro.predictive._classes import from_log_probabilities
 from bayesagg_pyro.predictive._laws import CategoricalPredictive
 from bayesagg_pyro.predictive._mixture import MixtureOfDraws, standard_error
 from bayesagg_pyro.predictive._predict import draws_until
@@ -32,7 +33,7 @@ def of_pyro_model(
     tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Any:
-    """The mixture, a Categorical again for classes.
+    """The mixture, a Bernoulli or Categorical for classes.
 
     Raises:
         SettingError: for another method than draws.
@@ -61,8 +62,15 @@ def of_pyro_model(
 
 
 def _mixture(head: FromPyro, components: list[Columns]) -> Any:
+    if head.target_kind == "binary":
+        labels = [components[0].mean.new_full(components[0].batch_shape, y) for y in (0.0, 1.0)]
+        log_p = torch.stack([torch.stack([c.log_prob(y) for y in labels], -1) for c in components])
+        law = from_log_probabilities(head, log_p.logsumexp(0))
+        law.standard_error = standard_error(log_p[..., 1].exp())
+        return law
     first = [component.parts[0] for component in components]
-    if not all(isinstance(law, torch.distributions.Categorical) for law in first):
+    of_classes = all(isinstance(law, torch.distributions.Categorical) for law in first)
+    if not of_classes or len(components[0].parts) > 1:  # classes are not the only task
         return MixtureOfDraws(head, components)
     probabilities = torch.stack([law.probs for law in first])
     if probabilities.ndim == 3:  # [S, B, C]: the one task's axis is left out

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import nn
@@ -142,6 +144,23 @@ def test_missing_labels_and_samples(tmp_path: Path) -> None:
     )
     assert {check.where.split(":")[0] for check in checks if check.key == "rhat"} == {"flag"}
     assert "samples have no density" in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_labels_of_a_pyro_model_are_judged(tmp_path: Path) -> None:
+    def model(features: torch.Tensor, targets: torch.Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(8), 1.0).to_event(1))
+        with pyro.plate("examples", len(features)):
+            pyro.sample("y", dist.Bernoulli(logits=features @ w), obs=targets)
+
+    world = World()
+    world.mtl = ba.BayesAgg({"flag": heads.FromPyro(model, 8, target_kind="binary")})
+    world.y = {"flag": world.y["flag"]}
+    world.train()
+    checks = diagnostics.report(
+        tmp_path / "p.html", world.mtl, world.features(), world.y, draws=200
+    )
+    assert {"ece", "epistemic"} <= by_key(checks).keys()
 
 
 def test_errors_leave_no_page(tmp_path: Path) -> None:

@@ -304,6 +304,9 @@ def test_predictions(kind: str, rng: torch.Generator) -> None:
         assert head(h).shape == (N, 3)
         return
     torch.testing.assert_close(p.mean, head(h, weight).mean(0))
+    if kind == "binary":
+        torch.testing.assert_close(p.probs, p.mean)
+        torch.testing.assert_close(p.standard_error, head(h, weight).std(0) / math.sqrt(50))
     drawn = p.sample((3,))
     assert drawn.shape == (3, N, head.tasks)
 
@@ -315,6 +318,25 @@ def test_predictions_are_made_of_all_stored_draws(rng: torch.Generator) -> None:
     torch.testing.assert_close(found.probs[:, 0], head(h, stored).softmax(-1).mean(0))
     with pytest.warns(RuntimeWarning, match="sampling error"):
         head.predictive(h, posteriors.Empirical(stored), tolerance=1e-9)
+
+
+def test_classes_beside_numbers_are_one_of_two_tasks(rng: torch.Generator) -> None:
+    """Their mixture is over both, not a Categorical of the first."""
+
+    def model(features: Tensor, targets: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(D, 3), 1.0).to_event(2))
+        label, number = (None, None) if targets is None else targets.unbind(-1)
+        with pyro.plate("examples", len(features)):
+            pyro.sample("label", dist.Categorical(logits=features @ w), obs=label)
+            pyro.sample("number", dist.Normal(features @ w[:, 0], 0.5), obs=number)
+
+    head, h = heads.FromPyro(model, D, tasks=2), normal(rng, N, D)
+    y = torch.stack([torch.randint(3, (N,), generator=rng).double(), normal(rng, N)], -1)
+    prior = priors.isotropic(head, 0.1)
+    weight = prior.sample((50,), generator=torch.Generator().manual_seed(0))
+    nll = head.negative_log_probs(h, head.parse_targets(y, N), weight)
+    p = head.predictive(h, prior, samples=50)
+    torch.testing.assert_close(p.log_prob(y), (-nll).logsumexp(0) - math.log(50))
 
 
 @pytest.mark.parametrize("kind", MODELS)

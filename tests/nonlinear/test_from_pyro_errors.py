@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro_models import D, classes, linear
+from pyro_models import D, binary, classes, linear
 from torch import Tensor
 
-from bayesagg_pyro import errors, heads, inference
+from bayesagg_pyro import BayesAgg, errors, heads, inference
 
 
 def _weight() -> Tensor:
@@ -146,3 +147,31 @@ def test_settings_that_do_not_fit() -> None:
         inference.Conjugate().statistics(head, inference.Storage())
     with pytest.raises(NotImplementedError, match="likelihood_at"):
         head.likelihood(torch.zeros(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "wrong", "message"),
+    [
+        (binary, "binary", 2.0, "example 1, is 2.0; binary targets are 0 to 1"),
+        (binary, "binary", 0.5, "example 1, is 0.5; binary targets are 0 to 1"),
+        (classes, "class", 3, "example 1, is 3; class targets are 0 to 2"),
+        (classes, "class", -1, "example 1, is -1; class targets are 0 to 2"),
+    ],
+)
+def test_labels_that_are_none(
+    model: Callable[..., None], kind: Any, wrong: Any, message: str
+) -> None:
+    head = heads.FromPyro(model, D, target_kind=kind)
+    y, h = torch.tensor([0, wrong, 1, 0]), torch.zeros(4, D)
+    with pytest.raises(errors.SettingError, match=message):
+        head.parse_targets(y, 4)
+    head.parse_targets((y, y != wrong), 4)
+    engine = BayesAgg({"y": head})
+    with pytest.raises(errors.SettingError, match=message):
+        engine.backward(h.requires_grad_(), {"y": y})
+
+
+@pytest.mark.parametrize("kind", ["binary", "class"])
+def test_numbers_that_are_said_to_be_labels(kind: Any) -> None:
+    with pytest.raises(errors.SettingError, match=r"not Normal; set target_kind"):
+        heads.FromPyro(linear, D, target_kind=kind)
