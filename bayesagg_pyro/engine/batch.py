@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from bayesagg_pyro.errors import StateError
 from bayesagg_pyro.heads import Head
-from bayesagg_pyro.heads._standardising import Standardising, Units
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.targets import Parsed, Targets
 from bayesagg_pyro.validity import CHECKED, Validity
 
@@ -48,14 +48,14 @@ class Batch:
         validity: whether all the values are to be believed.
         processes: how many share the batch.
         watched: whether what passes between the stages is kept, in this process or another.
-        units: heads with the units that they are to take with this batch.
+        units: heads with what their `take_units` is to write with this batch.
     """
 
     groups: tuple[Group, ...]
     validity: Validity = CHECKED
     processes: int = 1
     watched: bool = False
-    units: Sequence[tuple[Standardising, Units]] = ()
+    units: Sequence[tuple[Standardising, tuple[Tensor, Tensor]]] = ()
 
     def examples(self, name: str) -> tuple[Tensor, Targets]:
         """What a head reads, [B, d], and its targets."""
@@ -89,7 +89,7 @@ class Batch:
 
     def standardised(self, heads: Mapping[str, Head]) -> Batch:
         """The batch in the units that heads choose with it; where it is bad, cleaned before."""
-        units: list[tuple[Standardising, Units]] = []
+        units: list[tuple[Standardising, tuple[Tensor, Tensor]]] = []
         groups = []
         for group in self.groups:
             targets = dict(group.targets)
@@ -104,7 +104,7 @@ class Batch:
     def take_units(self) -> None:
         """Put in force what heads have chosen."""
         for head, units in self.units:
-            head.take_units(units)
+            head.take_units(*units)
 
     def filled(self, heads: Mapping[str, Head]) -> Batch:
         """The batch, with an unlabelled example in each group that no process has examples of."""

@@ -423,7 +423,7 @@ class BayesAgg(Calls):
                 slot.calibration = value
                 found[name] = value
                 if isinstance(slot.head, Standardising) and slot.head.units is not None:
-                    found[name] = value * slot.head.units.factor.to(value)
+                    found[name] = value * slot.head.units.scale.to(value)
             return found
 
     def start_bayes(self) -> None:

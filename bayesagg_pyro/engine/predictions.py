@@ -108,7 +108,7 @@ class InTargetUnits(TorchDistribution):
 
     def __init__(self, standardised: Any, units: Units) -> None:
         self.standardised = standardised
-        self._units = Units(units.loc.clone(), units.factor.clone())
+        self._units = Units(units.loc.clone(), units.scale.clone())
         super().__init__(standardised.batch_shape, validate_args=False)
 
     @property

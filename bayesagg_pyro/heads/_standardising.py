@@ -21,39 +21,32 @@ _OUTLIER, _FEW = 10.0, 8
 
 
 class Units(NamedTuple):
-    """y = loc + scale · (y in the head's units), [tasks] each; scale is 0 where none is chosen.
-
-    A loc beside a scale of 0 is what all labels so far were: the zero of the units to come.
-    """
+    """y = loc + scale · (y in the head's units), [tasks] each, with a positive scale."""
 
     loc: Tensor
     scale: Tensor
 
-    @property
-    def factor(self) -> Tensor:
-        """The scale, 1 where none is chosen."""
-        return torch.where(self.scale > 0, self.scale, 1.0)
-
     def of(self, values: Tensor) -> Tensor:
         """Values [..., tasks] in the head's units, in their own dtype."""
-        return ((values.to(self.loc.dtype) - self.loc) / self.factor).to(values.dtype)
+        return ((values.to(self.loc.dtype) - self.loc) / self.scale).to(values.dtype)
 
     def back(self, values: Tensor) -> Tensor:
         """Values [..., tasks] of the head in the targets' units."""
-        return (values.to(self.loc.dtype) * self.factor + self.loc).to(values.dtype)
+        return (values.to(self.loc.dtype) * self.scale + self.loc).to(values.dtype)
 
 
 class Standardising(OnePredictor):
     """A head of real targets that may choose its units: mean and standard deviation of a batch.
 
-    Each task chooses once, from the first batch of an engine in which its targets differ. Until
-    then they are 0, and sums of zeros hold in all units of that zero; numbers of at most 3 stay,
-    and where later targets are far from the zero, it moves and takes the first ones along. Targets
+    Each task chooses once, with the first target of an engine that differs from another, and all
+    that was stored before holds in the units that come: labels that were all equal are 0 until then
+    (those of at most 3 stay), remain so, and the scale is the root mean square about them. Targets
     that look standardised, with a standard deviation from 1/3 to 3 and a mean of at most 3, are
     left as they are, to the bit, since a batch knows their moments less well than whoever
     standardised them; those that look so but for a factor of a thousand (meV for eV) are divided
-    by that. Targets of weight 0 are not looked at, nor one without which the standard deviation
-    would be a tenth.
+    by that. Labels that differ only from batch to batch are few, so they choose no scale below 1.
+    Targets of weight 0 are not looked at, nor one without which the standard deviation would be
+    a tenth, but not 0.
 
     Outside of an engine nothing chooses. Weights, posteriors, outputs, likelihood and losses are in
     the chosen units; `parse_targets` brings users' targets there, and the engine's predictions come
@@ -66,8 +59,10 @@ class Standardising(OnePredictor):
     exact: ClassVar[Mapping[str, float]] = dict.fromkeys(per_task, 0.0)
     #: Names in a state that older versions did not save.
     newer_state: ClassVar[tuple[str, ...]] = per_task
-    target_loc: Tensor | None  #: [tasks], float64; None for a head that keeps the user's units
-    target_scale: Tensor | None  #: [tasks], float64, 0 where nothing is chosen yet; or None
+    #: [tasks], float64; None for a head that keeps the user's units.
+    target_loc: Tensor | None
+    #: [tasks], float64, or None: 0 where there was no label, −1 where all were equal to the loc.
+    target_scale: Tensor | None
     #: Whether a task may choose still ("open"), or which units all have.
     units_state: Literal["open", "own", "user's"]
 
@@ -80,74 +75,77 @@ class Standardising(OnePredictor):
 
     def keep_units(self) -> None:
         """Leave the user's units to tasks that have not chosen."""
-        if self.target_scale is not None:
-            self.target_scale.masked_fill_(self.target_scale == 0, 1.0)
-            self.settle_units()
+        if (units := self.units) is not None:
+            self.take_units(*units)
 
     @property
     def units(self) -> Units | None:
-        """The units chosen; None where they are the user's, as far as is known without waiting."""
-        if self.target_loc is None or self.target_scale is None or self.units_state == "user's":
+        """Those in force; None where they are the user's, as far as is known without waiting."""
+        loc, scale = self.target_loc, self.target_scale
+        if loc is None or scale is None or self.units_state == "user's":
             return None
-        return Units(self.target_loc, self.target_scale)
+        return Units(loc, scale) if self.units_state == "own" else _in_force(loc, scale)
 
     @property
     def open_units(self) -> list[Tensor]:
         """What a step may write to."""
-        units = self.units
-        return [] if units is None or self.units_state != "open" else list(units)
+        if self.target_loc is None or self.target_scale is None or self.units_state != "open":
+            return []
+        return [self.target_loc, self.target_scale]
 
-    def chosen(self, targets: Targets, validity: Validity) -> tuple[Units, Targets] | None:
-        """The units after a batch, and its targets in them; None where all are chosen already.
+    def chosen(
+        self, targets: Targets, validity: Validity
+    ) -> tuple[tuple[Tensor, Tensor], Targets] | None:
+        """What `take_units` is to write with a batch, and its targets in the units after that.
+
+        None where all are chosen already.
 
         Args:
-            targets: [B, tasks], as parsed: in the units that were chosen before.
+            targets: [B, tasks], as parsed: in the units that were in force before.
             validity: of the batch; a bad one changes no unit.
         """
-        now = self.units
-        if now is None or self.units_state != "open":
+        before, now = self.open_units, self.units
+        if not before or now is None:
             return None
-        values = targets.values.to(now.scale.dtype)
+        values = targets.values.to(now.loc.dtype)
+        rounding = max(torch.finfo(targets.values.dtype).eps, 16 * torch.finfo(values.dtype).eps)
         factor = targets.factor(values.dtype)
         seen = (torch.ones_like(values) if factor is None else factor) > 0
-        count = seen.sum(0)
-        mean, deviation = _moments(values, seen)
-        farthest = torch.where(seen, (values - mean).abs(), -1.0).argmax(0, keepdim=True)
-        others = _moments(values, seen.scatter(0, farthest, False))
-        outlier = (count >= _FEW) & (_OUTLIER * others[1] < deviation)
-        mean = torch.where(outlier, others[0], mean)
-        deviation = torch.where(outlier, others[1], deviation)
+        mean, deviation = _typical(values, seen, now.loc, rounding)
         level = mean + now.loc
-        rounding = max(torch.finfo(targets.values.dtype).eps, 16 * torch.finfo(values.dtype).eps)
-        known = (deviation > rounding * level.abs()) & deviation.isfinite()
-        deviation = torch.where(known, deviation, 1.0)
-        prefix = 10 ** (3 * (deviation.log10() / 3).round())
-        ratio = deviation / prefix
-        like = (ratio >= 1 / _FACTOR) & (ratio <= _FACTOR) & (level.abs() <= _FACTOR * prefix)
-        kept = (now.loc != 0) & (mean.abs() <= _FACTOR * deviation)
-        loc = torch.where(kept, now.loc, torch.where(like, 0.0, level))
-        so_far = torch.where((now.loc == 0) & (level.abs() > _FACTOR), level, now.loc)
-        new = (now.scale == 0) & (count > 0)
-        loc = torch.where(known, loc, so_far)
-        scale = torch.where(known, torch.where(like, prefix, deviation), 0.0)
-        units = Units(
-            validity.keep(torch.where(new, loc, now.loc), now.loc),
-            validity.keep(torch.where(new, scale, now.scale), now.scale),
-        )
-        # What was chosen before has been applied.
-        new = (now.scale == 0) & ((units.scale > 0) | (units.loc != now.loc))
+        # What all labels so far were, and how far from it these are.
+        stored = before[1] < 0
+        same = torch.where(stored, before[0], level)
+        apart = torch.where(stored, mean - (same - now.loc), 0.0)
+        largest = torch.maximum(level.abs(), same.abs())
+        differ = deviation > rounding * level.abs()
+        size = torch.where(differ, deviation.hypot(apart), apart.abs().clamp(min=1))
+        known = (differ | (apart.abs() > rounding * largest)) & size.isfinite()
+        size = torch.where(known, size, 1.0)
+        prefix = 10 ** (3 * (size.log10() / 3).round())
+        like = (size / prefix >= 1 / _FACTOR) & (deviation / prefix <= _FACTOR)
+        like &= largest <= _FACTOR * prefix
+        scale = torch.where(like, prefix, size)
+        # What was stored is in the units that come what it was.
+        stays = torch.where(same.abs() <= _FACTOR, same, 0.0)
+        loc = torch.where(stored, same - scale * stays, torch.where(like, 0.0, level))
+        new = (before[1] <= 0) & seen.any(0)
+        loc = torch.where(new, torch.where(known, loc, same), before[0])
+        scale = torch.where(new, torch.where(known, scale, -1.0), before[1])
+        after = validity.keep(loc, before[0]), validity.keep(scale, before[1])
+        units = _in_force(*after)
         rest = units._replace(loc=units.loc - now.loc)
-        return units, targets._replace(
-            values=torch.where(new, rest.of(targets.values), targets.values)
-        )
+        # What was in force before has been applied.
+        moved = torch.where(after[1] != before[1], rest.of(targets.values), targets.values)
+        return after, targets._replace(values=moved)
 
     @torch.no_grad()
-    def take_units(self, units: Units) -> None:
-        """Put units in force."""
+    def take_units(self, loc: Tensor, scale: Tensor) -> None:
+        """Write `target_loc` and `target_scale`."""
         assert self.target_loc is not None
         assert self.target_scale is not None
-        self.target_loc.copy_(units.loc)
-        self.target_scale.copy_(units.scale)
+        self.target_loc.copy_(loc)
+        self.target_scale.copy_(scale)
         if self.target_scale.device.type == "cpu":
             self.settle_units()
 
@@ -196,6 +194,29 @@ class Standardising(OnePredictor):
             self.units_state = "open"
             if self.target_scale.device.type == "cpu":
                 self.settle_units()
+
+
+def _in_force(loc: Tensor, scale: Tensor) -> Units:
+    """The units that these two buffers stand for, also where the scale is open."""
+    stays = (scale < 0) & (loc.abs() <= _FACTOR)
+    return Units(torch.where(stays, 0.0, loc), torch.where(scale > 0, scale, 1.0))
+
+
+def _typical(values: Tensor, seen: Tensor, zero: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, [tasks], without an outlier where the others differ.
+
+    Args:
+        values: [B, tasks].
+        seen: which of them count.
+        zero: what to add for the numbers that were rounded.
+        rounding: relative.
+    """
+    mean, deviation = _moments(values, seen)
+    farthest = torch.where(seen, (values - mean).abs(), -1.0).argmax(0, keepdim=True)
+    rest, spread = _moments(values, seen.scatter(0, farthest, False))
+    outlier = (seen.sum(0) >= _FEW) & (_OUTLIER * spread < deviation)
+    outlier &= spread > rounding * (rest + zero).abs()
+    return torch.where(outlier, rest, mean), torch.where(outlier, spread, deviation)
 
 
 def _moments(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,5 +44,5 @@ def log_predictive_density(
         values = values.to(linalg.head_dtype(features.device))
     density: Tensor = head.predictive(features, posterior, **options).log_prob(values)
     if isinstance(head, Standardising) and head.units is not None:
-        density = density - head.units.factor.log()
+        density = density - head.units.scale.log()
     return density if observed.mask is None else torch.where(observed.mask, density, 0.0)

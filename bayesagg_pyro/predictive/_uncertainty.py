@@ -77,7 +77,7 @@ def uncertainty(
         return _of_classes(head, posterior, features, samples, generator)
     epistemic, aleatoric = _variances(head, posterior, features, samples, generator)
     if isinstance(head, Standardising) and head.units is not None:
-        square = head.units.factor.square().to(epistemic)
+        square = head.units.scale.square().to(epistemic)
         epistemic, aleatoric = epistemic * square, aleatoric * square
     return Uncertainty(epistemic, aleatoric, "variance")
 
