@@ -13,6 +13,7 @@ from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.engine.layout import Layout
 from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.heads._standardising import Units
+from bayesagg_pyro.predictive._laws import TakesTargets
 
 
 def _laid_out(name: str) -> Any:
@@ -95,8 +96,10 @@ def _squared(name: str) -> Any:
     return property(variance)
 
 
-class InTargetUnits(TorchDistribution):
+class InTargetUnits(TakesTargets, TorchDistribution):
     """A predictive distribution of a head that has units of its own, in those of the targets.
+
+    It takes values as that distribution does.
 
     Args:
         standardised: in the head's units, batch shape [examples, tasks]; kept under this name.
@@ -110,6 +113,7 @@ class InTargetUnits(TorchDistribution):
         self.standardised = standardised
         self._units = Units(units.loc.clone(), units.scale.clone())
         super().__init__(standardised.batch_shape, validate_args=False)
+        self.of(getattr(standardised, "owner", self.owner))
 
     @property
     def mean(self) -> Tensor:
@@ -128,12 +132,12 @@ class InTargetUnits(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of targets [..., B, tasks]."""
-        found: Tensor = self.standardised.log_prob(self._of(value))
+        found: Tensor = self.standardised.log_prob(self._of(self.taken(value, self._dtype)))
         return found - self._units.scale.log().to(found)
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ y)."""
-        below: Tensor = self.standardised.cdf(self._of(value))
+        below: Tensor = self.standardised.cdf(self._of(self.placed(value)))
         return below
 
     def icdf(self, value: Tensor) -> Tensor:
@@ -144,7 +148,11 @@ class InTargetUnits(TorchDistribution):
         """Draw targets; further arguments as the distribution takes them."""
         return self._units.back(self.standardised.sample(torch.Size(sample_shape), **how))
 
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self._units.loc.dtype
+
     def _of(self, value: Tensor) -> Tensor:
-        if isinstance(value, Tensor) and value.ndim == 1 and self.batch_shape[-1] == 1:
-            value = value[:, None]
-        return self._units.of(value.to(self._units.loc.dtype))
+        """Targets that fit, in the head's units; each task has its own."""
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        return self._units.of(value.to(self._dtype).expand(shape))

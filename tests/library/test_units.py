@@ -182,3 +182,44 @@ def test_targets_of_two_levels_are_predicted_in_every_order(
     mtl = ba.BayesAgg({"r": heads.Gaussian(3, bias=True)}).double()
     mtl.refit([(x[rows], {"r": y[rows]}) for rows in torch.arange(600).split(60)])
     assert (mtl.predictive(x)["r"].mean - y).abs().max() < 0.02 * on
+
+
+def raw(tasks: int, **made: bool) -> tuple[ba.BayesAgg, Tensor, Tensor]:
+    """An engine that has seen raw targets once, with its features and targets."""
+    torch.manual_seed(0)
+    x = torch.randn(50, 3).double()
+    y = (100 + 20 * x[:, :tasks]) * torch.tensor([1.0, 50.0])[:tasks] + torch.randn(50, tasks)
+    mtl = ba.BayesAgg({"r": heads.Gaussian(3, tasks, bias=True, **made)}).double()
+    mtl.collect(x, {"r": y})
+    mtl.update_prior()
+    return mtl, x, y
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_predictions_in_the_targets_units_take_values_as_others_do(tasks: int) -> None:
+    mtl, x, y = raw(tasks)
+    law, plain = mtl.predictive(x)["r"], raw(tasks, standardise=False)[0].predictive(x)["r"]
+    normal = torch.distributions.Normal(law.mean, law.stddev)
+    for value in (
+        y,
+        y[:, 0],
+        y[:, :1].expand(50, 3),
+        y[0],
+        y.long(),
+        y.float(),
+        y.expand(4, 50, tasks),
+        torch.tensor(100.0),
+        torch.tensor([90.0, 100.0])[:, None, None],
+        100.0,
+    ):
+        for name in ("log_prob", "cdf"):
+            try:
+                expected = getattr(plain, name)(value)
+            except ba.errors.BayesAggError as error:
+                with pytest.raises(type(error)):
+                    getattr(law, name)(value)
+                continue
+            found = getattr(law, name)(value)
+            assert found.shape == expected.shape
+            one = value[:, None] if value.ndim == 1 else value
+            torch.testing.assert_close(found, getattr(normal, name)(one.double()))
