@@ -49,7 +49,7 @@ class Gaussian(Standardising):
 
     per_task: ClassVar[tuple[str, ...]] = ("noise_scale", *Standardising.per_task)
     exact: ClassVar[Mapping[str, float]] = {"noise_scale": 1.0, **Standardising.exact}
-    noise_scale: Tensor  #: τ, [] or [tasks], float64
+    noise_scale: Tensor  #: τ in the head's units, [] or [tasks], float64
     noise_source: Literal["given", "learned", "estimated"]  #: where τ comes from
 
     def __init__(
@@ -95,8 +95,12 @@ class Gaussian(Standardising):
     def set_noise_scale(self, noise_scale: float | Sequence[float] | Tensor) -> None:
         """Replace τ, in place; one number, or one per task for a head made with one per task.
 
+        Args:
+            noise_scale: in units of the targets, also where the head has chosen others.
+
         Raises:
             SettingError, ShapeError: as for the constructor.
+            SettingError: for a head with one τ for all tasks that has chosen a unit for each.
         """
         scale = positive_each("noise_scale", noise_scale, self.tasks)
         if scale.ndim > self.noise_scale.ndim:
@@ -104,6 +108,16 @@ class Gaussian(Standardising):
                 f"head {self.site!r} has one noise scale for all its tasks; make it with "
                 f"noise_scale=[...] of {self.tasks} numbers to give each its own"
             )
+        if (units := self.units) is not None:
+            scale = scale.to(units.scale) / units.scale
+            if self.noise_scale.ndim == 0:
+                if (scale != scale[0]).any():
+                    raise SettingError(
+                        f"head {self.site!r} has chosen a unit for each of its tasks and has one "
+                        "noise scale for all; make it with the noise_scale, or call this before "
+                        "the first batch"
+                    )
+                scale = scale[0]
         self.noise_scale.copy_(scale)
         self.keep_units()
         self.noise_source = "learned" if self.noise_source == "learned" else "given"

@@ -239,7 +239,7 @@ class DataPolicy(Policy):
         if info is None:
             return
         if learns_noise(self.head) and info.noise_scale is not None:
-            self.head.set_noise_scale(info.noise_scale)
+            self.head.noise_scale.copy_(info.noise_scale)
         if info.prior_scale is not None:
             self._scale = info.prior_scale
 

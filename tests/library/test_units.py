@@ -223,3 +223,17 @@ def test_predictions_in_the_targets_units_take_values_as_others_do(tasks: int) -
             assert found.shape == expected.shape
             one = value[:, None] if value.ndim == 1 else value
             torch.testing.assert_close(found, getattr(normal, name)(one.double()))
+
+
+def test_a_noise_that_is_set_is_in_the_units_of_the_targets() -> None:
+    mtl, x, y = raw(1)
+    head = mtl.heads["r"]
+    head.set_noise_scale(5.0)
+    mtl.refit([(x, {"r": y})])
+    h = torch.cat([x, torch.ones(50, 1)], 1)
+    noise = 5.0 / head.units.scale
+    covariance = (h.T @ h / noise.square() + torch.eye(4)).inverse()  # in the head's units
+    expected = 25 + head.units.scale.square() * ((h @ covariance) * h).sum(1, keepdim=True)
+    torch.testing.assert_close(mtl.predictive(x)["r"].variance, expected)
+    with pytest.raises(ba.errors.SettingError, match="a unit for each of its tasks"):
+        raw(2)[0].heads["r"].set_noise_scale(5.0)
