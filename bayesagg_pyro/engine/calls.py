@@ -206,10 +206,11 @@ def show(
     Args:
         slots: what belongs to each head.
         batches: checked as they are drawn; None if the user gave none.
-        everyone: whether all priors are shown the batches, or those alone that take them.
+        everyone: whether all priors are shown the batches, or those alone that take them; then each
+            head must have a target in them.
 
     Raises:
-        StateError: if batches are missing, or no prior takes any.
+        StateError: if batches are missing, no prior takes any, or a head has no target in them.
     """
     takers = [slot for slot in slots if everyone or slot.tracker.takes_batches]
     if batches is None:
@@ -226,11 +227,18 @@ def show(
         )
     for slot in takers:
         slot.tracker.restart()
+    lacking = [slot.name for slot in takers if everyone]
     with torch.no_grad():
         for batch in batches:
             batch.take_units()
+            lacking = [name for name in lacking if not batch.examples(name)[1].counts().any()]
             wanted = [
                 slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers
             ]
             if not any(wanted):
                 break
+    if lacking:
+        raise StateError(
+            f"there is no target of {lacking} in these batches, and so nothing to make a posterior "
+            "of; give each head some, or make an engine without it"
+        )

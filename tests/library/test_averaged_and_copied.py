@@ -166,6 +166,26 @@ def test_refit_refuses_nothing_and_bad_batches_and_changes_nothing() -> None:
         assert all(torch.equal(before[key], after[key]) for key in before)
 
 
+@pytest.mark.parametrize("given", ["left out", "masked", "no features"])
+def test_refit_refuses_batches_without_a_target_of_a_head(given: str) -> None:
+    """Its posterior would be the base prior, in silence."""
+    g = torch.Generator().manual_seed(3)
+    h, y = torch.randn(20, 4, generator=g), torch.randn(20, 1, generator=g)
+    mtl = ba.BayesAgg({"y": heads.Gaussian(4), "b": heads.Bernoulli(4)})
+    whole = {"y": y, "b": (y > 0).float()}
+    mtl.refit([(h, {"y": y}), (h, whole)])  # one batch with targets will do
+    before = mtl.state_dict()
+    bad: Any = {
+        "left out": (h, {"y": y}),
+        "masked": (h, {"y": y, "b": (whole["b"], torch.zeros(20, 1, dtype=torch.bool))}),
+        "no features": ({"y": h}, {"y": y}),
+    }[given]
+    with pytest.raises(errors.StateError, match=r"no target of \['b'\]"):
+        mtl.refit([bad])
+    after = mtl.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
 def test_another_scheme_on_trained_heads() -> None:
     net = Net()
     train(net, [], epochs=3)
