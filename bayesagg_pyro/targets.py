@@ -34,6 +34,10 @@ class Targets(NamedTuple):
         batch, tasks = self.values.shape
         return torch.full((tasks,), batch, device=self.values.device)
 
+    def labelled(self) -> Tensor | None:
+        """Examples with an observed target of some task, [B] bool; None for all."""
+        return None if self.mask is None else self.mask.any(1)
+
     def examples(self, rows: slice | Tensor) -> Self:
         """Some of the examples, a slice or indices."""
         return type(self)(*(None if part is None else _at(part, rows) for part in self))  # type: ignore[arg-type]

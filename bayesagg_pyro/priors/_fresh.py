@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import integers
@@ -24,9 +25,9 @@ class Fresh(DataPolicy):
     in training (dropout, batch normalisation) as the steps will use them.
 
     Args:
-        examples: stop after so many; None goes through all. Their log-likelihood is not scaled up
-            to the whole set: the prior of a part is wider by what is missing (`temperature` below
-            1 can make up for it).
+        examples: stop after so many with a target of the head; None goes through all. Their
+            log-likelihood is not scaled up to the whole set: the prior of a part is wider by what
+            is missing (`temperature` below 1 can make up for it).
         variance: γ of the base prior N(0, γ I), one number or one per task.
         base: makes another base prior, see `DataPolicy`.
         temperature: divides the data's log-likelihood; above 1 the prior is wider.
@@ -82,20 +83,18 @@ class Fresh(DataPolicy):
         self._shown = 0
 
     def show(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> bool:
-        wanted = self.examples
-        if wanted is not None:
-            left = wanted - self._shown
+        if self.examples is not None:
+            left = self.examples - self._shown
             if left <= 0:
                 return False
-            features = features[:left]
-            targets = targets.examples(slice(left))
+            labelled = targets.labelled()
+            if labelled is None:
+                labelled = torch.ones(len(features), dtype=torch.bool)
+            end = int((labelled.cumsum(0) <= left).sum())
+            features, targets = features[:end], targets.examples(slice(end))
+            self._shown += int(labelled[:end].sum())
         self._statistics.add(features, targets, validity)
-        self._shown += len(features)
-        return wanted is None or self._shown < wanted
-
-    @property
-    def collected(self) -> bool:
-        return self._shown > 0
+        return self.examples is None or self._shown < self.examples
 
     def __repr__(self) -> str:
         return f"Fresh(examples={self.examples})"

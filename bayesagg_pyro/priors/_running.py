@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
@@ -33,8 +35,9 @@ class Running(DataPolicy):
     code of static shape on sums updated in place; with `refresh=1` a captured step includes it.
 
     Args:
-        half_life: in training examples. None for a quarter of those between the last two updates
-            of the prior, an epoch; nothing fades before the first update.
+        half_life: in training examples with a target of the head. None for a quarter of those
+            between the last two updates of the prior, an epoch; nothing fades before the first
+            update.
         refresh: make the prior anew every so many batches.
         variance: γ of the base prior, which does not fade.
         base: makes another base prior, see `DataPolicy`.
@@ -77,7 +80,7 @@ class Running(DataPolicy):
         self._age = 0
         self._next: Posterior | None = None  # what a step would find, once somebody has looked
         self._any = False
-        self._examples = 0  # since the last update
+        self._examples: int | Tensor = 0  # since the last update, with a target
         self._epoch: int | None = None  # between the last two
         super().begin()
 
@@ -92,13 +95,14 @@ class Running(DataPolicy):
         return statistics
 
     def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
+        examples = _labelled(features, targets, validity)
         if self._any:
-            kept = self._kept(len(features))
+            kept: Any = 0.5 ** (examples / self._fading)
             self._statistics.scale_(validity.keep(kept, 1.0))  # a bad batch lets nothing fade
         super().collect(features, targets, validity)
         self._any, self._next = True, None
         self._age += 1
-        self._examples += len(features)
+        self._examples = self._examples + examples
         if validity.now:  # a batch that no prior can be made of is refused with all it changed
             self._settle()
 
@@ -160,27 +164,24 @@ class Running(DataPolicy):
         """Make it the prior; the sums stay."""
         self._adopt(prior)
         self.prior, self._age = prior, 0
-        self._epoch, self._examples = self._examples or self._epoch, 0
+        self._epoch, self._examples = int(self._examples) or self._epoch, 0
 
     def _batch_weight(self) -> float:
-        return 0.0 if self._epoch is None else self._kept(self._epoch)
+        return 0.0 if self._epoch is None else 0.5 ** (self._epoch / self._fading)
 
-    def _kept(self, examples: int) -> float:
-        """What is left of a batch after so many more examples."""
-        half_life = self.half_life
-        if half_life is None:
-            if self._epoch is None:
-                return 1.0
-            half_life = _EPOCHS * self._epoch
-        kept: float = 0.5 ** (examples / half_life)
-        return kept
+    @property
+    def _fading(self) -> float:
+        """The half-life in force; infinite as long as nobody knows it."""
+        if self.half_life is not None:
+            return self.half_life
+        return math.inf if self._epoch is None else _EPOCHS * self._epoch
 
     def to(self, device: torch.device) -> None:
         super().to(device)
-        self._next = None
+        self._examples, self._next = int(self._examples), None
 
     def state(self) -> dict[str, Tensor]:
-        own = {"age": self._age, "any": self._any, "examples": self._examples}
+        own = {"age": self._age, "any": self._any, "examples": int(self._examples)}
         if self._epoch is not None:
             own["epoch"] = self._epoch
         return {**super().state(), **{name: number(value) for name, value in own.items()}}
@@ -194,3 +195,14 @@ class Running(DataPolicy):
     def __repr__(self) -> str:
         shown = "" if self.half_life is None else f"half_life={self.half_life:g}, "
         return f"Running({shown}refresh={self.refresh})"
+
+
+def _labelled(features: Tensor, targets: Targets, validity: Validity) -> int | Tensor:
+    """How many examples have a target; [] on their device where nobody is to wait for it."""
+    labelled = targets.labelled()
+    if validity.now:
+        return len(features) if labelled is None else int(labelled.sum())
+    dtype = linalg.head_dtype(features.device)  # of two numbers, `keep` would make a float32
+    if labelled is None:
+        return features.new_full((), len(features), dtype=dtype)
+    return labelled.sum(dtype=dtype)

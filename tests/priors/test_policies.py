@@ -51,7 +51,8 @@ def test_running_fades_by_examples(half_life, temperature, seed) -> None:
     tracker = policy.start(data.head, inference.Conjugate())
     for part in PARTS:
         tracker.collect(*data.parsed(part))
-    weights = [0.5 ** ((30 - part.stop) / half_life) / temperature for part in PARTS]
+    seen = data.targets[1].any(1)  # one with no target is no example
+    weights = [0.5 ** (int(seen[part.stop :].sum()) / half_life) / temperature for part in PARTS]
     base = priors.isotropic(data.head, 0.7)
     check(tracker.prior, weighted_posterior(data, base, weights))
     tracker.update()
@@ -70,7 +71,8 @@ def test_running_fades_by_a_quarter_of_an_epoch(rng) -> None:
         tracker.update()
     for part in PARTS:
         tracker.collect(*data.parsed(part))
-    weights = [0.5 ** ((30 - part.stop) / 7.5) + 0.5**4 for part in PARTS]
+    seen = data.targets[1].any(1).double()
+    weights = [float(0.5 ** (4 * seen[p.stop :].sum() / seen.sum()) + 0.5**4) for p in PARTS]
     check(tracker.prior, weighted_posterior(data, base, weights))
 
 
@@ -212,6 +214,53 @@ def test_fresh_stops_after_so_many_examples(rng) -> None:
         data.head, features, targets, priors.isotropic(data.head, 0.5)
     )
     same(mtl.priors()["a"], direct)
+
+
+@pytest.mark.parametrize("policy", [priors.Running(30), priors.Running(), priors.Fresh(12)])
+def test_examples_without_a_target_do_not_count(policy, rng) -> None:
+    """As padding, as another head's, left out, validated now or later: one prior."""
+    batches = []
+    for size in (7, 9, 12):
+        h, y = (torch.randn(size, k, generator=rng, dtype=torch.float64) for k in (3, 1))
+        a, b = torch.rand(2, size, generator=rng) < 0.6
+        batches.append((h, y, a, b))
+
+    def given(h: Tensor, y: Tensor, a: Tensor, b: Tensor, way: str) -> tuple[Any, ...]:
+        if way == "tokens":  # of which those without a target of any head are padding
+            masked = {"a": (y[None], a[None]), "b": (y[None], b[None])}
+            return h.masked_fill(~(a | b)[:, None], torch.nan)[None], masked
+        if way == "rows":
+            return h, {"a": (y, a), "b": (y, b)}
+        return ([(h[a], {"a": y[a]}), (h[b], {"b": y[b]})],)
+
+    def prior(way: str, validate: Any) -> Any:
+        mtl = ba.BayesAgg({n: heads.Gaussian(3) for n in "ab"}, prior=policy, validate=validate)
+        for _ in range(2):
+            epoch = [given(*each, way) for each in batches]
+            if isinstance(policy, priors.Fresh):
+                pairs = [pair for each in epoch for pair in (each[0] if way == "pairs" else [each])]
+                mtl.update_prior(pairs)
+                continue
+            for each in epoch:
+                mtl.collect(*each)
+            mtl.update_prior()
+        return mtl.priors()["a"]
+
+    precision = torch.eye(3, dtype=torch.float64)
+    seen = [int(a.sum()) for _, _, a, _ in batches]
+    after = [sum(seen[k + 1 :]) for k in range(3)]
+    for (h, _, a, _), count, later in zip(batches, seen, after, strict=True):
+        h = h[a]
+        if isinstance(policy, priors.Fresh):
+            h, weight = h[: max(0, 12 - (sum(seen) - later - count))], 1.0
+        elif policy.half_life is None:  # nothing fades in the first of two epochs
+            weight = 0.5 ** (4 * later / sum(seen)) + 0.5**4
+        else:
+            weight = 0.5 ** (later / 30) + 0.5 ** ((later + sum(seen)) / 30)
+        precision = precision + weight * h.mT @ h
+    for way in ("rows", "pairs", "tokens"):
+        for validate in ("now", "deferred"):
+            close(prior(way, validate).precision_matrix[0], precision)
 
 
 def test_policies_of_heads_do_not_mix(rng) -> None:
