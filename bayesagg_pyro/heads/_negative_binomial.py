@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro._settings import positive_each
 from bayesagg_pyro.heads._kinds import Counts
+from bayesagg_pyro.heads._log_gamma import log_gamma_ratio
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
@@ -68,7 +69,7 @@ class NegativeBinomial(Counts, OnePredictor):
         r, logits = self._count_and_logits(outputs)
         targets = targets.to(outputs.dtype)
         softplus = torch.nn.functional.softplus
-        constant = torch.lgamma(targets + r) - torch.lgamma(r) - torch.lgamma(targets + 1)
+        constant = log_gamma_ratio(r, targets) - torch.lgamma(targets + 1)
         nll = r * softplus(logits) + targets * softplus(-logits) - constant
         return self.weighed(nll, targets)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._settings import positive_each
+from bayesagg_pyro.heads._log_gamma import log_gamma_ratio
 from bayesagg_pyro.heads._one_predictor import OnePredictor
 from bayesagg_pyro.quadrature import Transition
 
@@ -73,8 +74,7 @@ class StudentT(OnePredictor):
         near = r.abs() < 1
         small, large = torch.where(near, r, 0.0), torch.where(near, 1.0, r).abs()
         log = torch.where(near, small.square().log1p(), 2 * large.log() + large.pow(-2).log1p())
-        constant = torch.lgamma(0.5 * (df + 1)) - torch.lgamma(0.5 * df)
-        constant = constant - 0.5 * (torch.pi * df).log() - scale.log()
+        constant = log_gamma_ratio(0.5 * df, 0.5) - 0.5 * (torch.pi * df).log() - scale.log()
         return self.weighed(0.5 * (df + 1) * log - constant, targets)
 
     def loss_derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:

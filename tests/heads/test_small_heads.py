@@ -11,6 +11,7 @@ from pyro.infer import MCMC, NUTS, Predictive
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, gradients, heads, inference, priors
+from bayesagg_pyro.heads._log_gamma import log_gamma_ratio
 
 
 @pytest.mark.parametrize("name", ONE)
@@ -44,6 +45,82 @@ def test_derivatives_are_those_of_the_loss_also_far_out(name, at) -> None:
         assert (curvature >= 0).all()
         if name != "student":
             torch.testing.assert_close(curvature, second, rtol=1e-5, atol=1e-9)
+
+
+#: Relative and absolute. Terms such as y log α are up to 1,000, and torch's softplus leaves out
+#: exp(−20) and less, of each count.
+LIMITS = {torch.float32: (1e-5, 2e-4), F64: (1e-12, 40 * 2.1e-9)}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_counts_of_any_dispersion(dtype) -> None:
+    """Down to Poisson's limit, where Γ(y + r) and Γ(r) differ in no digit of float32."""
+    mp = pytest.importorskip("mpmath")
+    dispersion = [10.0**k for k in range(-10, 4)]
+    u = torch.tensor([-3.0, 0.0, 2.0, 5.0], dtype=dtype)[:, None, None].repeat(1, 4, 14)
+    y = torch.tensor([0.0, 1.0, 5.0, 40.0], dtype=dtype)[:, None].expand(4, 14)
+    head = heads.NegativeBinomial(1, 14, dispersion=dispersion)
+
+    def exact(u: float, y: float, a: float) -> tuple[float, float]:
+        r, mean = 1 / mp.mpf(a), mp.exp(u)
+        p = mean / (r + mean)
+        log = mp.loggamma(y + r) - mp.loggamma(r) - mp.loggamma(y + 1)
+        log += y * mp.log(p) + r * mp.log1p(-p)
+        return float(-log), float((mean - y) / (1 + a * mean))
+
+    _compare(head, u.requires_grad_(), y, dispersion, exact)
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_students_noise_of_any_degrees_of_freedom(dtype) -> None:
+    """Up to the normal limit."""
+    mp = pytest.importorskip("mpmath")
+    df = [10.0**k for k in range(13)]
+    u = torch.tensor([-30.0, -1.0, 0.0, 2.0], dtype=dtype)[:, None, None].repeat(1, 1, 13)
+    head = heads.StudentT(1, 13, df=df, scale=2.0)
+
+    def exact(u: float, y: float, df: float) -> tuple[float, float]:
+        v, r = mp.mpf(df), mp.mpf(u - y) / 2
+        log = mp.loggamma((v + 1) / 2) - mp.loggamma(v / 2) - mp.log(mp.pi * v) / 2 - mp.log(2)
+        return float((v + 1) / 2 * mp.log1p(r**2 / v) - log), float((v + 1) * r / (v + r**2) / 2)
+
+    _compare(head, u.requires_grad_(), torch.full((1, 13), 0.5, dtype=dtype), df, exact)
+
+
+def _compare(head, u, y, setting, exact) -> None:
+    """Values and slopes against exact(u, y, setting of the task)."""
+    mp = pytest.importorskip("mpmath")
+    loss = head.loss(u, y)
+    (slope,) = torch.autograd.grad(loss.sum(), u)
+    rows = zip(u.flatten().tolist(), y.expand_as(u).flatten().tolist(), strict=True)
+    with mp.workdps(50):
+        found = [exact(*row, setting[k % len(setting)]) for k, row in enumerate(rows)]
+    values, slopes = torch.tensor(found, dtype=F64).T.reshape(2, *u.shape)
+    rtol, atol = LIMITS[u.dtype]
+    torch.testing.assert_close(loss.double(), values, rtol=rtol, atol=atol)
+    for each in (slope, head.loss_derivative(u.detach(), y)):
+        torch.testing.assert_close(each.double(), slopes, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (F64, 2e-11)])
+def test_the_ratio_of_gammas_and_its_slopes(dtype, close) -> None:
+    """Within the rounding of log Γ where Stirling's series begins, of 66 and of 2e5."""
+    mp = pytest.importorskip("mpmath")
+    x = (10.0 ** torch.linspace(-3, 12, 61, dtype=F64)).to(dtype)[:, None].requires_grad_()
+    y = torch.tensor([0.0, 0.5, 1.0, 7.0, 300.0], dtype=dtype).requires_grad_()
+    ratio = log_gamma_ratio(x, y)
+    expected = torch.empty(3, *ratio.shape, dtype=F64)
+    with mp.workdps(50):
+        for (i, j), _ in np.ndenumerate(expected[0]):
+            a, b = mp.mpf(x[i].item()), mp.mpf(y[j].item())
+            expected[0, i, j] = float(mp.loggamma(a + b) - mp.loggamma(a))
+            expected[1, i, j] = float(mp.digamma(a + b) - mp.digamma(a))
+            expected[2, i, j] = float(mp.digamma(a + b))
+    of_x, of_y = torch.autograd.grad(ratio.sum(), (x, y))
+    torch.testing.assert_close(ratio.double(), expected[0], rtol=close, atol=close)
+    sums = expected[1].sum(1, keepdim=True), expected[2].sum(0)
+    for found, right in zip((of_x, of_y), sums, strict=True):
+        torch.testing.assert_close(found.double(), right, rtol=close, atol=close)
 
 
 def test_students_curvature_is_fishers(rng) -> None:
