@@ -185,6 +185,18 @@ class LinearOutputs(DerivedFormulas):
         with following(features):
             return self.design(features.to(dtype or linalg.head_dtype(features.device)))
 
+    def unexpressed(self, features: Tensor) -> Tensor | None:
+        """Prior variance of the outputs that an embedding cannot express, [B]; None for none.
+
+        It is at least 0, in the precision of head algebra, and differentiable in the features.
+        """
+        if self.embedding is None:
+            return None
+        with following(features):
+            found = self.embedding.residual(features.to(linalg.head_dtype(features.device)))
+        # Where it is 0 so is its slope, but its root has an infinite one.
+        return None if found is None else torch.where(found > 0, found, 0.0)
+
     def check_weights(self, distribution: Any, what: str) -> None:
         """Refuse a prior or posterior over the weights of another head.
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.heads._head import Head
-from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._output_curvature import DiagonalCurvature
 from bayesagg_pyro.posteriors import GaussianFamily
 from bayesagg_pyro.quadrature import Transition
@@ -78,10 +77,7 @@ class OnePredictor(Head, ABC):
         design = self.design_matrix(features, attached=True)
         mean = design @ posterior.mean.mT
         variance = posterior.project(design).variance.mT
-        residual = None
-        if self.embedding is not None:
-            with following(features):
-                residual = self.embedding.residual(features.to(design.dtype))
+        residual = self.unexpressed(features)
         if residual is not None:
             variance = variance + residual[:, None]
         return PredictorMoments(mean, variance.expand_as(mean))

@@ -69,8 +69,15 @@ def probit(head: Head, mean: Tensor, variance: Tensor) -> BernoulliPredictive:
     return BernoulliPredictive(logits=logits, validate_args=False).of(f"head {head.site!r}")
 
 
-def sampled(head: Head, chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+def sampled(
+    head: Head, chunks: Iterable[Tensor], independent: int | None = None
+) -> tuple[Tensor, Tensor]:
     """The log of the average probability of each class over drawn outputs, and its standard error.
+
+    Args:
+        head: whose likelihood.
+        chunks: outputs, [n, B, ...] each.
+        independent: how many of the draws are; None for all.
 
     Returns:
         [B, tasks, C] each; the error is of the probability itself, for independent draws.
@@ -85,6 +92,7 @@ def sampled(head: Head, chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
         count += len(outputs)
     assert total is not None
     first, second = total - math.log(count)
+    count = independent or count
     # Var p = (E p)² (E p² / (E p)² − 1)
     spread = torch.expm1((second - 2 * first).clamp(min=0))
     return first, first.exp() * (spread / (count - 1)).sqrt() if count > 1 else first + torch.inf

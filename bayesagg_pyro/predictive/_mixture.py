@@ -92,13 +92,20 @@ class SampledPredictive(EqualMixture):
     Args:
         head: whose likelihood.
         outputs: [S, B, tasks], or [S, B, tasks, C] for a head with several outputs per task.
+        independent: how many of the draws are; None for all.
     """
 
-    def __init__(self, head: Head, outputs: Tensor) -> None:
+    def __init__(self, head: Head, outputs: Tensor, independent: int | None = None) -> None:
         self._event = outputs.shape[3:]
         super().__init__(outputs.shape[1:3], head, outputs.dtype)
         self._head = head
+        self._independent = independent
         self.outputs = outputs
+
+    @property
+    def standard_error(self) -> Tensor:
+        """Sampling error of `mean`, [B, tasks]; right for independent draws, not for chains."""
+        return standard_error(self.means, self._independent)
 
     @cached_property
     def components(self) -> Any:
@@ -184,9 +191,15 @@ class MixtureOfDraws(EqualMixture):
         return drawn.gather(0, pick[None])[0]
 
 
-def standard_error(draws: Tensor) -> Tensor:
-    """Standard error of an average over the first axis; infinite for one draw."""
-    return draws.std(0) / math.sqrt(len(draws)) if len(draws) > 1 else draws[0] + torch.inf
+def standard_error(draws: Tensor, independent: int | None = None) -> Tensor:
+    """Standard error of an average over the first axis; infinite for one draw.
+
+    Args:
+        draws: [S, ...].
+        independent: how many of them are; None for all.
+    """
+    count = independent or len(draws)
+    return draws.std(0) / math.sqrt(count) if count > 1 else draws[0] + torch.inf
 
 
 class NormalMixture(PredictiveDistribution):

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro.heads import Head, OnePredictor, Ordinal
-from bayesagg_pyro.heads._linear import following
+from bayesagg_pyro.heads._linear import LinearOutputs, following
 from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
 
 #: Draws where none are asked for.
@@ -47,6 +47,9 @@ def joint_outputs(head: Head, posterior: GaussianFamily, features: Tensor) -> tu
     s = posterior.covariance_matrix.unflatten(-1, (outputs, -1)).unflatten(-3, (outputs, -1))
     half = torch.einsum("tcdke,be->btcdk", s, design)
     covariance = torch.einsum("btcdk,bd->btck", half, design).expand(-1, head.tasks, -1, -1)
+    if (residual := head.unexpressed(features)) is not None:
+        eye = torch.eye(outputs, dtype=residual.dtype, device=residual.device)
+        covariance = covariance + residual[:, None, None, None] * eye
     if (temperature := _temperature(posterior)) is not None:
         mean = mean / temperature[:, None]
         covariance = covariance / temperature[:, None, None].square()
@@ -60,12 +63,20 @@ def drawn_outputs(
     samples: int,
     generator: torch.Generator | None,
 ) -> Iterator[Tensor]:
-    """Outputs at draws of the weights, [n, B, ...] in chunks; at all stored ones if Empirical."""
+    """Outputs at draws of the weights, [n, B, ...] in chunks; at all stored ones if Empirical.
+
+    With a draw of what an embedding cannot express, for which stored draws are taken again until
+    there are `samples`.
+    """
     dtype = linalg.head_dtype(features.device)
     posterior = posterior.to(features.device, dtype)
     if generator is None:
         generator = torch.Generator(features.device).manual_seed(0)
+    linear = head.is_still(LinearOutputs, "outputs")
+    residual = head.unexpressed(features) if linear else None
     weight: Any = posterior.samples if isinstance(posterior, Empirical) else None
+    if weight is not None and residual is not None:
+        weight = weight.repeat(-(-samples // len(weight)), 1, 1)
     count = samples if weight is None else len(weight)
     each = len(features) * head.tasks * head.outputs_per_task
     for part in slices(count, fitting(each, BLOCK)):
@@ -76,6 +87,10 @@ def drawn_outputs(
         )
         with following(features):
             outputs = head(features.to(dtype), drawn.detach())
+            if residual is not None:
+                z = torch.empty_like(outputs).normal_(generator=generator)
+                scale = residual.sqrt().reshape(-1, *[1] * (outputs.ndim - 2))
+                outputs = outputs + scale * z
         if (temperature := _temperature(posterior)) is not None:
             outputs = divided(outputs, temperature)
         yield from outputs.split(fitting(each, CACHE // 2))

@@ -117,9 +117,10 @@ def _by_samples(
 ) -> Any:
     """A mixture over draws, which knows its sampling error."""
     outputs = drawn_outputs(head, posterior, features, samples, generator)
+    stored = len(posterior.samples) if isinstance(posterior, Empirical) else None
     if not classes.has_classes(head):
-        return SampledPredictive(head, torch.cat(list(outputs)))
-    log_p, error = classes.sampled(head, outputs)
+        return SampledPredictive(head, torch.cat(list(outputs)), stored)
+    log_p, error = classes.sampled(head, outputs, stored)
     found: Any = classes.from_log_probabilities(head, log_p)
     found.standard_error = error[..., 1] if head.target_kind == "binary" else error
     return found
