@@ -169,7 +169,7 @@ def simulate_calibration(
         at = prior.mean if point is None else point(twin, targets)
         with torch.no_grad():
             twin.weight.copy_(at.reshape(twin.weight.shape))
-        posterior = scheme.infer(twin, features, targets, prior)
+        posterior = scheme.infer(twin, features, targets, prior, generator=generator)
         samples = _draws(posterior, draws, generator)
         ranks.append((samples < truth).sum(0))
         scores.append((truth - posterior.mean) / posterior.variance.sqrt())
@@ -202,7 +202,7 @@ def uniformity(values: Tensor, bins: int = 20) -> tuple[Tensor, Tensor]:
 def _targets(head: Head, truth: Tensor, features: Tensor, generator: torch.Generator) -> Targets:
     with seeded(generator, features.device, 2**31), torch.no_grad():
         values = head.likelihood(head(features.to(truth.dtype), truth)).sample()
-    return head.parse_targets(values, len(features))
+    return head.parse_targets(head.in_target_units(values), len(features))
 
 
 def _draws(posterior: Posterior, draws: int, generator: torch.Generator) -> Tensor:

@@ -30,23 +30,23 @@ def simulate(
 class Narrow(inference.Conjugate):
     """Believes in half the noise there is."""
 
-    def infer(self, *arguments: Any) -> posteriors.Posterior:
-        exact: Any = super().infer(*arguments)
+    def infer(self, *arguments: Any, **how: Any) -> posteriors.Posterior:
+        exact: Any = super().infer(*arguments, **how)
         return posteriors.Gaussian(exact.mean, 4 * exact.precision_matrix)
 
 
 class Shifted(inference.Conjugate):
-    def infer(self, *arguments: Any) -> posteriors.Posterior:
-        exact: Any = super().infer(*arguments)
+    def infer(self, *arguments: Any, **how: Any) -> posteriors.Posterior:
+        exact: Any = super().infer(*arguments, **how)
         return exact.with_mean(exact.mean + 0.5 * exact.variance.sqrt())
 
 
 class Sampled(inference.Conjugate):
     """As exact, known through samples."""
 
-    def infer(self, *arguments: Any) -> posteriors.Posterior:
+    def infer(self, *arguments: Any, **how: Any) -> posteriors.Posterior:
         rng = torch.Generator().manual_seed(9)
-        return posteriors.Empirical(super().infer(*arguments).sample((500,), generator=rng))
+        return posteriors.Empirical(super().infer(*arguments, **how).sample((500,), generator=rng))
 
 
 def regression(tasks: int = 200) -> heads.Gaussian:
@@ -89,9 +89,9 @@ def test_schemes_that_expand_around_weights_do_so_at_the_point_that_is_asked_for
     seen: list[torch.Tensor] = []
 
     class Watched(inference.TaylorGGN):
-        def infer(self, head: heads.Head, *arguments: Any) -> posteriors.Posterior:
+        def infer(self, head: heads.Head, *arguments: Any, **how: Any) -> posteriors.Posterior:
             seen.append(head.point().detach().clone())
-            return super().infer(head, *arguments)
+            return super().infer(head, *arguments, **how)
 
     head = heads.Bernoulli(3, tasks=20).double()
     before, prior = head.weight.detach().clone(), priors.isotropic(head, 1.0)
@@ -100,6 +100,25 @@ def test_schemes_that_expand_around_weights_do_so_at_the_point_that_is_asked_for
         diagnostics.simulate_calibration(head, Watched(), prior, x, replications=20, point=point)
         assert (seen.pop() == wanted).all()
     assert torch.equal(head.weight, before)
+
+
+def test_a_head_with_units_of_its_own_is_calibrated_in_them() -> None:
+    head = heads.Gaussian(3, tasks=20).double()
+    assert head.target_loc is not None
+    assert head.target_scale is not None
+    head.take_units(head.target_loc + 1000, head.target_scale + 20)
+    found = simulate(inference.Conjugate(), head, 1.0)
+    plain = simulate(inference.Conjugate(), heads.Gaussian(3, tasks=20).double(), 1.0)
+    torch.testing.assert_close(found.z, plain.z)
+    assert alarms(found) == {"sbc": False, "coverage": False}
+
+
+def test_one_generator_draws_all() -> None:
+    found = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        found.append(simulate(inference.Ensemble(members=99), regression(20), 1.0, n=20))
+    assert torch.equal(found[0].ranks, found[1].ranks)
 
 
 def test_smoke_of_a_sampler() -> None:
