@@ -8,11 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._pieces import CACHE, fitting
+from bayesagg_pyro._pieces import CACHE, fitting, slices
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import Gaussian, Head
+from bayesagg_pyro.heads._input import like
+from bayesagg_pyro.heads._standardising import Standardising
 from bayesagg_pyro.posteriors import Empirical, Posterior
+from bayesagg_pyro.predictive._distribution import log_likelihood
+from bayesagg_pyro.predictive._gaussian import drawn_weights
 from bayesagg_pyro.targets import RawTargets, Targets
 
 
@@ -30,6 +34,9 @@ def to_inference_data(
     The group `posterior` holds `<name>.weight` [chain, draw, task, weight], with the chains of a
     sampler kept apart; `log_likelihood` and `observed_data` hold `<name>.targets` [.., observation]
     for the observed targets, example by example. `arviz.loo` and `arviz.compare` work on it.
+
+    Targets and densities are in the targets' units, weights in those of the head. The noise is that
+    of predictions. Weights of examples and classes are no part of a density and left out.
 
     Args:
         head: the head.
@@ -55,22 +62,23 @@ def to_inference_data(
     integers(2, draws=draws)
     observed = head.parse_targets(targets, len(features))
     head.check_weights(posterior, "posterior")
+    chains, noise = 1, None
     if isinstance(posterior, Empirical):
         chains, weight = int(getattr(posterior, "chains", 1)), posterior.samples
     else:
-        chains, weight = 1, posterior.sample((draws,), generator=generator)
+        weight, noise = drawn_weights(head, posterior, draws, generator)
     factor = observed.factor(weight.dtype)
     seen = torch.ones_like(observed.values, dtype=torch.bool) if factor is None else factor > 0
     if not seen.any():
         raise SettingError(
             f"head {head.site!r}: no target is observed, so nothing has a likelihood"
         )
-    log_likelihood = _log_likelihood(head, weight, features, observed)[:, seen]
+    log_likelihoods = _log_likelihoods(head, weight, noise, features, observed)[:, seen]
     site = f"{head.site}.weight", f"{head.site}.targets"
     groups: dict[str, Any] = {
         "posterior": {site[0]: _array(weight, chains)},
-        "log_likelihood": {site[1]: _array(log_likelihood, chains)},
-        "observed_data": {site[1]: observed.values[seen].cpu().numpy()},
+        "log_likelihood": {site[1]: _array(log_likelihoods, chains)},
+        "observed_data": {site[1]: head.in_target_units(observed.values)[seen].cpu().numpy()},
     }
     axes: dict[str, Any] = {"dims": {site[0]: ["task", "weight"], site[1]: ["observation"]}}
     if "posterior" in inspect.signature(arviz.from_dict).parameters:  # before ArviZ 1
@@ -79,15 +87,24 @@ def to_inference_data(
 
 
 @torch.no_grad()
-def _log_likelihood(head: Head, weight: Tensor, features: Tensor, observed: Targets) -> Tensor:
-    """Log-likelihood of each draw, example and task, [S, N, tasks]."""
+def _log_likelihoods(
+    head: Head, weight: Tensor, noise: Tensor | None, features: Tensor, observed: Targets
+) -> Tensor:
+    """Log-densities of the targets for each draw, example and task, [S, N, tasks]."""
     features = features.detach().to(weight.dtype)
-    parts = [
-        -head.negative_log_probs(features, observed, part)
-        for part in weight.split(fitting(observed.values.numel(), CACHE))
-    ]
-    found = torch.cat(parts)
-    return found if observed.weight is None else found * observed.weight.to(found.dtype)
+    found = []
+    for rows in slices(len(weight), fitting(observed.values.numel(), CACHE)):
+        if "negative_log_probs" in head.changes(Head, "pointwise"):  # as of Pyro models
+            found.append(-head.negative_log_probs(features, observed, weight[rows]))
+            continue
+        law, outputs = head, head(features, weight[rows])
+        if isinstance(head, Gaussian) and noise is not None:
+            law = head.with_noise_scale(noise if noise.ndim == 1 else noise[rows, None])
+        found.append(log_likelihood(law, outputs, like(observed.values, outputs)))
+    density = torch.cat(found)
+    if isinstance(head, Standardising) and head.units is not None:
+        density = density - head.units.scale.log()
+    return density
 
 
 def _array(values: Tensor, chains: int) -> Any:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._predictive import predictive_of
-from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma
+from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.predictive._laws import NormalPredictive, StudentTPredictive
 from bayesagg_pyro.predictive._mixture import MixtureOfDraws, SampledPredictive
 from bayesagg_pyro.predictive._outputs import SAMPLES, drawn_outputs
@@ -76,18 +76,48 @@ def _by_samples(
     drawn = torch.cat(list(drawn_outputs(head, unit, features, samples, generator)))
     with following(features):
         centre = head(features.to(drawn.dtype), unit.mean.to(drawn))
+    noise = _noise_of_draws(head, posterior, samples, generator)
+    assert noise is not None
+    noise = noise.to(drawn)
     if not integrated:
-        found = posterior.info.noise_scale
-        outputs = centre + found.to(drawn) / head.noise_scale.to(drawn) * (drawn - centre)
-        return SampledPredictive(head.with_noise_scale(found), outputs)
-    shape = posterior.shape_parameter.to(drawn).expand(samples, -1).contiguous()
-    gamma = torch._standard_gamma(shape, generator=generator)
-    noise = (posterior.rate.to(drawn) / gamma).sqrt()  # a draw of τ for each of the weights
+        outputs = centre + noise / head.noise_scale.to(drawn) * (drawn - centre)
+        return SampledPredictive(head.with_noise_scale(noise), outputs)
     outputs = centre + noise[:, None] * (drawn - centre)
     views = (head.with_noise_scale(scale) for scale in noise)
     return MixtureOfDraws(
         head, [view.likelihood(f) for view, f in zip(views, outputs, strict=True)]
     )
+
+
+def drawn_weights(
+    head: Head, posterior: Posterior, draws: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor | None]:
+    """Weights of any head as predictions have them, and the noise of a `Gaussian` beside them.
+
+    Returns:
+        [draws, tasks, P]; τ, [tasks] or, where it is drawn with them, [draws, tasks]; None for the
+        head's.
+    """
+    if not isinstance(head, Gaussian) or not head.is_still(Gaussian, "outputs", "likelihood"):
+        return posterior.sample((draws,), generator=generator), None
+    integrated = isinstance(posterior, NormalInverseGamma)
+    unit = posterior.unit if isinstance(posterior, NormalInverseGamma) else posterior
+    weight = unit.sample((draws,), generator=generator)
+    noise = _noise_of_draws(head, posterior, draws, generator)
+    if noise is None:
+        return weight, None
+    ratio = noise if integrated else noise / head.noise_scale
+    return unit.mean + ratio.to(weight)[..., None] * (weight - unit.mean), noise
+
+
+def _noise_of_draws(
+    head: Gaussian, posterior: Any, draws: int, generator: torch.Generator | None
+) -> Tensor | None:
+    """The τ that draws of the weights go with, see `drawn_weights`."""
+    if not isinstance(posterior, NormalInverseGamma):
+        return _found(head, posterior)
+    shape = posterior.shape_parameter.expand(draws, -1).contiguous()
+    return (posterior.rate / torch._standard_gamma(shape, generator=generator)).sqrt()
 
 
 def _found(head: Gaussian, posterior: Any) -> Tensor | None:

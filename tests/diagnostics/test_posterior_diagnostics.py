@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import bayesagg_pyro as ba
 from bayesagg_pyro import diagnostics, heads, inference, posteriors, priors
 from bayesagg_pyro.errors import DtypeError, SettingError, ShapeError
 
@@ -274,3 +275,53 @@ def test_classes_and_several_tasks(rng: torch.Generator) -> None:
     weight = torch.from_numpy(data["posterior"]["kind.weight"].values)[0]
     expected = torch.log_softmax(head(x, weight), -1)[7, torch.arange(20), y]
     np.testing.assert_allclose(data["log_likelihood"]["kind.targets"].values[0, 7], expected)
+
+
+class Raw:
+    """Targets in units that a default head leaves, and their densities by draws and by formula."""
+
+    def __init__(self, rng: torch.Generator, scheme: inference.Scheme) -> None:
+        x = torch.randn(60, 3, generator=rng, dtype=torch.float64)
+        noise = torch.randn(60, 2, generator=rng, dtype=torch.float64)
+        self.y = 1000 + torch.tensor([200.0, 3.0]) * x[:, :2] + torch.tensor([50.0, 2.0]) * noise
+        mtl = ba.BayesAgg({"y": heads.Gaussian(3, 2, bias=True)}, inference=scheme).double()
+        mtl.collect(x, {"y": self.y})
+        mtl.update_prior()
+        self.law = mtl.predictive(x)["y"]
+        self.x, self.head, self.posterior = x, mtl.heads["y"], mtl.posteriors()["y"]
+        self.data = diagnostics.to_inference_data(
+            self.head, self.posterior, x, self.y, draws=4000, generator=rng
+        )
+        found = torch.from_numpy(self.data["log_likelihood"]["y.targets"].values[0])
+        self.each = found.unflatten(-1, (60, 2))
+
+
+@pytest.mark.parametrize("scheme", [inference.Conjugate(), inference.IntegratedNoise()])
+def test_its_densities_are_those_of_predictions_in_the_targets_units(
+    rng: torch.Generator, scheme: inference.Scheme
+) -> None:
+    raw = Raw(rng, scheme)
+    found = raw.each.logsumexp(0) - math.log(4000)
+    torch.testing.assert_close(found, raw.law.log_prob(raw.y), atol=0.05, rtol=0)
+    observed = raw.data["observed_data"]["y.targets"].values
+    np.testing.assert_allclose(observed, raw.y.flatten())
+
+
+def test_each_of_its_densities_is_that_of_its_weights(rng: torch.Generator) -> None:
+    raw = Raw(rng, inference.Conjugate())
+    weight = torch.from_numpy(raw.data["posterior"]["y.weight"].values[0])
+    units, noise = raw.head.units, raw.posterior.info.noise_scale
+    outputs = torch.cat([raw.x, torch.ones(60, 1)], 1) @ weight.mT
+    normal = torch.distributions.Normal(units.loc + units.scale * outputs, units.scale * noise)
+    torch.testing.assert_close(raw.each, normal.log_prob(raw.y))
+
+
+def test_weights_of_classes_and_examples_are_no_part_of_a_density(rng: torch.Generator) -> None:
+    head = heads.Bernoulli(3, pos_weight=5.0, name="b").double()
+    x = torch.randn(20, 3, generator=rng, dtype=torch.float64)
+    y, weight = (x[:, :1] > 0).double(), torch.full((20, 1), 3.0)
+    posterior = inference.Laplace().infer(head, x, y, priors.isotropic(head, 1.0))
+    data = diagnostics.to_inference_data(head, posterior, x, (y, None, weight), draws=50)
+    drawn = torch.from_numpy(data["posterior"]["b.weight"].values)[0]
+    expected = torch.distributions.Bernoulli(logits=head(x, drawn)).log_prob(y)[..., 0].detach()
+    np.testing.assert_allclose(data["log_likelihood"]["b.targets"].values[0], expected)

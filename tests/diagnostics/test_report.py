@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import diagnostics, heads, inference
+from bayesagg_pyro import diagnostics, heads, inference, predictive
 from bayesagg_pyro.aggregation import PrecisionWeighted
 from bayesagg_pyro.diagnostics import Check
+from bayesagg_pyro.diagnostics._report import predicted
 from bayesagg_pyro.errors import SettingError, StateError
 
 pytest.importorskip("matplotlib")
@@ -216,3 +217,30 @@ def test_names_with_a_dollar_and_plain_numbers_on_axes(tmp_path: Path) -> None:
         labels = [label.get_text() for label in axes.get_yticklabels()]
         assert labels
         assert all(float(label) > 0 for label in labels)
+
+
+def test_the_spread_of_predictions_is_in_units_of_the_noise_that_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `uncertainty` has it, up to the error of its 64 draws."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 3)
+    y = x[:, :1] + 0.05 * torch.randn(400, 1)
+    mtl = ba.BayesAgg({"y": heads.Gaussian(3)})
+    mtl.collect(x, {"y": y})
+    mtl.update_prior()
+    head, posterior = mtl.heads["y"], mtl.posteriors()["y"]
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        predicted, "plot_predictions", lambda *kinds: drawn.append(kinds[2]) or "figure"
+    )
+    predicted.predictions_section(
+        {"y": head},
+        {"y": posterior},
+        x,
+        {"y": head.parse_targets(y, 400)},
+        on_training=False,
+        generator=torch.Generator().manual_seed(0),
+    )
+    expected = predictive.uncertainty(head, posterior, x).epistemic.sqrt()
+    assert drawn[0]["y"].deviation.mean() == pytest.approx(float(expected.mean()), rel=0.2)

@@ -15,6 +15,7 @@ from bayesagg_pyro.diagnostics._report.plot_posterior import plot_predictions
 from bayesagg_pyro.diagnostics._thresholds import Check, owned
 from bayesagg_pyro.heads import FromPyro, Head
 from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.predictive._gaussian import drawn_weights
 from bayesagg_pyro.targets import Targets
 
 #: Draws of the weights behind an average; its error is an eighth of their spread at most.
@@ -84,8 +85,8 @@ def _has_cdf(predictive: Any) -> bool:
 def _spread(
     head: Head, posterior: Posterior, features: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """Standard deviation of E[y | h, w] over weights, [B, tasks]."""
-    weight = posterior.sample((_DRAWS,), generator=generator)
+    """Standard deviation of E[y | h, w] over weights, [B, tasks], in the head's units."""
+    weight, _ = drawn_weights(head, posterior, _DRAWS, generator)
     outputs = head(features.detach().to(weight.dtype), weight)
     # A Pyro model's outputs are the means themselves.
     mean: Tensor = outputs if isinstance(head, FromPyro) else head.likelihood(outputs).mean
