@@ -138,9 +138,13 @@ class GaussianFamily(Posterior):
         return self.to_gaussian().mahalanobis(vectors)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of weights [..., tasks, P], as [..., tasks]."""
+        """Log-density of weights [..., tasks, P], as [..., tasks].
+
+        Raises:
+            ShapeError: for weights of another shape.
+        """
         constant = self._mean.shape[-1] * math.log(2 * math.pi)
-        squares = self.mahalanobis(value - self._mean)
+        squares = self.mahalanobis(self._from_mean(value))
         return 0.5 * self.precision_log_det - 0.5 * (squares + constant)
 
     def entropy(self) -> Tensor:

@@ -111,10 +111,14 @@ class NormalInverseGamma(Posterior):
         return self.mean + scale * (draws - self.mean)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density of weights [..., tasks, P], as [..., tasks]."""
+        """Log-density of weights [..., tasks, P], as [..., tasks].
+
+        Raises:
+            ShapeError: for weights of another shape.
+        """
         size = self.mean.shape[-1]
         a, b = self.shape_parameter, self.rate
-        offset = value - self.mean
+        offset = self._from_mean(value)
         root = torch.einsum("...tp,tpq->...tq", offset, self._tril())
         half_log_det = self._tril().diagonal(dim1=-2, dim2=-1).log().sum(-1)
         squares = 0.5 * root.square().sum(-1) / b

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesagg_pyro._torch_distribution import TorchDistribution
-from bayesagg_pyro.errors import UnsupportedError
+from bayesagg_pyro.errors import ShapeError, UnsupportedError
 from bayesagg_pyro.posteriors._info import Info
 from bayesagg_pyro.posteriors._saved import rebuilt, state_of
 
@@ -149,6 +149,21 @@ class Posterior(TorchDistribution):
             raise NotImplementedError
         found = {name: getattr(self, name) for name in self.arguments}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def _from_mean(self, value: Tensor) -> Tensor:
+        """Weights [..., tasks, P] less the mean; [P] and [..., 1, P] stand for all tasks.
+
+        Raises:
+            ShapeError: for anything else.
+        """
+        tasks = value.shape[-2] if value.ndim > 1 else 1
+        fits = tasks == self.tasks or 1 in (tasks, self.tasks)
+        if value.shape[-1:] != self.event_shape or not fits:
+            raise ShapeError(
+                f"weights must have shape [..., {self.tasks}, {self.event_shape[0]}] (tasks, "
+                f"weights of one task), not {list(value.shape)}"
+            )
+        return value - self.mean
 
     @property
     def _info(self) -> Info | None:

@@ -91,6 +91,11 @@ def test_densities_are_scipys(rng, kind) -> None:
             law = stats.multivariate_normal(mean, s)
         expected[:, t] = torch.from_numpy(law.logpdf(values[:, t].numpy()))
     close(found.log_prob(values), expected, 1e-8)
+    for same in (values[:1, 0, :].expand(TASKS, P), values[:1, 0], values[0, 0]):
+        close(found.log_prob(same), found.log_prob(values[0, 0].expand(TASKS, P)), 1e-12)
+    for wrong in (values[..., :1], values[..., 0, :1].squeeze(), values[:, 0], values[0, 0, 0]):
+        with pytest.raises(errors.ShapeError, match=rf"\[\.\.\., {TASKS}, {P}\]"):
+            found.log_prob(wrong)
 
 
 @pytest.mark.parametrize("kind", KINDS)
