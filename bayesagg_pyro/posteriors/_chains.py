@@ -31,14 +31,27 @@ def r_hat(chains: Tensor) -> Tensor:
 def effective_size(chains: Tensor) -> Tensor:
     """Bulk effective sample size over all chains, at most S log10 S of S draws, [...].
 
-    Chains whose draws alternate have negative autocorrelations, whose estimated sum can pass any
-    bound or change its sign; the cap is that of Stan.
+    By Stan's rule: autocorrelations of pairs of lags are summed up to the first negative pair, made
+    monotone (Geyer, 1992, https://doi.org/10.1214/ss/1177011137). Chains whose draws alternate have
+    negative ones, whose sum can pass any bound or change its sign; the cap is that of Stan, too.
+
+    Args:
+        chains: [chains, draws of at least 4, ...].
     """
-    halves = _split(chains.detach().double())
-    found: Tensor = stats.effective_sample_size(_rank_normalised(halves), chain_dim=0, sample_dim=1)
-    count = chains.shape[0] * chains.shape[1]
-    most = count * math.log10(count)
-    return torch.where((found <= 0) | (found > most), most, found)
+    halves = _rank_normalised(_split(chains.detach().double()))
+    n = halves.shape[1]
+    lag = torch.arange(n, device=halves.device).reshape(-1, *[1] * (halves.ndim - 2))
+    covariance = stats.autocovariance(halves, dim=1).mean(0) * (n - lag) / n  # of n, as at lag 0
+    within = covariance[0] * n / (n - 1)
+    correlation = 1 - (within - covariance) / (covariance[0] + halves.mean(1).var(0))
+    correlation = torch.cat([torch.ones_like(correlation[:1]), correlation[1:]])
+    pairs = correlation[: 2 * max((n - 3) // 2, 1)].unflatten(0, (-1, 2)).sum(1)
+    kept = (pairs > 0).long().cumprod(0)
+    after = torch.cat([correlation, 0 * pairs[:1]]).gather(0, 2 * kept.sum(0, keepdim=True))[0]
+    time = 2 * (pairs.cummin(0).values * kept).sum(0) - 1 + after.clamp(min=0)
+    count = halves.shape[0] * n
+    found: Tensor = count / time.clamp(min=1 / math.log10(count))
+    return found
 
 
 def _split(samples: Tensor) -> Tensor:

@@ -41,11 +41,20 @@ def test_rhat_is_arvizs_to_the_last_digit(rng, chains, count, held) -> None:
     np.testing.assert_allclose(found.numpy(), arviz.rhat(data)["w"].values, rtol=1e-10)
 
 
-def test_ess_is_arvizs_where_chains_are_long(rng) -> None:
-    samples = torch.randn(4, 1000, 1, 3, generator=rng, dtype=torch.float64)
+@pytest.mark.parametrize("count", [24, 101, 250])
+@pytest.mark.parametrize("kind", ["independent", "slow", "alternating", "drifting", "apart"])
+def test_ess_is_arvizs(rng, kind, count) -> None:
+    noise = torch.randn(4, count, 1, 3, generator=rng, dtype=torch.float64)
+    samples, along = noise.clone(), {"slow": 0.9, "alternating": -0.6}.get(kind, 0.0)
+    for k in range(1, count):
+        samples[:, k] += along * samples[:, k - 1]
+    if kind == "drifting":
+        samples = noise.cumsum(1) * 0.05 + noise.flip(1)
+    if kind == "apart":
+        samples[0] += 3
     found = diagnostics.convergence(samples).ess
     data = arviz.convert_to_dataset({"w": samples.numpy()})
-    np.testing.assert_allclose(found.numpy(), arviz.ess(data)["w"].values, rtol=1e-3)
+    np.testing.assert_allclose(found.numpy(), arviz.ess(data)["w"].values, rtol=1e-9)
 
 
 def test_rhat_by_hand(rng) -> None:
