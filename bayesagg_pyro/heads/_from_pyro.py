@@ -7,6 +7,7 @@ from typing import Any, Literal, NoReturn
 
 import pyro
 import torch
+from pyro.distributions import MaskedDistribution
 from torch import Tensor, nn
 
 from bayesagg_pyro.errors import SettingError
@@ -196,14 +197,15 @@ class FromPyro(SharedWeights):
         raise NotImplementedError("use likelihood_at(features, weight)")
 
     def likelihood_at(self, features: Tensor, weight: Tensor) -> Columns:
-        """p(y | h, w) of the observed sites side by side, batch shape [B, tasks].
+        """p(y | h, w) of the observed sites side by side, batch shape [B, tasks], without masks.
 
         Args:
             features: [B, d].
             weight: [P], one draw.
         """
         seen = run(self.user_model, self.layout, weight, features.to(weight.dtype), None)
-        return Columns([site["fn"] for site in seen.values()])
+        laws = [site["fn"] for site in seen.values()]
+        return Columns([x.base_dist if isinstance(x, MaskedDistribution) else x for x in laws])
 
     def model(
         self, features: Tensor, targets: RawTargets | None = None, *, prior: Any = None

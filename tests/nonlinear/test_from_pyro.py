@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -337,6 +339,32 @@ def test_classes_beside_numbers_are_one_of_two_tasks(rng: torch.Generator) -> No
     nll = head.negative_log_probs(h, head.parse_targets(y, N), weight)
     p = head.predictive(h, prior, samples=50)
     torch.testing.assert_close(p.log_prob(y), (-nll).logsumexp(0) - math.log(50))
+
+
+@pytest.mark.parametrize("kind", ["binary", "class"])
+def test_examples_that_the_likelihood_masks_are_predicted(kind, rng: torch.Generator) -> None:
+    """A mask leaves them out of the likelihood; what is said of them is no density of 1."""
+
+    def model(features: Tensor, targets: Tensor | None = None, masked: bool = True) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(D), 1.0).to_event(1))
+        f = features @ w
+        law: Any = dist.Bernoulli(logits=f)
+        if kind == "class":
+            law = dist.Categorical(logits=torch.stack([f, -f], -1))
+        with pyro.plate("examples", len(features)):
+            pyro.sample("y", law.mask(features[:, 0] > 0) if masked else law, obs=targets)
+
+    h = normal(rng, N, D)
+    head, plain = (
+        heads.FromPyro(partial(model, masked=masked), D, target_kind=kind)
+        for masked in (True, False)
+    )
+    prior = priors.isotropic(head, 1.0)
+    laws = [each.predictive(h, prior, samples=20) for each in (head, plain)]
+    torch.testing.assert_close(laws[0].probs, laws[1].probs)
+    y = torch.ones(N, 1, dtype=torch.long if kind == "class" else torch.double)
+    nll = head.negative_log_probs(h, head.parse_targets(y, N))
+    assert (nll[h[:, 0] <= 0] == 0).all()
 
 
 @pytest.mark.parametrize("kind", MODELS)
