@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._calibration import uniformity
 from bayesagg_pyro.diagnostics._reliability import mask_of, of_one_task, stated
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check, judge_known, tail
@@ -24,7 +25,7 @@ def brier(probabilities: Tensor, targets: Tensor, *, observed: Tensor | None = N
         observed: as for `reliability`.
 
     Raises:
-        ShapeError, SettingError: as for `reliability`.
+        ShapeError, SettingError, NonFiniteError: as for `reliability`.
     """
     probabilities = of_one_task(probabilities, targets)
     if probabilities.shape == targets.shape:
@@ -49,7 +50,7 @@ def negative_log_density(
         observed: as for `reliability`.
 
     Raises:
-        ShapeError, SettingError: as for `reliability`.
+        ShapeError, SettingError, NonFiniteError: as for `reliability`.
     """
     density: Tensor = predictive.log_prob(targets)
     return _observed_mean(-density, observed)
@@ -92,6 +93,7 @@ def pit(predictive: Any, targets: Tensor, *, observed: Tensor | None = None) -> 
 
     Raises:
         ShapeError, SettingError: if shapes do not fit, or a mask is not 0 or 1.
+        NonFiniteError: if an observed target is NaN.
     """
     values: Tensor = predictive.cdf(targets).detach()
     seen = mask_of(observed, values)
@@ -145,16 +147,17 @@ def epistemic_against_error(
         groups: of equal size.
 
     Raises:
-        SettingError: if a mask is not 0 or 1.
+        SettingError: if a mask is not 0 or 1, or `groups` not positive.
+        NonFiniteError: if an observed number is NaN.
         ShapeError: if shapes differ, or there are fewer observations than groups.
     """
     if deviation.shape != error.shape:
         raise ShapeError(
             f"deviations {list(deviation.shape)} and errors {list(error.shape)} must have one shape"
         )
-    if observed is not None:
-        seen = mask_of(observed, error)
-        deviation, error = deviation[seen], error[seen]
+    integers(groups=groups)
+    seen = mask_of(observed, error) & mask_of(observed, deviation)
+    deviation, error = deviation[seen], error[seen]
     deviation, error = deviation.detach().flatten().double(), error.detach().flatten().double()
     if len(error) < max(groups, 2):
         raise ShapeError(f"{len(error)} observations cannot make {groups} groups; lower groups")
@@ -182,9 +185,7 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def _observed_mean(values: Tensor, observed: Tensor | None) -> Tensor:
-    if observed is None:
-        return values.mean()
     seen = mask_of(observed, values)
     if not seen.any():
         raise ShapeError("no target is observed: there is nothing to average")
-    return values[seen].mean()
+    return values.mean() if observed is None else values[seen].mean()

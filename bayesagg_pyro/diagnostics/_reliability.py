@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import THRESHOLDS, Check
-from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.errors import NonFiniteError, SettingError, ShapeError
 
 #: Simulated sets of labels.
 _SIMULATIONS = 999
@@ -119,10 +119,12 @@ def reliability(
     Raises:
         ShapeError: if shapes do not fit, or nothing is observed.
         SettingError: if an observed label is no index of a class, or a mask not 0 or 1.
+        NonFiniteError: if an observed label or its probability is NaN.
     """
     integers(bins=bins)
     seen = mask_of(observed, targets)
     said, right = (part.detach() for part in stated(probabilities, targets, seen))
+    mask_of(observed, said)
     tasks = said.shape[1] if said.ndim == 2 else 1
     said, right, seen = (part.reshape(-1, tasks) for part in (said.double(), right.double(), seen))
     if not seen.any():
@@ -162,11 +164,10 @@ def mask_of(observed: Tensor | None, values: Tensor) -> Tensor:
 
     Raises:
         ShapeError, SettingError: for other shapes and numbers, such as indices.
+        NonFiniteError: if one is NaN and not masked.
     """
-    if observed is None:
-        return torch.ones_like(values, dtype=torch.bool)
-    mask = observed != 0
-    if not (mask == observed).all():
+    mask = torch.ones_like(values, dtype=torch.bool) if observed is None else observed != 0
+    if observed is not None and not (mask == observed).all():
         raise SettingError("observed must be bool, or 0 and 1: it is a mask, not indices")
     if mask.shape == (*values.shape, 1):
         mask = mask[..., 0]
@@ -174,7 +175,12 @@ def mask_of(observed: Tensor | None, values: Tensor) -> Tensor:
         raise ShapeError(
             f"observed must have the targets' shape {list(values.shape)}, not {list(mask.shape)}"
         )
-    return mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim)).expand_as(values)
+    mask = mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim)).expand_as(values)
+    if (mask & values.isnan()).any():
+        raise NonFiniteError(
+            "a target, or what is said of it, is NaN; if it was not observed, give observed="
+        )
+    return mask
 
 
 def stated(probabilities: Tensor, targets: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesagg_pyro import diagnostics, heads, inference, posteriors, priors
 from bayesagg_pyro.diagnostics import Calibration
-from bayesagg_pyro.errors import SettingError, ShapeError
+from bayesagg_pyro.errors import NonFiniteError, SettingError, ShapeError
 
 
 def alarms(found: Any) -> dict[str, bool]:
@@ -280,6 +280,29 @@ def test_masks_of_zeros_and_ones_are_masks(rng: torch.Generator, dtype: torch.dt
         ):
             with pytest.raises(error, match="observed must"):
                 call(wrong)
+
+
+def test_numbers_that_are_none_are_no_silence(rng: torch.Generator) -> None:
+    """NaN would be a correlation of any size, or a p-value that raises no alarm."""
+    p, labels = binary(rng, 1.0)
+    holes = torch.where(torch.rand(3000, 2, generator=rng) < 0.1, torch.nan, labels)
+    law = torch.distributions.Normal(torch.zeros(3000, 2), 1.0, validate_args=False)
+    seen = ~holes.isnan()
+    calls: tuple[Any, ...] = (
+        lambda **k: diagnostics.brier(p, holes, **k),
+        lambda **k: diagnostics.reliability(p, holes, **k).ece,
+        lambda **k: diagnostics.reliability(holes, labels, **k).ece,
+        lambda **k: diagnostics.negative_log_density(law, holes, **k),
+        lambda **k: diagnostics.pit(law, holes, **k).p_values,
+        lambda **k: diagnostics.epistemic_against_error(p, holes - p, **k).correlation,
+        lambda **k: diagnostics.epistemic_against_error(holes, p, **k).correlation,
+    )
+    for call in calls:
+        assert call(observed=seen).isfinite().all()
+        with pytest.raises(NonFiniteError, match="give observed="):
+            call()
+    with pytest.raises(SettingError, match="groups"):
+        diagnostics.epistemic_against_error(p, p, groups=0)
 
 
 def test_labels_that_are_no_class(rng: torch.Generator) -> None:

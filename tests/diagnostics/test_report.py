@@ -164,6 +164,19 @@ def test_labels_of_a_pyro_model_are_judged(tmp_path: Path) -> None:
     assert {"ece", "epistemic"} <= by_key(checks).keys()
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_errors_of_what_has_no_mean_are_left_out(tmp_path: Path) -> None:
+    world = World()
+    world.mtl = ba.BayesAgg({"level": heads.StudentT(8, tasks=2, df=[1.0, 4.0])})
+    world.y = {"level": world.y["level"]}
+    world.train()
+    checks = diagnostics.report(
+        tmp_path / "p.html", world.mtl, world.features(), world.y, draws=200
+    )
+    (check,) = (check for check in checks if check.key == "epistemic")
+    assert "80 predictions" in check.where
+
+
 def test_errors_leave_no_page(tmp_path: Path) -> None:
     world = World()
     with pytest.raises(StateError, match="no prior yet"):

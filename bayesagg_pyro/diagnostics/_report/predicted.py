@@ -51,10 +51,12 @@ def predictions_section(
             found[1][name] = pit(predictive, values.to(predictive.mean.dtype), observed=seen)
         if head.target_kind != "class" and int(seen.sum()) >= 20:
             miss = values - predictive.mean
-            spread = _spread(head, posteriors[name], features, generator)
-            found[2][name] = epistemic_against_error(
-                spread.expand_as(miss), miss.to(spread.dtype), observed=seen
-            )
+            spread = _spread(head, posteriors[name], features, generator).expand_as(miss)
+            seen = seen & ~miss.isnan() & ~spread.isnan()  # Cauchy noise has no mean
+            if int(seen.sum()) >= 20:
+                found[2][name] = epistemic_against_error(
+                    spread, miss.to(spread.dtype), observed=seen
+                )
     for name in heads:
         # Heads share the chance of a false alarm of a kind.
         results = [(kind[name], len(kind)) for kind in found if name in kind]
