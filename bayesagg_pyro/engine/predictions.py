@@ -125,6 +125,12 @@ class InTargetUnits(TakesTargets, TorchDistribution):
     epistemic_variance = _squared("epistemic_variance")
     aleatoric_variance = _squared("aleatoric_variance")
 
+    @property
+    def standard_error(self) -> Tensor:
+        """Sampling error of the mean, where the distribution has one."""
+        found: Tensor = self.standardised.standard_error
+        return found * self._units.scale.to(found)
+
     def entropy(self) -> Tensor:
         """Of each example and task."""
         found: Tensor = self.standardised.entropy()

@@ -77,6 +77,7 @@ class Standardising(OnePredictor):
         """Leave the user's units to tasks that have not chosen."""
         if (units := self.units) is not None:
             self.take_units(*units)
+            self.settle_units()
 
     @property
     def units(self) -> Units | None:

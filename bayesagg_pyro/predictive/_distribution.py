@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._modes import seeded
 from bayesagg_pyro._torch_distribution import TorchDistribution
 from bayesagg_pyro.heads import Head, Network
-from bayesagg_pyro.predictive._laws import TakesTargets, no_formula
+from bayesagg_pyro.predictive._laws import TakesTargets, drawn, no_formula
 
 
 class PredictiveDistribution(TakesTargets, TorchDistribution):
@@ -82,10 +81,7 @@ class PredictiveDistribution(TakesTargets, TorchDistribution):
         """Draw targets, [*sample_shape, B, tasks] (torch's global generator if none is given)."""
         shape = torch.Size([*torch.Size(sample_shape), *self.batch_shape])
         with torch.no_grad():
-            if generator is None:
-                return self.draw(shape)
-            with seeded(generator, generator.device, 2**31 - 1):
-                return self.draw(shape)
+            return drawn(lambda: self.draw(shape), generator)
 
 
 def log_likelihood(head: Head, outputs: Tensor, targets: Tensor) -> Tensor:

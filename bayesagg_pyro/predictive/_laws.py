@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._modes import seeded
 from bayesagg_pyro.errors import DtypeError, ShapeError, UnsupportedError
 from bayesagg_pyro.heads._cumulative import upper_tail
 from bayesagg_pyro.heads._input import TargetKind, wrong_kind
@@ -84,8 +86,16 @@ def no_formula(law: TakesTargets, method: str, instead: str) -> UnsupportedError
     )
 
 
+def drawn(draw: Callable[[], Tensor], generator: torch.Generator | None) -> Tensor:
+    """What a function draws: from torch's global generator if none is given."""
+    if generator is None:
+        return draw()
+    with seeded(generator, generator.device, 2**31 - 1):
+        return draw()
+
+
 class _Scores(TakesTargets):
-    """Checks before torch's own methods."""
+    """Checks before torch's own methods, and a generator for what they draw."""
 
     #: A parameter, whose precision the density has.
     _parameter: ClassVar[str] = "loc"
@@ -95,6 +105,11 @@ class _Scores(TakesTargets):
         law: Any = super()
         scored: Tensor = law.log_prob(self.taken(value, self._dtype))
         return scored
+
+    def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw targets, [*sample_shape, B, tasks] (torch's global generator if none is given)."""
+        law: Any = super()
+        return drawn(lambda: law.sample(torch.Size(sample_shape)), generator)
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ y), [..., B, tasks]."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import heads
+from bayesagg_pyro import heads, inference
 
 D, B = 5, 24
 
@@ -184,12 +184,15 @@ def test_targets_of_two_levels_are_predicted_in_every_order(
     assert (mtl.predictive(x)["r"].mean - y).abs().max() < 0.02 * on
 
 
-def raw(tasks: int, **made: bool) -> tuple[ba.BayesAgg, Tensor, Tensor]:
+def raw(
+    tasks: int, scheme: inference.Scheme | None = None, **made: bool
+) -> tuple[ba.BayesAgg, Tensor, Tensor]:
     """An engine that has seen raw targets once, with its features and targets."""
     torch.manual_seed(0)
     x = torch.randn(50, 3).double()
     y = (100 + 20 * x[:, :tasks]) * torch.tensor([1.0, 50.0])[:tasks] + torch.randn(50, tasks)
-    mtl = ba.BayesAgg({"r": heads.Gaussian(3, tasks, bias=True, **made)}).double()
+    head = heads.Gaussian(3, tasks, bias=True, **made)
+    mtl = ba.BayesAgg({"r": head}, inference=scheme).double()
     mtl.collect(x, {"r": y})
     mtl.update_prior()
     return mtl, x, y
@@ -237,3 +240,12 @@ def test_a_noise_that_is_set_is_in_the_units_of_the_targets() -> None:
     torch.testing.assert_close(mtl.predictive(x)["r"].variance, expected)
     with pytest.raises(ba.errors.SettingError, match="a unit for each of its tasks"):
         raw(2)[0].heads["r"].set_noise_scale(5.0)
+
+
+def test_the_error_of_draws_is_in_the_units_of_the_targets() -> None:
+    mtl, x, _ = raw(2, inference.Ensemble(members=16))
+    law = mtl.predictive(x)["r"]
+    means = mtl.heads["r"].in_target_units(law.standardised.means)
+    torch.testing.assert_close(law.standard_error, means.std(0) / 4)
+    with pytest.raises(AttributeError):
+        _ = raw(2)[0].predictive(x)["r"].standard_error  # exact
