@@ -17,7 +17,7 @@ from bayesagg_pyro._modes import seeded
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import FromPyro, Head
 from bayesagg_pyro.inference import Scheme
 from bayesagg_pyro.posteriors import Empirical, Posterior
 from bayesagg_pyro.targets import Targets
@@ -201,7 +201,10 @@ def uniformity(values: Tensor, bins: int = 20) -> tuple[Tensor, Tensor]:
 
 def _targets(head: Head, truth: Tensor, features: Tensor, generator: torch.Generator) -> Targets:
     with seeded(generator, features.device, 2**31), torch.no_grad():
-        values = head.likelihood(head(features.to(truth.dtype), truth)).sample()
+        if isinstance(head, FromPyro):  # whose likelihood takes more than outputs
+            values = head.likelihood_at(features, truth[0]).sample()
+        else:
+            values = head.likelihood(head(features.to(truth.dtype), truth)).sample()
     return head.parse_targets(head.in_target_units(values), len(features))
 
 

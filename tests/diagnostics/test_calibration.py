@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import Tensor
@@ -32,6 +34,14 @@ class Narrow(inference.Conjugate):
 
     def infer(self, *arguments: Any, **how: Any) -> posteriors.Posterior:
         exact: Any = super().infer(*arguments, **how)
+        return posteriors.Gaussian(exact.mean, 4 * exact.precision_matrix)
+
+
+class NarrowModel(inference.Laplace):
+    """Believes in half the standard deviation that there is."""
+
+    def infer(self, *arguments: Any, **options: Any) -> posteriors.Posterior:
+        exact: Any = super().infer(*arguments, **options)
         return posteriors.Gaussian(exact.mean, 4 * exact.precision_matrix)
 
 
@@ -280,6 +290,21 @@ def test_masks_of_zeros_and_ones_are_masks(rng: torch.Generator, dtype: torch.dt
         ):
             with pytest.raises(error, match="observed must"):
                 call(wrong)
+
+
+def test_a_pyro_model_is_calibrated(rng: torch.Generator) -> None:
+    """Linear and Gaussian, for which Laplace's approximation is exact."""
+
+    def model(features: Tensor, targets: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.ones(3), 2.0).to_event(1))
+        with pyro.plate("examples", len(features)):
+            pyro.sample("y", dist.Normal(features @ w, 0.5), obs=targets)
+
+    head = heads.FromPyro(model, 3)
+    found = simulate(inference.Laplace(max_steps=3), head, 1.0, n=100)
+    assert not any(alarms(found).values())
+    narrow = simulate(NarrowModel(max_steps=3), head, 1.0, n=100)
+    assert any(alarms(narrow).values())
 
 
 def test_numbers_that_are_none_are_no_silence(rng: torch.Generator) -> None:
