@@ -35,7 +35,8 @@ class Gaussian(Standardising):
             one per task. "learned" starts each task at 1 and takes the value of highest marginal
             likelihood whenever the prior is updated. None takes 1 as the unit of weights and prior,
             and predicts N(hᵀm, τ² (1 + hᵀSh)) with the τ that cross-validation finds in an epoch's
-            sums (`posterior.info.noise_scale`); with 1 where there are none, as in other schemes.
+            data (`posterior.info.noise_scale`); with 1 in posteriors that are not made of those, as
+            under `PreviousBatch`, or of streamed sums other than those of `Conjugate`.
         prior_variance: variance of the default prior of `model`.
         missing: "nan" reads a NaN target as not observed.
         standardise: let an engine bring targets to mean 0 and standard deviation 1, see

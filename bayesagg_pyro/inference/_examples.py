@@ -13,6 +13,7 @@ from bayesagg_pyro._pieces import slices
 from bayesagg_pyro._state import saved
 from bayesagg_pyro.errors import NonFiniteError, StateError
 from bayesagg_pyro.heads import Head
+from bayesagg_pyro.inference._cross_validation import with_noise
 from bayesagg_pyro.inference._expansion import Chunk, chunk_of
 from bayesagg_pyro.inference._expansion_sums import ExpansionSums
 from bayesagg_pyro.inference._statistics import Statistics, Storage
@@ -54,9 +55,10 @@ class Examples(Statistics):
     ) -> Posterior:
         """The scheme's posterior given all examples at once."""
         features, targets = self.all()
-        return self._scheme.infer(
+        made = self._scheme.infer(
             self.head, features, targets, prior, start=start, generator=generator
         )
+        return with_noise(self.head, made, [(features, targets)])
 
     def __bool__(self) -> bool:
         return self._rows > 0
@@ -264,8 +266,8 @@ class ExamplesOrSums(Examples):
         if self._sums is not None:
             sums = self._sums if self._factor == 1.0 else self._sums.scaled(self._factor)
             return sums.for_head(self.head).posterior(prior, start=start, generator=generator)
-
-        return self._scheme.for_epoch().infer_chunks(self.head, _Again(self), prior)
+        made = self._scheme.for_epoch().infer_chunks(self.head, _Again(self), prior)
+        return with_noise(self.head, made, self.chunks())
 
     def part(self, head: Head, rows: slice) -> Self:
         """The same features with the targets of some tasks; never asked of sums."""

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._optimise import likeliest_noise
 from bayesagg_pyro._state import finite, saved
 from bayesagg_pyro.errors import NonFiniteError, StateError
 from bayesagg_pyro.heads import Gaussian
+from bayesagg_pyro.inference._cross_validation import cross_validated
 from bayesagg_pyro.inference._curvature import gaussian_prior
 from bayesagg_pyro.inference._normal_equations import condition, gaussian, noise_precision, sums
 from bayesagg_pyro.inference._statistics import Statistics
@@ -161,13 +161,7 @@ class GaussianStatistics(Statistics):
     def _noise_scale(
         self, posterior: GaussianPosterior, precision: Tensor, shift: Tensor, beta: Tensor
     ) -> Tensor:
-        """τ for which predictions are as wide as generalised cross-validation finds them, [tasks].
-
-        τ² (1 + p/N) = N ‖y − Hm‖² / (N − p)², with p = tr(S HᵀH) effective weights, for τ = 1
-        (Golub, Heath and Wahba, 1979, https://doi.org/10.1080/00401706.1979.10489751); 1 + p/N is
-        the mean of 1 + hᵀSh. Sums of squares cancel, so not below 1e-6 of the targets' root mean
-        square. Few residuals are no estimate: it is the mode under log τ ~ N(log of the guess, 1)
-        and N − p of them.
+        """τ for predictions, [tasks], see `cross_validated`.
 
         Args:
             posterior: N(m, S).
@@ -175,15 +169,11 @@ class GaussianStatistics(Statistics):
             shift: τ⁻² Hᵀy.
             beta: τ⁻², [1 or tasks].
         """
-        mean, count = posterior.mean, self.total
+        mean = posterior.mean
         fitted = ((linalg.matvec(precision, mean) - 2 * shift) * mean).sum(-1)
-        rest = (self.square + fitted / beta).maximum(1e-12 * self.square)
+        rest = self.square + fitted / beta
         used = (posterior.covariance_matrix * precision).sum((-2, -1))
-        left = (count - used).clamp(min=0)
-        found = count * (rest.sqrt() / left).square() / (1 + used / count)
-        known = (left > 1e-9 * count) & (self.square > 0)
-        guess = beta.rsqrt()
-        return torch.where(known, likeliest_noise(found.nan_to_num().sqrt(), left, guess), guess)
+        return cross_validated(rest, used, self.total, self.square, beta.rsqrt())
 
     def scaled(self, factor: float) -> Self:
         """A copy whose sums are all multiplied by `factor`."""

@@ -16,7 +16,7 @@ from bayesagg_pyro.posteriors import Gaussian as GaussianPosterior
 from bayesagg_pyro.targets import Targets, alike
 
 #: What the sums of hᵀh and h y stand for, whatever the design is.
-_GAUSSIAN: tuple[Aspect, ...] = ("outputs", "likelihood", "weight")
+GAUSSIAN: tuple[Aspect, ...] = ("outputs", "likelihood", "weight")
 
 
 def gaussian(head: Head, what: str) -> Gaussian:
@@ -30,9 +30,9 @@ def gaussian(head: Head, what: str) -> Gaussian:
         DtypeError: naming what the head is, or has changed, and the remedy.
     """
     if isinstance(head, Gaussian):
-        if head.is_still(Gaussian, *_GAUSSIAN):
+        if head.is_still(Gaussian, *GAUSSIAN):
             return head
-        reason = f"and {head.changed(Gaussian, *_GAUSSIAN)}"
+        reason = f"and {head.changed(Gaussian, *GAUSSIAN)}"
     else:
         reason = f"not {type(head).__name__}"
     raise DtypeError(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesagg_pyro._optimise import climb, likeliest_noise, search
 from bayesagg_pyro.heads import Bernoulli, Categorical, Gaussian, Head, OnePredictor, Ordinal
-from bayesagg_pyro.posteriors import GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.predictive._classes import two_classes
 from bayesagg_pyro.predictive._distribution import log_likelihood
 from bayesagg_pyro.predictive._outputs import (
@@ -39,12 +39,12 @@ def calibration(
 ) -> Tensor | None:
     """The noise scale of `Gaussian` heads without a given one, or the temperature of classes.
 
-    τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1. The temperature T divides the logits, of
-    ordered classes the predictor and the cut-points, at every draw of the weights (Guo et al.,
-    2017, https://proceedings.mlr.press/v70/guo17a.html), and has the highest log predictive
-    density. Both under priors, log T ~ N(0, 1) and log τ ~ N(that of the τ in force, 1): labels
-    that are all predicted right would otherwise ask for T = 0, and one that is predicted exactly
-    for τ = 0. Weights of examples count as repetitions.
+    τ² is the mean of (y − hᵀm)² / (1 + hᵀSh), S for τ = 1, or that of the draws. The temperature T
+    divides the logits, of ordered classes the predictor and the cut-points, at every draw of the
+    weights (Guo et al., 2017, https://proceedings.mlr.press/v70/guo17a.html), and has the highest
+    log predictive density. Both under priors, log T ~ N(0, 1) and log τ ~ N(that of the τ in force,
+    1): labels that are all predicted right would otherwise ask for T = 0, and one that is predicted
+    exactly for τ = 0. Weights of examples count as repetitions.
 
     Args:
         head: the head.
@@ -57,7 +57,7 @@ def calibration(
     if isinstance(head, Gaussian):
         estimated = head.noise_source == "estimated"
         own = estimated and head.is_still(Gaussian, "outputs", "likelihood")
-        if own and isinstance(posterior, GaussianFamily):
+        if own and not isinstance(posterior, NormalInverseGamma):
             return _noise_scale(head, posterior, examples)
     elif any(head.is_still(kind, "likelihood") for kind in (Bernoulli, Categorical, Ordinal)):
         return _temperature(head, posterior, examples)
@@ -72,11 +72,15 @@ def calibrated(head: Head, posterior: Posterior, found: Tensor) -> Posterior:
 
 
 def _noise_scale(
-    head: Gaussian, posterior: GaussianFamily, examples: Sequence[tuple[Tensor, Targets]]
+    head: Gaussian, posterior: Posterior, examples: Sequence[tuple[Tensor, Targets]]
 ) -> Tensor:
     squares, count = posterior.mean.new_zeros(2, head.tasks)
     for features, targets in examples:
-        mean, variance = predictor(head, posterior, features)
+        if isinstance(posterior, GaussianFamily):
+            mean, variance = predictor(head, posterior, features)
+        else:
+            drawn = torch.cat(list(drawn_outputs(head, posterior, features, SAMPLES, None)))
+            mean, variance = drawn.mean(0), drawn.var(0)
         width = 1 + variance / head.noise_scale.to(variance).square()
         square = (targets.values.to(mean) - mean).square() / width
         weight = targets.factor(mean.dtype)

@@ -11,7 +11,7 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.heads._linear import following
 from bayesagg_pyro.heads._predictive import predictive_of
-from bayesagg_pyro.posteriors import GaussianFamily, NormalInverseGamma, Posterior
+from bayesagg_pyro.posteriors import Empirical, GaussianFamily, NormalInverseGamma, Posterior
 from bayesagg_pyro.predictive._laws import NormalPredictive, StudentTPredictive
 from bayesagg_pyro.predictive._mixture import MixtureOfDraws, SampledPredictive
 from bayesagg_pyro.predictive._outputs import SAMPLES, drawn_outputs
@@ -37,12 +37,14 @@ def of_gaussian(head: Gaussian, features: Tensor, posterior: Any, **options: Any
     method = options.get("method", "auto")
     if method in ("auto", "quadrature") and still and isinstance(posterior, _CLOSED):
         return _exact(head, features, posterior).of(f"head {head.site!r}")
-    if method == "samples" and still and (integrated or _found(head, posterior) is not None):
+    known = still and (integrated or _found(head, posterior) is not None)
+    if method in ("auto", "samples") and known:
+        samples = options.get("samples") or SAMPLES
         return draws_until(
             options.get("tolerance"),
             lambda count: _by_samples(head, features, posterior, count, options.get("generator")),
-            options.get("samples") or SAMPLES,
-            LIMIT,
+            samples,
+            samples if isinstance(posterior, Empirical) else LIMIT,
             head.site,
         )
     return general(head, features, posterior, **options)
@@ -122,9 +124,8 @@ def _noise_of_draws(
 
 def _found(head: Gaussian, posterior: Any) -> Tensor | None:
     """The τ that the data chose, [tasks], the unit of the weights; None for the head's."""
-    if head.noise_source != "estimated" or not isinstance(posterior, GaussianFamily):
-        return None
-    return None if posterior.info is None else posterior.info.noise_scale
+    known = head.noise_source == "estimated" and posterior.info is not None
+    return posterior.info.noise_scale if known else None
 
 
 def in_units_of_noise(

@@ -12,6 +12,7 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import Examples, Statistics
+from bayesagg_pyro.inference._cross_validation import with_noise
 from bayesagg_pyro.posteriors import DiagonalGaussian, GaussianFamily, PackedGaussian, Posterior
 
 
@@ -35,12 +36,13 @@ def packed_posterior(
             return statistics.posterior(base, **how)
         parts.append(made.tensors())
     whole = {name: torch.cat([own[name] for own in parts]) for name in parts[0]}
-    return PackedGaussian(
+    made = PackedGaussian(
         whole["mean"],
         whole["lower"],
         whole.get("scale"),
         outputs_per_task=head.outputs_per_task,
     )
+    return with_noise(head, made, statistics.chunks())
 
 
 def not_packed(head: Head, kind: type[Posterior]) -> SettingError:

@@ -146,11 +146,12 @@ def test_the_engine_covers_and_its_weights_never_see_it(rng) -> None:
     assert torch.equal(*updates)
 
 
-def test_it_stays_with_a_saved_engine(rng) -> None:
+@pytest.mark.parametrize("scheme", [None, inference.Ensemble(), inference.TaylorGGN()])
+def test_it_stays_with_a_saved_engine(rng, scheme) -> None:
     features, targets = linear(rng, 100, 0.3)
 
     def engine() -> ba.BayesAgg:
-        return ba.BayesAgg({"y": heads.Gaussian(6, tasks=2).double()})
+        return ba.BayesAgg({"y": heads.Gaussian(6, tasks=2).double()}, inference=scheme)
 
     mtl, other = engine(), engine()
     mtl.collect(features, {"y": targets})
@@ -181,3 +182,86 @@ def test_a_noise_that_is_set_is_given(rng) -> None:
     law = head.predictive(features, found)
     assert (law.variance > 0.04).all()
     assert (law.variance < 0.06).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.parametrize(
+    ("scheme", "tolerance"),
+    [
+        (inference.TaylorGGN(), 1e-9),
+        (inference.Laplace(), 1e-7),
+        (inference.Variational(steps=100), 0.02),
+        (inference.Ensemble(members=400), 0.02),
+    ],
+)
+def test_every_scheme_that_keeps_examples_finds_it(rng, scheme, tolerance, temperature) -> None:
+    """Of one model: with holes, weights and a temperature it is that of Conjugate's sums."""
+    features, targets = linear(rng, 120, 0.3)
+    mask = torch.rand(120, 2, generator=rng) < 0.8
+    given = (targets, mask, torch.rand(120, generator=rng, dtype=torch.float64) + 0.5)
+    found = []
+    for one in (scheme, inference.Conjugate()):
+        mtl = ba.BayesAgg(
+            {"y": heads.Gaussian(6, tasks=2, standardise=False).double()},
+            inference=one,
+            prior=priors.FullData(temperature=temperature),
+            generator=torch.Generator().manual_seed(1),
+        )
+        mtl.collect(features, {"y": given})
+        mtl.update_prior()
+        law = mtl.predictive(features)["y"]
+        found.append((mtl.posteriors()["y"].info.noise_scale, law.stddev))
+    (got, wide), (wanted, width) = found
+    torch.testing.assert_close(got, wanted, rtol=tolerance, atol=0)
+    torch.testing.assert_close(wide, width, rtol=2 * tolerance, atol=0)
+    assert (wanted < 0.4).all()
+
+
+@pytest.mark.parametrize("variance", [1.0, "learned"])
+def test_it_is_found_for_tasks_that_are_packed_in_parts(rng, monkeypatch, variance) -> None:
+    from bayesagg_pyro.priors import _packed
+
+    monkeypatch.setattr(_packed, "LARGE", 1)
+    features, targets = linear(rng, 120, 0.3)
+    scales = []
+    for dtype in (None, torch.float64):
+        policy = priors.FullData(variance, dtype=dtype)
+        head = heads.Gaussian(6, tasks=2, standardise=False).double()
+        mtl = ba.BayesAgg({"y": head}, inference=inference.TaylorGGN(), prior=policy)
+        mtl.collect(features, {"y": targets})
+        mtl.update_prior()
+        scales.append(mtl.posteriors()["y"].info.noise_scale)
+    torch.testing.assert_close(*scales)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "policy"),
+    [
+        (inference.Ensemble(members=100), priors.FullData()),
+        (inference.Conjugate(), priors.PreviousBatch()),
+        (inference.TaylorGGN(), priors.Running()),
+        (inference.Delta(), priors.FullData()),
+    ],
+)
+def test_calibrate_finds_it_under_every_scheme(rng, scheme, policy) -> None:
+    features, targets = linear(rng, 4000, 0.05)
+    mtl = ba.BayesAgg(
+        {"y": heads.Gaussian(6, tasks=2, standardise=False).double()},
+        inference=scheme,
+        prior=policy,
+        generator=torch.Generator().manual_seed(1),
+    )
+    mtl.refit([(features[:1000], {"y": targets[:1000]})])
+    if isinstance(scheme, inference.Delta):
+        with torch.no_grad():
+            mtl.heads["y"].weight.copy_(torch.linalg.lstsq(features, targets).solution.mT)
+        mtl.refit([(features[:1000], {"y": targets[:1000]})])
+    found = mtl.calibrate([(features[1000:2000], {"y": targets[1000:2000]})])["y"]
+    torch.testing.assert_close(found, torch.full_like(found, 0.05), rtol=0.1, atol=0)
+    new = features[2000:], targets[2000:]
+    for method in ("auto", "samples"):
+        law = mtl.heads["y"].predictive(new[0], mtl.posteriors()["y"], method=method)
+        inside = ((law.cdf(new[1]) - 0.5).abs() < 0.45).double().mean()
+        assert inside == pytest.approx(0.9, abs=0.03)
+    parts = predictive.uncertainty(mtl.heads["y"], mtl.posteriors()["y"], new[0])
+    torch.testing.assert_close(parts.aleatoric, found.square().expand_as(parts.aleatoric))
