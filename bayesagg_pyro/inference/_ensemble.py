@@ -124,10 +124,15 @@ class Ensemble(Iterative):
             return noise * scale, None
         if kind == "bootstrap":
             drawn = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
-            if (weight := joint.targets.weight) is not None:
+            weight, own = joint.targets.weight, joint.head.target_weight(joint.targets.values)
+            if own is not None:  # by which the likelihood is multiplied anyway
+                weight = own if weight is None else weight * own
+            if weight is not None:
                 weight = weight.to(dtype).expand(shape)
                 gamma = torch._standard_gamma(weight, generator=generator)
                 drawn = torch.where(weight == 1, drawn, gamma)  # 1 is as none, to the bit
+            if own is not None:
+                drawn = torch.where(own > 0, drawn / own.to(dtype), 0.0)
             return None, drawn
         return None, None
 

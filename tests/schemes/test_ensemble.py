@@ -62,6 +62,10 @@ def test_weights_of_a_bootstrap_count_examples(rng) -> None:
     def weighted(weight: float) -> torch.Tensor:
         return spread(h, (y, None, torch.full((n,), weight)))
 
+    head.pos_weight = torch.full((1,), 2.0, dtype=F64)
+    heavier = spread(h, (y, None, 2.0 - y))  # 2 for each label
+    head.pos_weight = None
+    assert torch.allclose(heavier, weighted(2.0), rtol=1e-6)
     once, twice = spread(h, y), spread(h.repeat(2, 1), y.repeat(2, 1))
     assert (weighted(2.0) / twice - 1).abs().max() < 4 / 2000**0.5
     assert (weighted(0.25) / once - 2).abs().max() < 0.2  # Laplace's ratio, of a wide posterior
