@@ -83,7 +83,8 @@ def _by_samples(
     noise = noise.to(drawn)
     if not integrated:
         outputs = centre + noise / head.noise_scale.to(drawn) * (drawn - centre)
-        return SampledPredictive(head.with_noise_scale(noise), outputs)
+        stored = len(posterior.samples) if isinstance(posterior, Empirical) else None
+        return SampledPredictive(head.with_noise_scale(noise), outputs, stored)
     outputs = centre + noise[:, None] * (drawn - centre)
     views = (head.with_noise_scale(scale) for scale in noise)
     return MixtureOfDraws(
