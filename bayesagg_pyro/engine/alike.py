@@ -34,7 +34,7 @@ def join(engine: Calls, peers: Peers) -> None:
     own = streams(torch.Generator(device).manual_seed(int(number)), list(engine._slots))
     for name, slot in engine._slots.items():
         if slot.generator is None:
-            slot.generator = slot.tracker.generator = own[name]
+            slot.draw_from(own[name])
     state = {k: v for k, v in saving.state(engine).items() if k != "generator"}
     check_states(state, peers, device)
     peers.broadcast([*engine.heads.parameters(), *engine.heads.buffers()])

@@ -182,7 +182,7 @@ class BayesAgg(Calls):
         self.reduction = reduction
         self._validation = Validation(validate)
         self._processes = Processes(distributed)
-        self.generator = generator
+        self._generator = generator
         self.keep_gradients = keep_gradients
         self.working_memory = working_memory
         self.feature_axis = feature_axis
@@ -206,6 +206,18 @@ class BayesAgg(Calls):
     def aggregation(self, aggregation: Aggregation) -> None:
         check_aggregation(aggregation, self._heads)
         self._aggregation = aggregation
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The source of the heads' streams of randomness; setting one begins all of them anew."""
+        return self._generator
+
+    @generator.setter
+    def generator(self, generator: torch.Generator | None) -> None:
+        own = streams(generator, list(self._slots))
+        for name, slot in self._slots.items():
+            slot.draw_from(own[name])
+        self._generator = generator
 
     # -- training --------------------------------------------------------------------------------
 

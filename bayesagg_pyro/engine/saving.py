@@ -228,7 +228,7 @@ def _take_stream(slot: Slot, saved: Mapping[str, Tensor]) -> None:
     if slot.generator is None and "generator" in saved:
         made = torch.Generator(slot.head.weight.device)
         if made.get_state().shape == saved["generator"].shape:  # that of the same kind of device
-            slot.generator = slot.tracker.generator = made
+            slot.draw_from(made)
     set_generator(slot.generator, saved)
 
 

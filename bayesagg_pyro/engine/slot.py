@@ -88,6 +88,12 @@ class Slot:
             self._tracker = self.policy.start(self.head, self.scheme)
             self._tracker.generator = self.generator
 
+    def draw_from(self, generator: torch.Generator | None) -> None:
+        """Take another stream of randomness."""
+        self.generator = generator
+        if self._tracker is not None:
+            self._tracker.generator = generator
+
     @property
     def placed(self) -> bool:
         """Whether the weights have a place, which those on the meta device have not."""

@@ -141,6 +141,39 @@ def test_settings_between_steps_are_checked() -> None:
     assert h.grad is None
 
 
+@pytest.mark.parametrize("first", [None, 3])
+def test_a_generator_that_is_set_later_draws(first: int | None) -> None:
+    """As one that the engine was made with, after whatever there was before."""
+    h, y = torch.randn(20, 3), torch.randn(20, 1)
+
+    def drawn(given: int | None, later: int | None) -> torch.Tensor:
+        def of(seed: int | None) -> torch.Generator | None:
+            return None if seed is None else torch.Generator().manual_seed(seed)
+
+        mtl = ba.BayesAgg(
+            {"a": heads.Bernoulli(3)},
+            aggregation.PrecisionWeighted(),
+            inference=inference.Ensemble(4),
+            estimator=gradients.MonteCarlo(4),
+            generator=of(given),
+        )
+        if later is not None:
+            mtl.generator = of(later)
+        mtl.refit([(h, {"a": (y > 0).float()})])
+        leaf = h.clone().requires_grad_()
+        mtl.backward(leaf, {"a": (y > 0).float()})
+        assert leaf.grad is not None
+        return torch.cat([leaf.grad.flatten(), mtl.posteriors()["a"].mean.flatten()])
+
+    torch.manual_seed(0)
+    wanted = drawn(7, None)
+    torch.manual_seed(0)
+    found = drawn(first, 7)
+    assert torch.equal(found, wanted)
+    torch.manual_seed(0)
+    assert not torch.equal(found, drawn(8, None))
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "added": lambda heads_: heads_.update({"b": heads.Gaussian(3)}),
     "replaced": lambda heads_: heads_.__setitem__("a", heads.Gaussian(3)),
