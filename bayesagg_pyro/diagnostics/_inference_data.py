@@ -62,11 +62,9 @@ def to_inference_data(
     integers(2, draws=draws)
     observed = head.parse_targets(targets, len(features))
     head.check_weights(posterior, "posterior")
-    chains, noise = 1, None
-    if isinstance(posterior, Empirical):
-        chains, weight = int(getattr(posterior, "chains", 1)), posterior.samples
-    else:
-        weight, noise = drawn_weights(head, posterior, draws, generator)
+    stored = isinstance(posterior, Empirical)
+    chains = int(getattr(posterior, "chains", 1))
+    weight, noise = drawn_weights(head, posterior, None if stored else draws, generator)
     factor = observed.factor(weight.dtype)
     seen = torch.ones_like(observed.values, dtype=torch.bool) if factor is None else factor > 0
     if not seen.any():

@@ -93,20 +93,26 @@ def _by_samples(
 
 
 def drawn_weights(
-    head: Head, posterior: Posterior, draws: int, generator: torch.Generator | None
+    head: Head, posterior: Posterior, draws: int | None, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor | None]:
     """Weights of any head as predictions have them, and the noise of a `Gaussian` beside them.
+
+    Args:
+        head: the head.
+        posterior: over its weights.
+        draws: how many; None for all that an `Empirical` posterior has stored.
+        generator: randomness.
 
     Returns:
         [draws, tasks, P]; τ, [tasks] or, where it is drawn with them, [draws, tasks]; None for the
         head's.
     """
-    if not isinstance(head, Gaussian) or not head.is_still(Gaussian, "outputs", "likelihood"):
-        return posterior.sample((draws,), generator=generator), None
     integrated = isinstance(posterior, NormalInverseGamma)
-    unit = posterior.unit if isinstance(posterior, NormalInverseGamma) else posterior
-    weight = unit.sample((draws,), generator=generator)
-    noise = _noise_of_draws(head, posterior, draws, generator)
+    unit: Any = posterior.unit if integrated else posterior  # type: ignore[attr-defined]
+    weight = unit.samples if draws is None else unit.sample((draws,), generator=generator)
+    if not isinstance(head, Gaussian) or not head.is_still(Gaussian, "outputs", "likelihood"):
+        return weight, None
+    noise = _noise_of_draws(head, posterior, len(weight), generator)
     if noise is None:
         return weight, None
     ratio = noise if integrated else noise / head.noise_scale

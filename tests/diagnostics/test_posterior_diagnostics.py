@@ -296,12 +296,15 @@ class Raw:
         self.each = found.unflatten(-1, (60, 2))
 
 
-@pytest.mark.parametrize("scheme", [inference.Conjugate(), inference.IntegratedNoise()])
+@pytest.mark.parametrize(
+    "scheme",
+    [inference.Conjugate(), inference.IntegratedNoise(), inference.Ensemble(members=400)],
+)
 def test_its_densities_are_those_of_predictions_in_the_targets_units(
     rng: torch.Generator, scheme: inference.Scheme
 ) -> None:
     raw = Raw(rng, scheme)
-    found = raw.each.logsumexp(0) - math.log(4000)
+    found = raw.each.logsumexp(0) - math.log(len(raw.each))
     torch.testing.assert_close(found, raw.law.log_prob(raw.y), atol=0.05, rtol=0)
     observed = raw.data["observed_data"]["y.targets"].values
     np.testing.assert_allclose(observed, raw.y.flatten())
