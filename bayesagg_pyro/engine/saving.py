@@ -69,7 +69,7 @@ def state(engine: Stateful) -> dict[str, Tensor]:
         "format": number(FORMAT),
         "warmup": number(engine.warmup),
         "epochs": number(engine._epochs),
-        **read_generator(engine.generator),
+        **read_generator(engine._generator),
         **named("aggregation", engine.aggregation.state_dict()),
     }
     for name, slot in engine._slots.items():
@@ -136,7 +136,7 @@ def commit(engine: Any, keys: Any) -> None:
     if not own:
         return
     engine.warmup, engine._epochs = bool(count(own, "warmup", most=1)), count(own, "epochs")
-    set_generator(engine.generator, own)
+    set_generator(engine._generator, own)
     for name in loading.names:
         _take_stream(engine._slots[name], part(own, f"streams.{name}"))
     _take_aggregation(engine, own)
@@ -212,7 +212,7 @@ def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:
 def _rehearse(engine: Stateful, own: Mapping[str, Tensor], strict: bool) -> None:
     """Check in advance what the end of loading will read."""
     count(own, "warmup", most=1), count(own, "epochs")
-    check_generator(engine.generator, own)
+    check_generator(engine._generator, own)
     for name, slot in engine._slots.items():
         check_generator(slot.generator, part(own, f"streams.{name}"))
     undo = of_aggregation(engine.aggregation)

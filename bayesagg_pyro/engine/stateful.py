@@ -27,19 +27,18 @@ class Stateful(nn.Module):
     Attributes:
         heads: {name: head}.
         aggregation: what it remembers is a part of the state.
-        generator: the source of the heads' streams of randomness.
         warmup: whether the heads are ordinary layers still.
         info: what the last step did.
     """
 
     heads: nn.ModuleDict
     aggregation: Aggregation
-    generator: torch.Generator | None
     warmup: bool
     info: StepInfo | None
     _aggregation: Aggregation
     _slots: dict[str, Slot]
     _epochs: int
+    _generator: torch.Generator | None
 
     def __init__(self) -> None:
         super().__init__()

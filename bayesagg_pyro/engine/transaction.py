@@ -75,7 +75,7 @@ def as_a_whole(engine: Stateful, *, step: bool = False) -> AbstractContextManage
 
 def of_steps(engine: Stateful) -> list[Undo]:
     """Puts back what every step moves on, whether its batch counts or not."""
-    generators = [engine.generator, *(slot.generator for slot in engine._slots.values())]
+    generators = [engine._generator, *(slot.generator for slot in engine._slots.values())]
     return [of_generators(generators), of_aggregation(engine._aggregation)]
 
 

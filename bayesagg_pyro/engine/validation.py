@@ -141,9 +141,9 @@ def _labelled(targets: Iterable[Targets]) -> Tensor | None:
     """Rows where a head has a label, [B] bool; None for all. Others, of padding, may be NaN."""
     labelled = None
     for one in targets:
-        if (own := one.labelled()) is None:
+        if one.mask is None:
             return None
-        labelled = own if labelled is None else labelled | own
+        labelled = one.mask.any(1) if labelled is None else labelled | one.mask.any(1)
     return labelled
 
 
