@@ -93,13 +93,13 @@ def _cells(
     cells = []
     for column, factor in shown.values():
         for lines in zip(*seeds, strict=True):
-            values = [v for one in lines if (v := _mean(one, f"{column}{end}")) is not None]
+            values = [v for one in lines if (v := mean(one, f"{column}{end}")) is not None]
             cells.append(_number(factor * statistics.fmean(values)) if values else MISSING)
     return tuple(cells)
 
 
-def _mean(lines: Lines, column: str) -> float | None:
-    """None where no step told."""
+def mean(lines: Lines, column: str) -> float | None:
+    """Over steps; None where no step told."""
     values = [line[column] for line in lines if line.get(column) is not None]
     return statistics.fmean(values) if values else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from bayesagg_pyro.diagnostics import read
 from experiments.files import prepare_folder, write_json
 from experiments.report.collect import located, symbols
 from experiments.report.comparison import label_of
-from experiments.report.recorded import Lines, task_columns
+from experiments.report.recorded import Lines, mean, task_columns
 from experiments.report.style import COLOURS, LINES, log_axis, typeset, write_figure
 from experiments.training.checkpoints import RECORD
 
@@ -71,9 +70,7 @@ def shares(folder: Path, warn: Callable[[str], object]) -> list[dict[str, Any]]:
 
 
 def _at(seeds: Sequence[Lines], epoch: float, column: str) -> float | None:
-    rows = [row for lines in seeds for row in lines if row["epoch"] == epoch]
-    values = [row[column] for row in rows if row.get(column) is not None]
-    return statistics.fmean(values) if values else None
+    return mean([row for lines in seeds for row in lines if row["epoch"] == epoch], column)
 
 
 def figure(numbers: Mapping[str, Any]) -> Figure:
