@@ -167,6 +167,29 @@ class KroneckerGaussian(GaussianFamily):
         )
         return self._mean + self._rotate(z * self.eigen.values.rsqrt())
 
+    def sample_outputs(
+        self, design: Tensor, samples: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw the outputs W φ of each row of a design [B, D], [samples, B, tasks, C].
+
+        Outputs of a row are independent in the basis Q₁, so no W is drawn, of which one has C·D
+        entries. Every row sees the same normal numbers, whatever rows are beside it: each has its
+        own law, but the rows together not that of one W.
+        """
+        q1, q2, values = self.eigen
+        mean = design @ self._mean.unflatten(-1, values.shape[1:]).mT
+        variance = (design @ q2).square() @ values.reciprocal().mT  # [tasks, B, C]
+        std = torch.where(variance > 0, variance, 0.0).sqrt()  # whose slope at 0 is infinite
+        z = torch.randn(
+            (len(values), samples, 1, std.shape[-1]),
+            generator=generator,
+            dtype=std.dtype,
+            device=std.device,
+        )
+        spread = ((z * std[:, None]).flatten(1, 2) @ q1.mT).unflatten(1, (samples, -1))
+        outputs: Tensor = (mean[:, None] + spread).permute(1, 2, 0, 3)
+        return outputs
+
     @property
     def precision_log_det(self) -> Tensor:
         """The log-determinant of Λ, [tasks]."""

@@ -12,7 +12,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import BLOCK, CACHE, fitting, slices
 from bayesagg_pyro.heads import Head, OnePredictor, Ordinal
 from bayesagg_pyro.heads._linear import LinearOutputs, following
-from bayesagg_pyro.posteriors import Empirical, GaussianFamily, Posterior
+from bayesagg_pyro.posteriors import Empirical, GaussianFamily, KroneckerGaussian, Posterior
 
 #: Draws where none are asked for.
 SAMPLES = 512
@@ -77,16 +77,26 @@ def drawn_outputs(
     weight: Any = posterior.samples if isinstance(posterior, Empirical) else None
     if weight is not None and residual is not None:
         weight = weight.repeat(-(-samples // len(weight)), 1, 1)
+    kronecker = posterior if linear and isinstance(posterior, KroneckerGaussian) else None
+    # Of few rows outputs are drawn without the weights, of which there may be millions.
+    by_row = kronecker is not None and len(features) < kronecker.inputs.shape[-1]
     count = samples if weight is None else len(weight)
     each = len(features) * head.tasks * head.outputs_per_task
-    for part in slices(count, fitting(each, BLOCK)):
-        drawn = (
-            posterior.sample((part.stop - part.start,), generator=generator)
-            if weight is None
-            else weight[part]
-        )
+    new = 0 if weight is not None or by_row else posterior.tasks * posterior.event_shape.numel()
+    for part in slices(count, fitting(max(each, new), BLOCK)):
+        size = part.stop - part.start
         with following(features):
-            outputs = head(features.to(dtype), drawn.detach())
+            if kronecker is not None and by_row:
+                design = head.design_matrix(features, attached=True)
+                outputs = kronecker.sample_outputs(design, size, generator=generator)
+                outputs = head.arranged(outputs)
+            else:
+                drawn = (
+                    posterior.sample((size,), generator=generator)
+                    if weight is None
+                    else weight[part]
+                )
+                outputs = head(features.to(dtype), drawn.detach())
             if residual is not None:
                 z = torch.empty_like(outputs).normal_(generator=generator)
                 scale = residual.sqrt().reshape(-1, *[1] * (outputs.ndim - 2))

@@ -71,6 +71,43 @@ def test_samples_have_its_moments(rng) -> None:
     assert ((second - torch.eye(12)).abs() < 5 * (2 / n) ** 0.5).all()
 
 
+def test_outputs_of_a_row_have_their_law_whatever_rows_are_beside_it(rng) -> None:
+    """W φ: mean M φ, covariance φᵀ Σ φ over classes; a row of zeros is certain."""
+    p, precision = kronecker(rng)
+    design = torch.cat([normal(rng, 2, 4), torch.zeros(1, 4, dtype=F64)])
+    n = 40_000
+    draws = p.sample_outputs(design, n, generator=torch.Generator().manual_seed(1))
+    assert draws.shape == (n, 3, 2, 3)
+    spread = torch.linalg.inv(precision).unflatten(-1, (3, 4)).unflatten(1, (3, 4))
+    covariance = torch.einsum("bd,tcdke,be->btck", design, spread, design)
+    mean = torch.einsum("tcd,bd->btc", p.mean.unflatten(-1, (3, 4)), design)
+    scale = covariance.diagonal(dim1=-2, dim2=-1)
+    assert ((draws.mean(0) - mean).abs() <= 5 * (scale / n).sqrt()).all()
+    found = torch.einsum("sbtc,sbtk->btck", draws - mean, draws - mean) / n
+    bound = 5 * (2 / n) ** 0.5 * (scale[..., :, None] * scale[..., None, :]).sqrt()
+    assert ((found - covariance).abs() <= bound).all()
+    alone = p.sample_outputs(design[1:2], n, generator=torch.Generator().manual_seed(1))
+    close(alone, draws[:, 1:2])
+
+
+def test_few_rows_are_predicted_without_weights(rng, monkeypatch) -> None:
+    """Two ways of drawing, one answer, within the errors that both know."""
+    head = heads.Categorical(6, 5, tasks=2).double()
+    outputs, inputs = spd(rng, 2, 5), spd(rng, 1, 7)
+    n = torch.tensor([3.0, 4.0], dtype=F64)
+    p = posteriors.KroneckerGaussian(
+        normal(rng, 2, 35), outputs, inputs, n, 0.5 + torch.rand(2, generator=rng, dtype=F64)
+    ).replace(outputs_per_task=5)
+    h = normal(rng, 9, 6)
+    many = head.predictive(h, p, samples=20_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(posteriors.KroneckerGaussian, "sample", None)
+        few = head.predictive(h[:4], p, samples=20_000)
+    error = (few.standard_error.square() + many.standard_error[:4].square()).sqrt()
+    assert ((few.probs - many.probs[:4]).abs() < 5 * error).all()
+    assert (error > 0).all()
+
+
 def test_it_survives_its_state_dict_and_a_change_of_dtype(rng) -> None:
     p, _ = kronecker(rng)
     again = posteriors.Posterior.from_state_dict(p.state_dict())
