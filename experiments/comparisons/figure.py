@@ -39,8 +39,8 @@ _PANELS: Final[tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...]] 
 def draw(comparison: Comparison, jobs: Sequence[Job], stem: Path) -> list[Path]:
     """Draw the scores as ``stem.png`` and ``.pdf``, and records, if any, as ``stem-record``.
 
-    Of a league the final scores of all entries, with the numbers as ``stem.json``; else the scores
-    over the epochs.
+    Of a league with several seeds the final scores of all entries, with the numbers as
+    ``stem.json``; else the scores over the epochs.
 
     Returns:
         The PNG files.
@@ -48,7 +48,7 @@ def draw(comparison: Comparison, jobs: Sequence[Job], stem: Path) -> list[Path]:
     Raises:
         OutputError: They cannot be written.
     """
-    if comparison.ours is None:
+    if comparison.ours is None or len({job.run.settings.seed for job in jobs}) == 1:
         found = [write_figure(lambda: curves(jobs), stem)]
     else:
         numbers = standings(comparison, jobs)

@@ -60,8 +60,7 @@ def errors(records: Sequence[Record]) -> Figure:
     curves = [[epoch["score"] for epoch in record["history"]] for record in records]
     _curves(grid[0], records, curves, labels=True)
     grid[0].set_title(escaping.figure(f"{records[0]['score_name']} (%)"), fontweight="bold")
-    if min(map(min, curves)) > 0:
-        log_axis(grid[0])
+    log_axis(grid[0])
     for axes, task in zip(grid[1:], tasks, strict=False):
         name = task["name"]
         curves = [

@@ -58,7 +58,9 @@ def typeset(text: str) -> str:
 
 
 def log_axis(axes: Axes) -> None:
-    """A logarithmic axis that is labelled with plain numbers even within one decade."""
+    """A logarithmic axis, if all is positive, with plain numbers even within one decade."""
+    if axes.dataLim.y0 <= 0:
+        return
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high / low < 6:

@@ -60,6 +60,15 @@ def test_curves_hold_the_history(records: list[dict[str, Any]]) -> None:
     assert all(axes.get_yscale() == "log" for axes in panels[1:4])
 
 
+@pytest.mark.parametrize(("low", "scale"), [(-2.0, "linear"), (0.0, "linear"), (0.1, "log")])
+def test_only_what_is_positive_has_a_logarithmic_axis(low: float, scale: str) -> None:
+    """Δm is negative where a method beats single tasks."""
+    axes = Figure().subplots()
+    axes.plot([1, 2], [30.0, low])
+    style.log_axis(axes)
+    assert axes.get_yscale() == scale
+
+
 def test_legends_of_many_runs_fit(records: list[dict[str, Any]]) -> None:
     """Nothing is cut off at the figure's edge."""
     many = [records[-1] | {"title": f"Aligned-MTL-UB {n}"} for n in range(5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from dataclasses import replace
@@ -116,6 +117,10 @@ def test_figures_of_scores_and_records(tmp_path: Path) -> None:
     assert list(scores[0].get_ydata()) == [epoch["score"] for epoch in history]  # type: ignore[arg-type]
     found = draw(comparison(), jobs, tmp_path / "figure")
     assert [path.name for path in found] == ["figure.png", "figure-record.png"]
+    league = dataclasses.replace(comparison(), ours="ba")  # of one seed, without a spread
+    found = draw(league, jobs, tmp_path / "league")
+    assert [path.name for path in found] == ["league.png", "league-record.png"]
+    assert not (tmp_path / "league.json").exists()
     seen = {axes.get_title(): len(axes.lines) for axes in recorded(jobs).axes}
     assert seen["norm of the features"] == 2
     assert seen["effective number of tasks"] == 1  # LS has none
