@@ -136,7 +136,8 @@ class PlateauSchedule:
             return
         self._waited += 1
         if self._waited > given.plateau_patience:
-            self.rate = max(self.rate * given.plateau_factor, given.minimum_learning_rate)
+            lower = max(self.rate * given.plateau_factor, given.minimum_learning_rate)
+            self.rate = min(self.rate, lower)
             self._waited = 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,10 +19,11 @@ SCORES = st.lists(st.floats(0.1, 1000.0), min_size=1, max_size=60)
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
-@given(SCORES, st.integers(0, 6))
-def test_plateau_is_torchs(scores: list[float], patience: int) -> None:
-    mine = optimizers.schedule_of(Settings(plateau_patience=patience))
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
+@given(SCORES, st.integers(0, 6), st.sampled_from([1e-3, 1.2e-5, 3e-6]))
+def test_plateau_is_torchs(scores: list[float], patience: int, first: float) -> None:
+    """Also from a rate below the smallest that it falls to, at which it stays."""
+    mine = optimizers.schedule_of(Settings(learning_rate=first, plateau_patience=patience))
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=first)
     theirs = ReduceLROnPlateau(
         optimizer, mode="min", factor=0.7, patience=patience, min_lr=1e-5, eps=0.0
     )
