@@ -28,8 +28,6 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
     with friendly(given["debug"]) as console:
         found = tuning.untuned(comparisons.find(name), given_values(given, names))
         out: Path = given["out"] or Path("results") / name
-        if given["figure"] is not None:
-            prepare_folder(given["figure"].parent)
         began, outcomes = time.time(), dict[Job, JobOutcome]()
         if tuned := bool(found.tuned):
             found = _settled(found, out, given, names, outcomes, console)
@@ -51,6 +49,7 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
         if given["figure"] is not None:
             from experiments.comparisons.figure import draw  # drawing takes seconds to import
 
+            prepare_folder(given["figure"].parent)
             for path in draw(found, todo, given["figure"]):
                 console.say(f"figure: {path}")
         leave(outcomes, console)

@@ -66,6 +66,7 @@ def _search(
     request: runner.Request, total: int, given: Mapping[str, Any], out: Path, console: PlainConsole
 ) -> Mapping[Job, JobOutcome]:
     """So many trials of each method, as many side by side as there are jobs for their seeds."""
+    _engine(given, None, out)
     outcomes: dict[Job, JobOutcome] = {}
     began, minutes = time.time(), given["minutes"]
     side_by_side = max(1, given["jobs"] // len(request.seeds))
@@ -121,12 +122,9 @@ def conduct(
                 f"{job.folder} holds a finished run with other settings ({'; '.join(other)}): "
                 "choose another --out, or delete it"
             )
-    loggers(given["log"] or (), out)  # refuses what would fail in every run
+    make, parallel = _engine(given, todo[0].run.settings.threads, out), given["jobs"]
     minutes = given["minutes"]
-    require(minutes is None or minutes > 0, "minutes", minutes, "give a positive number")
     deadline = None if minutes is None else time.time() + 60 * minutes
-    make, parallel = _engine(given, todo, out), given["jobs"]
-    require(parallel >= 1, "jobs", parallel, "give at least 1")
     cost = None
     if tried if given["estimate"] is None else given["estimate"]:
         with console.status("a few steps of each method"):
@@ -137,6 +135,8 @@ def conduct(
     if given["plan"]:
         return {}
     prepare_folder(out)
+    if given.get("figure") is not None:  # before hours of work, not after
+        prepare_folder(given["figure"].parent)
     try:
         if given["engine"] == "local" and cost is None and not loaded:
             todo[0].run.benchmark.load(torch.device("cpu"))  # built before several want it
@@ -177,8 +177,12 @@ def leave(
         raise typer.Exit(STOPPED)
 
 
-def _engine(given: Mapping[str, Any], todo: Sequence[Job], out: Path) -> MakeEngine:
-    name, threads = given["engine"], todo[0].run.settings.threads
+def _engine(given: Mapping[str, Any], threads: int | None, out: Path) -> MakeEngine:
+    """What makes the engine; refuses whatever would fail in every run."""
+    loggers(given["log"] or (), out)
+    minutes, parallel, name = given["minutes"], given["jobs"], given["engine"]
+    require(minutes is None or minutes > 0, "minutes", minutes, "give a positive number")
+    require(parallel >= 1, "jobs", parallel, "give at least 1")
     if name not in ("local", "dask", *_CLUSTERS):
         raise SettingsError(
             f"engine = {name!r} is unknown: give local, slurm, submitit-local or dask"

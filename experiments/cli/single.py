@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def _launch(run: Run, folder: Path, given: Mapping[str, Any], console: PlainCons
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which is removed again if an error leaves it empty."""
+    """Keep other processes out of a folder; if an error leaves it empty, what is new goes again."""
     new = prepare_folder(folder)
     try:
         with Place(folder).locked() as mine:
@@ -126,4 +126,7 @@ def _claimed(folder: Path) -> Iterator[None]:
     except BaseException:
         if new and all(file.suffix == ".lock" for file in folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # something else has come
+                for around in new[1:]:
+                    around.rmdir()
         raise

@@ -16,17 +16,18 @@ from typing import IO, Any
 from experiments.errors import OutputError
 
 
-def prepare_folder(folder: Path) -> bool:
+def prepare_folder(folder: Path) -> list[Path]:
     """Make ``folder`` and prove that files can be written there.
 
     Returns:
-        Whether it was not there before.
+        It and those around it that were not there before, the innermost first.
 
     Raises:
         OutputError: They cannot; nothing is left behind.
     """
     try:
-        new = not folder.exists()  # raises as well, for a name that is too long
+        # Raises as well, for a name that is too long.
+        new = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")

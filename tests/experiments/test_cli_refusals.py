@@ -42,9 +42,26 @@ def test_a_damaged_data_file_is_not_to_be_deleted(tmp_path: Path, content: bytes
 
 
 def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    out = tmp_path / "around" / "out"
     assert "checkpoint" in refused("qm9", "--resume", "--out", str(out))
-    assert not out.exists()
+    assert not out.parent.exists()
+
+
+@pytest.mark.parametrize("words", [("--only", "nobody"), ("--minutes", "0"), ("--engine", "dusk")])
+def test_a_comparison_leaves_no_folder_for_its_figure(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    places = ("--out", str(tmp_path / "out"), "--figure", str(tmp_path / "around" / "figure"))
+    refused("compare", "digits", *words, *places)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("words", [("--minutes", "-5"), ("--jobs", "0"), ("--engine", "dusk")])
+def test_a_search_that_cannot_run_begins_no_trial(words: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    search = ("--method", "ls", "--search", "2", "--lr", "1e-3..1e-2")
+    assert words[1] in refused("sweep", "digits", *search, *words, "--out", str(tmp_path / "out"))
+    assert not [*tmp_path.iterdir()]
 
 
 DIGITS = ["digits", "--method", "ls", "--epochs", "1", "--device", "cpu", "--no-figures"]
