@@ -77,7 +77,8 @@ def _settled(
     chosen = tuning.best(found, todo)
     for entry in found.entries:
         if entry.label not in chosen:
-            console.print(f"{entry.title}: nothing chosen yet, its trials are not finished")
+            told = "nothing chosen yet, its trials are not finished or failed"
+            console.print(f"{entry.title}: {told}")
     return tuning.settled(found, chosen)
 
 

@@ -25,13 +25,16 @@ def finished(jobs: Sequence[Job]) -> tuple[dict[str, list[Record]], list[str]]:
     for group in configurations(jobs):
         for job in group:
             place, title = Place(job.folder), f"{job.title}, seed {job.run.settings.seed}"
-            other = place.differences(job.run)
+            other, state = place.differences(job.run), place.state()
+            epochs = f"{place.epochs()}/{job.run.settings.epochs} epochs"
             if other:
                 missing.append(f"{title}: other settings ({'; '.join(other)})")
-            elif place.state() is State.DONE:
+            elif state is State.DONE:
                 found.setdefault(job.configuration, []).append(place.load())
+            elif state is State.FAILED:
+                missing.append(f"{title}: failed after {epochs} ({place.why()})")
             else:
-                missing.append(f"{title}: {place.epochs()}/{job.run.settings.epochs} epochs")
+                missing.append(f"{title}: {epochs}")
     return found, missing
 
 

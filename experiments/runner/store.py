@@ -195,6 +195,11 @@ class Place:
         """Why the last attempt ended; empty when it did not fail."""
         return self._read(_FAILURE, _TOLD)
 
+    def why(self) -> str:
+        """The failure in a line."""
+        entry = self.failure()
+        return f"{entry['type']}: {entry['message']}" if entry else "nothing was noted"
+
     def forgive(self) -> None:
         """Forget the failure of an earlier attempt."""
         (self.folder / _FAILURE).unlink(missing_ok=True)
@@ -235,13 +240,16 @@ def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list
 
     Args:
         folder: The store.
-        warn: Is told of every file that cannot be read, and so is left out.
+        warn: Is told what is left out: files that cannot be read, and runs that failed.
 
     Raises:
         DataError: There is no such folder.
     """
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}: give the --out of a run or a sweep")
+    for path in sorted(folder.rglob(_FAILURE)):
+        if (place := Place(path.parent)).state() is State.FAILED:
+            warn(f"left out: the run in {place.folder} failed ({place.why()})")
     found: list[Mapping[str, Any]] = []
     for path in sorted(folder.rglob(RESULTS)):
         try:

@@ -175,6 +175,10 @@ def test_standings(finished: tuple[Comparison, list[Job]]) -> None:
     assert [str(cell) for cell in made.rows[1].cells[-3:]] == ["0.01", "1 of 2", "0.5 ± 2.1"]
     assert [str(cell) for cell in made.rows[0].cells[-2:]] == ["–", "–"]
     assert "SI, seed 2: 0/1 epochs" in made.notes
+    (lost,) = (job for job in jobs if job.label == "si/seed2")
+    Place(lost.folder).fail("it broke")
+    told = table(toys, jobs).notes
+    assert "SI, seed 2: failed after 0/1 epochs (ProcessDied: it broke)" in told
     assert "ECE" not in [column.title for column in made.columns]
 
 
