@@ -103,8 +103,9 @@ class HeadEnsemble(Network):
 class NetworkEnsemble(Network):
     """Several networks with initial weights of their own (deep ensembles), trained by LS.
 
-    All see the same batches and share an optimiser, which treats each parameter alone, and its
-    learning rate. Predictions are averaged; the epoch is selected for the ensemble as a whole.
+    All see the same batches and share an optimiser, which treats each parameter alone, its learning
+    rate and, with ``--clip-norm``, a norm. Predictions are averaged; the epoch is selected for the
+    ensemble as a whole.
 
     Source: Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation using
     Deep Ensembles, NeurIPS 2017, without adversarial training.
@@ -208,9 +209,9 @@ class SingleTask(WeightedLosses):
     One run gives the single-task row of a comparison, at the cost of as many networks as there are
     tasks; outputs that are one task together (``Benchmark.joint``) share one. All begin with the
     same weights and see the same batches; since they share no parameter, each is trained exactly as
-    if it were alone, but for what the run shares: the epoch that validation selects, and a learning
-    rate that waits for the mean score. Benchmarks with an option for one task alone (``--task``)
-    select and slow down by that task.
+    if it were alone, but for what the run shares: the epoch that validation selects, a learning
+    rate that waits for the mean score, and the norm that ``--clip-norm`` bounds. Benchmarks with an
+    option for one task alone (``--task``) select, slow down and clip by that task.
     """
 
     name, title = "stl", "STL"
