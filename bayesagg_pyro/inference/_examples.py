@@ -139,8 +139,7 @@ class Examples(Statistics):
 
     def part(self, head: Head, rows: slice) -> Self:
         """The same features with the targets of some tasks, for a head of those; nothing copied."""
-        own = type(self)(head, self._storage, self._scheme)
-        own._rows, own._common = self._rows, self._common
+        own = self.for_head(head)
         own._arrays = {
             name: array if name == "features" else array[:, rows]
             for name, array in self._arrays.items()

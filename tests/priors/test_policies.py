@@ -301,6 +301,20 @@ def test_heat_widens(policy, make, rng) -> None:
         assert (hot > cold).all()
 
 
+def test_heat_widens_priors_that_are_packed_in_parts(rng, monkeypatch) -> None:
+    from bayesagg_pyro.priors import _packed
+
+    monkeypatch.setattr(_packed, "LARGE", 1)
+    data, found = bernoulli(rng), []
+    for dtype in (None, torch.float64):
+        tracker = priors.FullData(0.5, temperature=5.0, dtype=dtype)
+        tracker = tracker.start(data.head, inference.TaylorGGN())
+        tracker.collect(*data.parsed(slice(None)))
+        tracker.update()
+        found.append(tracker.prior)
+    same(*found)
+
+
 def test_heat_leaves_the_evidence_alone(rng) -> None:
     """It widens the posterior; variance and noise are those of the data as they are."""
     found = {}
