@@ -1,8 +1,8 @@
 """The engine's state: which tensors it has, and what is checked before any of it is taken over.
 
 Under `state.` a state dict holds `format`, `warmup`, `epochs`, `generator`, and for each head
-`priors.<head>`, `held.<head>` and `streams.<head>`, besides `aggregation`. Heads' own tensors stay
-where torch puts them.
+`priors.<head>`, `held.<head>` and `streams.<head>` (its generator, and what scheme and estimator
+have of their own), besides `aggregation`. Heads' own tensors stay where torch puts them.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def state(engine: Stateful) -> dict[str, Tensor]:
             found |= named(f"priors.{name}", slot.tracker.state_dict())
             found |= named(f"held.{name}", _held(slot))
             found |= named(f"streams.{name}", read_generator(slot.generator))
+            for owner, generator in _own_generators(slot).items():
+                found |= named(f"streams.{name}.{owner}", read_generator(generator))
     # Whether entries were lost on the way shows in no other place: a part may be empty.
     return {**found, "entries": number(len(found))}
 
@@ -154,6 +156,18 @@ def _made(engine: Stateful, own: Mapping[str, Tensor], names: Sequence[str]) -> 
     return made
 
 
+def _own_generators(slot: Slot) -> dict[str, torch.Generator]:
+    """Those that a head's scheme and estimator were given, by whose they are."""
+    estimator = slot.estimators[slot.name]
+    owners = {
+        "scheme": slot.scheme,
+        "estimator": estimator,
+        "variance": getattr(estimator, "estimator", None),
+    }
+    found = {name: getattr(owner, "generator", None) for name, owner in owners.items()}
+    return {name: own for name, own in found.items() if isinstance(own, torch.Generator)}
+
+
 def _held(slot: Slot) -> dict[str, Tensor]:
     """The posterior held, its age, and the calibration."""
     state = {"due": number(slot.due)}
@@ -214,7 +228,10 @@ def _rehearse(engine: Stateful, own: Mapping[str, Tensor], strict: bool) -> None
     count(own, "warmup", most=1), count(own, "epochs")
     check_generator(engine._generator, own)
     for name, slot in engine._slots.items():
-        check_generator(slot.generator, part(own, f"streams.{name}"))
+        streams = part(own, f"streams.{name}")
+        check_generator(slot.generator, streams)
+        for owner, generator in _own_generators(slot).items():
+            check_generator(generator, part(streams, owner))
     undo = of_aggregation(engine.aggregation)
     try:
         if strict:
@@ -230,6 +247,8 @@ def _take_stream(slot: Slot, saved: Mapping[str, Tensor]) -> None:
         if made.get_state().shape == saved["generator"].shape:  # that of the same kind of device
             slot.draw_from(made)
     set_generator(slot.generator, saved)
+    for owner, generator in _own_generators(slot).items():
+        set_generator(generator, part(saved, owner))
 
 
 def _take_aggregation(engine: Stateful, own: Mapping[str, Tensor]) -> None:

@@ -75,7 +75,14 @@ def as_a_whole(engine: Stateful, *, step: bool = False) -> AbstractContextManage
 
 def of_steps(engine: Stateful) -> list[Undo]:
     """Puts back what every step moves on, whether its batch counts or not."""
-    generators = [engine._generator, *(slot.generator for slot in engine._slots.values())]
+    generators = [engine._generator]
+    for slot in engine._slots.values():
+        generators.append(slot.generator)
+        estimator = slot.estimators[slot.name]
+        for owner in (slot.scheme, estimator, getattr(estimator, "estimator", None)):
+            own = getattr(owner, "generator", None)
+            if isinstance(own, torch.Generator):
+                generators.append(own)
     return [of_generators(generators), of_aggregation(engine._aggregation)]
 
 

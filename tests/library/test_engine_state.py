@@ -9,7 +9,7 @@ import torch
 from engines import Toy
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import errors, gradients, heads
+from bayesagg_pyro import errors, gradients, heads, inference
 
 
 def stored(state: dict) -> dict:
@@ -103,11 +103,17 @@ def test_warmup_epochs_are_counted_across_a_restart(rng) -> None:
     assert not other.mtl.warmup
 
 
-def test_the_generators_state_is_saved(rng) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_the_generators_state_is_saved(rng, own) -> None:
+    """The engine's, and those that a scheme and an estimator have of their own."""
+
     def make(seed: int) -> dict:
+        engines, schemes, estimators = (torch.Generator().manual_seed(seed + i) for i in range(3))
+        if not own:
+            return {"estimator": gradients.MonteCarlo(16), "generator": engines}
         return {
-            "estimator": gradients.MonteCarlo(16),
-            "generator": torch.Generator().manual_seed(seed),
+            "estimator": gradients.MonteCarlo(16, generator=estimators),
+            "inference": inference.Ensemble(40, refresh=1, generator=schemes),
         }
 
     toy = Toy(rng, **make(1)).bayes()

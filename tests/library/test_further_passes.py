@@ -25,6 +25,12 @@ SETTINGS: dict[str, Any] = {
         "generator": torch.Generator().manual_seed(4),
         "aggregation": aggregation.PerSample(aggregation.Mean(), samples=2),
     },
+    "own generators": lambda: {
+        "inference": inference.Ensemble(40, refresh=1, generator=torch.Generator().manual_seed(5)),
+        "estimator": gradients.PlugIn(
+            gradients.MonteCarlo(8, generator=torch.Generator().manual_seed(6))
+        ),
+    },
 }
 
 
