@@ -66,6 +66,15 @@ class Examples(Statistics):
     def __len__(self) -> int:
         return self._rows
 
+    def labelled(self) -> Tensor | None:
+        """Those with a target of some weight."""
+        parts = [self._arrays[name] for name in ("mask", "weight") if name in self._arrays]
+        if not parts:
+            return None
+        counted = torch.stack([part[: self._rows] > 0 for part in parts]).all(0)
+        found = counted.any(0).to(self.head.weight.device)
+        return found if self.head.blocks == self.head.tasks else found.any(0, keepdim=True)
+
     def holds(self, features: Tensor) -> Tensor | None:
         """Whether the dtype to keep them in has room for them."""
         dtype = self._storage.dtype
@@ -224,6 +233,10 @@ class ExamplesOrSums(Examples):
 
     def __bool__(self) -> bool:
         return super().__bool__() or bool(self._sums)
+
+    def labelled(self) -> Tensor | None:
+        """Those with a target of some weight."""
+        return super().labelled() if self._sums is None else self._sums.labelled()
 
     def holds(self, features: Tensor) -> Tensor | None:
         return super().holds(features) if self._sums is None else None

@@ -48,6 +48,12 @@ class ExpansionSums(Statistics):
     def __bool__(self) -> bool:
         return self._filled
 
+    def labelled(self) -> Tensor:
+        """Those of whose sums one is not 0."""
+        sums = [t for name, t in self._sums.items() if name not in ("origin", "dropped")]
+        of_tasks = [t.reshape(len(t), -1).any(1) for t in sums if len(t) == self.head.blocks]
+        return torch.stack(of_tasks).any(0)
+
     @torch.no_grad()
     def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Add a batch's expansion at the head's present weights."""

@@ -71,6 +71,10 @@ class GaussianStatistics(Statistics):
     def __bool__(self) -> bool:
         return bool(self.rows > 0)
 
+    def labelled(self) -> Tensor:
+        """Those with a sum of weights above 0."""
+        return self.total > 0
+
     def add(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         """Add a batch's terms to the sums."""
         found = sums(self.head, features, targets)

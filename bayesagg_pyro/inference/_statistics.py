@@ -61,6 +61,13 @@ class Statistics(ABC):
             validity: whether to believe it; a bad batch adds nothing.
         """
 
+    def labelled(self) -> Tensor | None:
+        """Which tasks have a target that counts among what was added, [blocks] bool.
+
+        None where that is not known, or all have; looks at values where there are many.
+        """
+        return None
+
     def for_head(self, head: Head) -> Self:
         """The same collection, shared, for a view of its head that has another noise."""
         other = object.__new__(type(self))

@@ -114,6 +114,15 @@ class Info:
             self, **{name: value[rows] for name, value in each.items() if len(value) == tasks}
         )
 
+    def where(self, flag: Tensor, other: Info) -> Info:
+        """What is known of each task here where its flag is set, [tasks] bool, else there."""
+        theirs, mixed = other.known(), {}
+        for name, value in self.known().items():
+            if name in theirs and name not in _OF_ALL_TASKS:
+                own = flag.reshape(-1, *[1] * (value.ndim - 1))
+                mixed[name] = torch.where(own, value, theirs[name])
+        return replace(self, **mixed)
+
     def fits(self, tasks: int, size: int, chains: int | None = None) -> bool:
         """Whether all shapes are those of a posterior over so many tasks and weights."""
         return all(

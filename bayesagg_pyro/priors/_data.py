@@ -22,7 +22,7 @@ from bayesagg_pyro.inference import (
     scaled,
 )
 from bayesagg_pyro.inference._evidence import Evidence
-from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior, isotropic
+from bayesagg_pyro.posteriors import GaussianFamily, KroneckerGaussian, Posterior, isotropic, where
 from bayesagg_pyro.priors._packed import not_packed, packed, packed_posterior
 from bayesagg_pyro.priors._policy import Policy, layout
 from bayesagg_pyro.targets import Targets
@@ -166,7 +166,10 @@ class DataPolicy(Policy):
         return bool(self._statistics)
 
     def propose(self, start: Posterior | None = None) -> Posterior:
-        """The posterior of all that was collected, tempered, on the base prior."""
+        """The posterior of all that was collected, tempered, on the base prior.
+
+        A task without a target in it keeps the posterior that it has.
+        """
         if not self._statistics:
             raise StateError(
                 f"head {self.head.site!r}: no data has been collected since the last "
@@ -177,7 +180,11 @@ class DataPolicy(Policy):
                 f"head {self.head.site!r}: learn_noise() came after the engine was made, whose "
                 "statistics do not serve it; call it before"
             )
-        return self._posterior_of(self._statistics, start)
+        made, before = self._posterior_of(self._statistics, start), self.posterior
+        labelled = None if before is None else self._statistics.labelled()
+        if before is None or labelled is None or bool(labelled.all()):
+            return made
+        return where(labelled, made, before) if bool(labelled.any()) else before
 
     def _posterior_of(self, statistics: Statistics, start: Posterior | None) -> Posterior:
         how: dict[str, Any] = {"start": start, "generator": self.generator}

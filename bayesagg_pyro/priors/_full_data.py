@@ -12,7 +12,8 @@ class FullData(DataPolicy):
     """Posterior given all features seen during an epoch, on an isotropic prior N(0, variance · I).
 
     The features are those of the passing network, so the prior lags up to an epoch behind, and it
-    holds the batch that it will be combined with; both are the paper's choice.
+    holds the batch that it will be combined with; both are the paper's choice. A task without a
+    label in an epoch keeps its prior.
 
     Args:
         variance: γ, in squared units of the weights, one number or one per task. It is a precision

@@ -143,6 +143,55 @@ def test_every_prior(kind, policy, rng) -> None:
         close(found.nan_to_num(), expected.nan_to_num())
 
 
+KEPT = [
+    *((kind, "full") for kind in OTHERS),
+    *(("conjugate", policy) for policy in ("constant", "running", "fresh")),
+    *(("bernoulli", policy) for policy in ("streamed", "evidence", "packed")),
+    ("kronecker", "streamed"),
+    ("conjugate", "evidence"),
+]
+MORE: dict[str, Callable[[], priors.Policy]] = {
+    "full": priors.FullData,
+    "constant": priors.Constant,
+    "running": priors.Running,
+    "fresh": priors.Fresh,
+    "streamed": lambda: priors.FullData(storage=inference.Storage(streaming=True)),
+    "evidence": lambda: priors.FullData("learned"),
+    "packed": lambda: priors.FullData(dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize(("kind", "policy"), KEPT)
+def test_without_a_label_between_two_updates_a_posterior_stays(kind, policy, rng) -> None:
+    """That of a head, to the bit, and that of one of its tasks beside others."""
+    _, mtl = engine(kind, MORE[policy])
+    x = torch.randn(B, D, generator=rng, dtype=torch.float64)
+    real, other = (labels(head, rng) for head in mtl.heads.values())
+
+    def update(targets: Any) -> Any:
+        if policy == "fresh":
+            mtl.update_prior([(x, targets)])
+        else:
+            mtl.collect(x, targets)
+            mtl.update_prior()
+        return mtl.posteriors()["other"]
+
+    first = update({"real": real, "other": other})
+    scale = mtl.heads["other"].state_dict().get("noise_scale")
+    again = update({"real": real})
+    assert torch.equal(again.mean, first.mean)
+    assert torch.equal(again.variance, first.variance)
+    if scale is not None:
+        assert torch.equal(mtl.heads["other"].noise_scale, scale)
+    if first.tasks == 1 or policy == "running":
+        return
+    mask = torch.zeros(B, 2, dtype=torch.bool)
+    mask[:, 1] = True
+    part = update({"real": real, "other": (other, mask)})
+    close(part.mean, first.mean)
+    close(part.variance, first.variance)
+
+
 @pytest.mark.parametrize("bayes", [False, True])
 @pytest.mark.parametrize("mode", ["now", "deferred"])
 def test_only_what_is_reported_is_nan(bayes, mode, rng) -> None:
