@@ -105,6 +105,10 @@ class PerSample(Aggregation):
         self.reduction = aggregator.reduction
         self.flat = aggregator.flat
 
+    def check_heads(self, tasks: Mapping[str, int]) -> None:
+        """Refuse what the aggregator inside refuses."""
+        self.aggregator.check_heads(tasks)
+
     def aggregate(self, grad: GradientDistribution) -> Aggregated:
         """Mean direction and mean weights over the draws.
 

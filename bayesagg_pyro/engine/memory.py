@@ -19,6 +19,7 @@ from bayesagg_pyro.aggregation._aggregation import Weighing, WeightSums
 from bayesagg_pyro.engine.batch import Group
 from bayesagg_pyro.engine.slot import HeadStep, Slot
 from bayesagg_pyro.gradients import GradientDistribution, cat
+from bayesagg_pyro.gradients._derived import weighted
 from bayesagg_pyro.heads import OnePredictor
 from bayesagg_pyro.heads._part import divisible, part
 from bayesagg_pyro.inference import SecondOrder
@@ -183,4 +184,6 @@ def _made(parts: _SomeTasks) -> HeadStep:
         sampler=parts.sample,
         batch_loss_scale=torch.cat(scales) if scales else None,
     )
+    if (size := parts.slot.loss_size) is not None:
+        moments = weighted(moments, (1 / size).expand(len(features), -1))
     return _ByTasks(parts.slot, features, targets, parts.prior, whole, 0, moments)

@@ -7,7 +7,7 @@ import torch
 from oracles import gradient_moments
 
 from bayesagg_pyro import BayesAgg, errors, heads
-from bayesagg_pyro.aggregation import PrecisionWeighted
+from bayesagg_pyro.aggregation import PerSample, PrecisionWeighted
 from bayesagg_pyro.gradients import GradientDistribution, cat
 
 
@@ -53,8 +53,9 @@ def test_powers_must_match_the_tasks(rng, power) -> None:
 @pytest.mark.parametrize("power", [[0.5], [0.5] * 4, {"a": 0.5}, {"a": 0.5, "c": 1.0}])
 def test_an_engine_is_not_made_with_powers_of_other_tasks(power) -> None:
     model = {"a": heads.Bernoulli(3, 2), "b": heads.Gaussian(3)}
-    with pytest.raises(errors.TaskError, match="powers are given for"):
-        BayesAgg(model, PrecisionWeighted(power))
+    for made in (PrecisionWeighted(power), PerSample(PrecisionWeighted(power))):
+        with pytest.raises(errors.TaskError, match="powers are given for"):
+            BayesAgg(model, made)
     BayesAgg(model, PrecisionWeighted([0.5, 0.6, 0.7]))  # which left them as they were
 
 

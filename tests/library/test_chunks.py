@@ -112,6 +112,29 @@ def test_pieces_of_tasks_are_as_large_as_memory_allows(rng, at_once) -> None:
     assert sizes == [at_once] * (7 // at_once) + [7 % at_once] * (7 % at_once > 0)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_loss_of_ones_own_has_its_size_in_chunks_of_tasks(masked) -> None:
+    """Defaults bring it to that of −log p, whatever aggregates its gradients later."""
+
+    class Tenfold(heads.Bernoulli):
+        def loss(self, outputs, targets):
+            return 10 * super().loss(outputs, targets)
+
+    def run(memory, kind):
+        rng = torch.Generator().manual_seed(6)
+        _, features, targets = setting(rng, memory, masked=masked)
+        torch.manual_seed(0)
+        made = {"binary": kind(5, tasks=7).double(), "real": heads.Gaussian(5, tasks=3).double()}
+        mtl = ba.BayesAgg(made, working_memory=memory)
+        mtl.aggregation = aggregation.PrecisionWeighted()
+        mtl.estimators["binary"] = None
+        return step(mtl, features, targets)[0]
+
+    whole = run(None, Tenfold)
+    close(run(1, Tenfold), whole)
+    close(run(None, heads.Bernoulli), whole)
+
+
 def test_kept_gradients_are_whole(rng) -> None:
     mtl, features, targets = setting(rng, 1)
     mtl.keep_gradients = True
