@@ -88,13 +88,14 @@ class Run:
     def defaults(self) -> dict[str, Any]:
         """What `describe` says of options that were not given: what a version without them did."""
         return {
-            "benchmark": {"options": _defaults(self.benchmark)},
-            "method": {"options": _defaults(self.options)},
-            "settings": _defaults(self.settings),
+            "benchmark": {"options": defaults_of(self.benchmark)},
+            "method": {"options": defaults_of(self.options)},
+            "settings": defaults_of(self.settings),
         }
 
 
-def _defaults(options: Any) -> dict[str, Any]:
+def defaults_of(options: Any) -> dict[str, Any]:
+    """Defaults of the fields that have some, of a dataclass or an object of one."""
     found = {}
     for item in dataclasses.fields(options):
         if item.default is not dataclasses.MISSING:

@@ -16,8 +16,10 @@ from experiments import published, registry
 from experiments.files import strict
 from experiments.methods import METHODS
 from experiments.report.frame import method_key
+from experiments.run import defaults_of
 from experiments.runner import records
 from experiments.runner.plan import SPLIT
+from experiments.settings import Settings
 from experiments.training.results import training_examples
 
 Record = Mapping[str, Any]
@@ -176,7 +178,11 @@ def symbols(record: Record) -> list[str]:
 def _keys(record: Record) -> dict[str, Any]:
     """What decides to which setup, method and configuration a record belongs."""
     split, seed = record["benchmark"]["options"].get(SPLIT), record["settings"]["seed"]
-    settings = {k: v for k, v in record["settings"].items() if k not in _FREE}
+    # What a version did not have counts as its default: seeds of before belong to those of after.
+    whole, name = {**defaults_of(Settings), **record["settings"]}, record["method"]["name"]
+    settings = {k: v for k, v in whole.items() if k not in _FREE}
+    usual = defaults_of(METHODS[name].options_type) if name in METHODS else {}
+    options = {**usual, **record["method"]["options"]}
     return {
         "benchmark": record["benchmark"]["name"],
         "changes": json.dumps(strict(_changes(record)), sort_keys=True),
@@ -184,7 +190,7 @@ def _keys(record: Record) -> dict[str, Any]:
         "split": _FOLLOWS if split in (None, seed) else split,
         "seed": seed,
         "method": method_key(record),
-        "configuration": json.dumps([record["method"], settings], sort_keys=True),
+        "configuration": json.dumps(strict([name, options, settings]), sort_keys=True),
         "score": record["best"]["validation_score"],
     }
 

@@ -66,6 +66,18 @@ def test_validation_chooses_the_configuration_and_test_does_not(tmp_path: Path) 
     assert any("best on validation of 2 configurations" in note for note in table.notes)
 
 
+def test_seeds_from_before_there_was_an_option_are_of_its_default(tmp_path: Path) -> None:
+    """Not a configuration of their own, from which validation would have chosen."""
+    found = [record("bayesagg", seed, qm9(1.0 + seed), validation=9.0 - seed) for seed in range(3)]
+    for older in found[:2]:
+        for name in ("optimizer", "beta2", "fitted_bias"):
+            del older["settings"][name]
+        del older["method"]["options"]["noise"]
+    (table,) = tables(store(tmp_path, found), ["qm9"])
+    assert rows(table)["BayesAgg-MTL"].cells[0].parts() == ("100.0", "100.0")
+    assert not any("configurations" in note for note in table.notes)
+
+
 def test_setups_are_not_mixed(tmp_path: Path) -> None:
     small = {"molecules": "1000", "epochs": "60"}
     found = [record("ls", 0, qm9(9.0), changes=small), record("ls", 0, qm9(2.0))]
