@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from bayesagg_pyro.heads import Bernoulli, Categorical, Head
+from bayesagg_pyro.heads import Bernoulli, Categorical, Head, Ordinal
 from experiments.methods.base import Level, MethodOptions, Scale
 from experiments.methods.branches import keep_branch, read_by, refuse
 from experiments.methods.network import Network, mean_losses, reported
@@ -50,7 +50,8 @@ class HeadEnsemble(Network):
     """Many heads for each task on one backbone, all at once; predictions are averaged.
 
     Each member starts from weights of its own and descends its own loss. The backbone descends the
-    sum over tasks of the mean loss over members, so that its step is as large as that of LS.
+    sum over tasks of the mean loss over members, so that its step is as large as that of LS, and
+    so does what members share of a head, such as the cut-points of ordered classes.
     """
 
     name, title = "ensemble-heads", "Ensemble (heads)"
@@ -67,6 +68,12 @@ class HeadEnsemble(Network):
         self.weights = self.kept["members"] = nn.ParameterDict(
             {name: _initial(head, options.members) for name, head in heads.items()}
         )
+        self._shared = [
+            parameter
+            for head in heads.values()
+            for parameter in head.parameters()
+            if parameter is not head.weight and parameter.requires_grad
+        ]
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass for all members."""
@@ -82,9 +89,17 @@ class HeadEnsemble(Network):
             losses[name] = member.mean(-1)
             total = total + member.sum()
         self._require_finite(losses)
+        held = [(parameter, parameter.grad) for parameter in self._shared]
+        for parameter in self._shared:
+            parameter.grad = None
         total.backward()
         assert leaf.grad is not None
         features.backward(leaf.grad / self.members)
+        for parameter, before in held:
+            if parameter.grad is not None:
+                parameter.grad /= self.members
+            if before is not None:
+                parameter.grad = before if parameter.grad is None else before + parameter.grad
         return self.done(features, targets, losses, torch.cat(seen))
 
     def predict(self, inputs: Any) -> dict[str, Tensor]:
@@ -96,8 +111,8 @@ class HeadEnsemble(Network):
         }
 
     def parameters(self) -> Iterator[Parameter]:
-        """Backbone, then the members' weights; the heads' own stay out of it."""
-        return chain(self.backbone.parameters(), self.weights.parameters())
+        """Backbone, the members' weights, what they share of heads; not the heads' own weights."""
+        return chain(self.backbone.parameters(), self.weights.parameters(), self._shared)
 
 
 class NetworkEnsemble(Network):
@@ -153,6 +168,19 @@ class NetworkEnsemble(Network):
             name: average(head, torch.stack([each[name] for each in outputs]))
             for name, head in self.by_name.items()
         }
+
+    def likelihoods(self) -> dict[str, Head]:
+        """The first network's heads; ordered classes have the mean of all networks' cut-points."""
+        found = dict(self.by_name)
+        for name, head in self.by_name.items():
+            if isinstance(head, Ordinal):
+                others = (heads[name] for heads in self.every)
+                every = [other.cutpoints for other in others if isinstance(other, Ordinal)]
+                mean = torch.stack(every).mean(0).detach()
+                found[name] = copy.deepcopy(head)
+                free = torch.cat([mean[:, :1], mean.diff(dim=1).log()], 1)
+                found[name].free_cutpoints.data = free
+        return found
 
     def _members(self) -> Iterator[tuple[nn.Module, dict[str, Head]]]:
         assert isinstance(self.backbone, nn.ModuleList)

@@ -48,15 +48,19 @@ class Network(Method):
     def calibrate(self, batches: Iterable[tuple[Any, dict[str, Tensor]]] | None) -> None:
         """Noise of regression heads and temperatures of classes, of highest likelihood."""
         shown = ((self.predict(inputs), targets) for inputs, targets in batches or ())
-        self._scales = calibration(self.by_name, shown) if batches is not None else {}
+        self._scales = calibration(self.likelihoods(), shown) if batches is not None else {}
 
     def predictive(self, inputs: Any) -> dict[str, Any]:
         """The heads' likelihoods at the point predictions, as wide as was fitted."""
         outputs = self.predict(inputs)
         return {
             name: plug_in(head, outputs[name], self._scales.get(name))
-            for name, head in self.by_name.items()
+            for name, head in self.likelihoods().items()
         }
+
+    def likelihoods(self) -> Mapping[str, Head]:
+        """The heads whose likelihoods predictions are of."""
+        return self.by_name
 
     def distribute(self) -> None:
         """Divide batches between the processes at the backbones; all else sees whole ones."""

@@ -337,6 +337,53 @@ def test_head_ensemble_is_its_members_apart() -> None:
         assert not torch.equal(weights[0], weights[1])
 
 
+def rated() -> tuple[nn.Module, dict[str, heads.Head]]:
+    """Ordered classes, whose cut-points are learned beside the weights."""
+    network = nn.Sequential(nn.Linear(3, WIDTH), nn.Tanh())
+    return network, {"rating": heads.Ordinal(WIDTH, 3, cutpoints=(0.0, 1.0), learn_cutpoints=True)}
+
+
+def ratings() -> tuple[Tensor, dict[str, Tensor]]:
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(3))
+    return x, {"rating": (x[:, :1] > 1).long() + (x[:, :1] > 1.5).long()}
+
+
+def test_members_share_cut_points_that_descend_the_mean_loss() -> None:
+    method: Any = build("ensemble-heads", rated, members=5)
+    (head,) = method.by_name.values()
+    assert any(parameter is head.free_cutpoints for parameter in method.parameters())
+    assert not any(parameter is head.weight for parameter in method.parameters())
+    inputs, targets = ratings()
+    free = head.free_cutpoints.detach().double().requires_grad_()
+    outputs = head(method.backbone(inputs), method.weights["rating"]).detach().double()
+    below = torch.cat([free[:, :1], free[:, :1] + free[:, 1:].exp()], 1) - outputs  # [5, B, 2]
+    sure = nn.functional.pad(below.sigmoid(), (1, 0)), nn.functional.pad(below.sigmoid(), (0, 1))
+    probabilities = torch.where(torch.arange(3) == 2, 1.0, sure[1]) - sure[0]
+    loss = -probabilities.gather(-1, targets["rating"].expand(5, -1, 1)).log().mean()
+    (expected,) = torch.autograd.grad(loss, free)
+    for times in (1, 2):  # a gradient that is there is added to
+        method.backward(inputs, targets)
+        close(head.free_cutpoints.grad.double().numpy(), times * expected.numpy())
+
+
+def test_networks_of_an_ensemble_average_cut_points_with_outputs() -> None:
+    """P(y <= k) = F(mean of θ_k - u): not one network's cut-points against another's outputs."""
+    method: Any = build("ensemble-networks", rated, members=2)
+    inputs, targets = ratings()
+    for shift, found in zip((0.0, 3.0), method.every, strict=True):
+        found["rating"].free_cutpoints.data += torch.tensor([[shift, shift / 3]])
+    theta = torch.stack([found["rating"].cutpoints for found in method.every]).mean(0).double()
+    outputs = method.predict(inputs)["rating"].double()
+    below = torch.sigmoid(theta - outputs)
+    ends = torch.zeros(64, 1), torch.ones(64, 1)
+    expected = torch.cat([ends[0], below, ends[1]], 1).diff(dim=1)
+    found = method.predictive(inputs)["rating"].probs[:, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    before = {n: v.clone() for n, v in method.heads.state_dict().items()}
+    method.calibrate([(inputs, targets)])
+    assert all(torch.equal(v, before[n]) for n, v in method.heads.state_dict().items())
+
+
 def test_ensembles_average_probabilities() -> None:
     outputs = torch.randn(6, 4, 3)
     classes, binary = heads.Categorical(5, 3), heads.Bernoulli(5, tasks=3)
