@@ -20,15 +20,15 @@ _Kind = TypeVar("_Kind", bound=Posterior)
 
 
 def cross_validated(
-    rest: Tensor, used: Tensor, count: Tensor, square: Tensor, guess: Tensor
+    rest: Tensor, used: Tensor, count: Tensor, square: Tensor, guess: Tensor, share: float = 1.0
 ) -> Tensor:
     """τ for which predictions are as wide as generalised cross-validation finds them, [tasks].
 
-    τ² (1 + p/N) = N ‖y − Hm‖² / (N − p)², with p = tr(S HᵀH) effective weights, for τ = 1
-    (Golub, Heath and Wahba, 1979, https://doi.org/10.1080/00401706.1979.10489751); 1 + p/N is
-    the mean of 1 + hᵀSh. Sums of squares cancel, so not below 1e-6 of the targets' root mean
-    square. Few residuals are no estimate: it is the mode under log τ ~ N(log of the guess, 1)
-    and N − p of them.
+    τ² (1 + v) = N ‖y − Hm‖² / (N − p)², with p = tr(S HᵀH) / T effective weights, for τ = 1
+    (Golub, Heath and Wahba, 1979, https://doi.org/10.1080/00401706.1979.10489751), T being the
+    temperature; v = p T / N is the mean of hᵀSh. Sums of squares cancel, so not below 1e-6 of the
+    targets' root mean square. Few residuals are no estimate: it is the mode under log τ ~ N(log of
+    the guess, 1) and N − p of them.
 
     Args:
         rest: ‖y − Hm‖², [tasks].
@@ -36,22 +36,27 @@ def cross_validated(
         count: N, [tasks].
         square: ‖y‖², [tasks].
         guess: [] or [tasks].
+        share: 1/T, by which all sums but p are multiplied.
     """
-    rest = rest.maximum(1e-12 * square)
+    rest, width = rest.maximum(1e-12 * square) / share, 1 + used / count
+    count = count / share
     left = (count - used).clamp(min=0)
-    found = count * (rest.sqrt() / left).square() / (1 + used / count)
+    found = count * (rest.sqrt() / left).square() / width
     known = (left > 1e-9 * count) & (square > 0)
     return torch.where(known, likeliest_noise(found.nan_to_num().sqrt(), left, guess), guess)
 
 
 @torch.no_grad()
-def with_noise(head: Head, posterior: _Kind, examples: Iterable[tuple[Tensor, Targets]]) -> _Kind:
+def with_noise(
+    head: Head, posterior: _Kind, examples: Iterable[tuple[Tensor, Targets]], share: float = 1.0
+) -> _Kind:
     """The posterior with that noise in its `info`; as it is where there is no noise to find.
 
     Args:
         head: whose posterior it is.
         posterior: of these examples.
         examples: features [B, d] and targets [B, tasks].
+        share: of each example's weight that a temperature left, see `cross_validated`.
     """
     if not (
         isinstance(head, Gaussian)
@@ -80,6 +85,6 @@ def with_noise(head: Head, posterior: _Kind, examples: Iterable[tuple[Tensor, Ta
             square += (factor * values.square()).sum(0)
             count += factor.sum(0)
     scale = head.noise_scale.to(used)
-    found = cross_validated(rest, used / scale.square(), count, square, scale)
+    found = cross_validated(rest, used / scale.square(), count, square, scale, share)
     made: Any = posterior.with_info(noise_scale=found.to(posterior.mean))
     return made  # type: ignore[no-any-return]

@@ -42,7 +42,6 @@ class Examples(Statistics):
         self._storage = storage
         self._scheme = scheme
         self._rows = 0
-        self._factor = 1.0
         self._common = True  # whether all weights so far are common to the tasks
         self._arrays: dict[str, Tensor] = {}
 
@@ -58,7 +57,7 @@ class Examples(Statistics):
         made = self._scheme.infer(
             self.head, features, targets, prior, start=start, generator=generator
         )
-        return with_noise(self.head, made, [(features, targets)])
+        return with_noise(self.head, made, [(features, targets)], self.share)
 
     def __bool__(self) -> bool:
         return self._rows > 0
@@ -138,10 +137,10 @@ class Examples(Statistics):
         for rows in slices(self._rows, size):
             part = {name: array[rows].to(device) for name, array in self._arrays.items()}
             weight = part.get("weight")
-            if self._factor != 1.0:
+            if self.share != 1.0:
                 if weight is None:
                     weight = torch.ones_like(part["values"], dtype=part["features"].dtype)
-                weight = weight * self._factor
+                weight = weight * self.share
             if weight is not None and self._common:
                 weight = weight[:, :1].expand_as(weight)
             yield part["features"], Parsed(part["values"], part.get("mask"), weight)
@@ -162,7 +161,7 @@ class Examples(Statistics):
     def scaled(self, factor: float) -> Self:
         """The same examples, not copied, with all weights times `factor`."""
         other = copy(self)
-        other._factor = self._factor * factor
+        other.share = self.share * factor
         return other
 
     def to(self, device: torch.device) -> None:
@@ -276,10 +275,10 @@ class ExamplesOrSums(Examples):
     ) -> GaussianFamily:
         """Of all examples at the head's weights, or of their summed quadratics."""
         if self._sums is not None:
-            sums = self._sums if self._factor == 1.0 else self._sums.scaled(self._factor)
+            sums = self._sums if self.share == 1.0 else self._sums.scaled(self.share)
             return sums.for_head(self.head).posterior(prior, start=start, generator=generator)
         made = self._scheme.for_epoch().infer_chunks(self.head, _Again(self), prior)
-        return with_noise(self.head, made, self.chunks())
+        return with_noise(self.head, made, self.chunks(), self.share)
 
     def part(self, head: Head, rows: slice) -> Self:
         """The same features with the targets of some tasks; never asked of sums."""

@@ -177,12 +177,13 @@ class GaussianStatistics(Statistics):
         fitted = ((linalg.matvec(precision, mean) - 2 * shift) * mean).sum(-1)
         rest = self.square + fitted / beta
         used = (posterior.covariance_matrix * precision).sum((-2, -1))
-        return cross_validated(rest, used, self.total, self.square, beta.rsqrt())
+        return cross_validated(rest, used, self.total, self.square, beta.rsqrt(), self.share)
 
     def scaled(self, factor: float) -> Self:
         """A copy whose sums are all multiplied by `factor`."""
         other = copy(self)
         other.scale_(factor)
+        other.share = self.share * factor
         return other
 
     def scale_(self, factor: float | Tensor) -> None:

@@ -33,6 +33,8 @@ class Statistics(ABC):
 
     #: Whether what was collected can be faded (`scale_`), as sums can.
     decays: ClassVar[bool] = False
+    #: How much of each example's log-likelihood counts, as `scaled` left it.
+    share: float = 1.0
 
     def __init__(self, head: Head) -> None:
         self.head = head

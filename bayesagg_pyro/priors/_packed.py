@@ -42,7 +42,7 @@ def packed_posterior(
         whole.get("scale"),
         outputs_per_task=head.outputs_per_task,
     )
-    return with_noise(head, made, statistics.chunks())
+    return with_noise(head, made, statistics.chunks(), statistics.share)
 
 
 def not_packed(head: Head, kind: type[Posterior]) -> SettingError:

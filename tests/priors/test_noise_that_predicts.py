@@ -20,27 +20,29 @@ def linear(rng: torch.Generator, examples: int, noise: float) -> tuple[Tensor, T
     return features, features @ weight + noise * drawn
 
 
-def posterior_of(head, features, targets, prior) -> GaussianFamily:
+def posterior_of(head, features, targets, prior, temperature=1.0) -> GaussianFamily:
     statistics = inference.Conjugate().statistics(head, inference.Storage())
     statistics.add(features, head.parse_targets(targets, len(features)))
-    return statistics.posterior(prior)
+    return statistics.scaled(1 / temperature).posterior(prior)
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.7])
 @pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("examples", [5, 40])
+@pytest.mark.parametrize(("examples", "temperature"), [(5, 1.0), (40, 1.0), (40, 0.3), (40, 4.0)])
 def test_it_is_that_of_generalised_cross_validation_under_a_prior(
-    rng, mean, missing, examples
+    rng, mean, missing, examples, temperature
 ) -> None:
     features, targets = linear(rng, examples, 0.3)
     head = heads.Gaussian(6, tasks=2).double()
     prior = priors.isotropic(head, 0.5)
     prior = type(prior)(torch.full_like(prior.mean, mean), prior.precision)
     mask = torch.rand(examples, 2, generator=rng) < 0.8 if missing else torch.ones(examples, 2) > 0
-    found = posterior_of(head, features, (targets, mask) if missing else targets, prior)
+    given = (targets, mask) if missing else targets
+    found = posterior_of(head, features, given, prior, temperature)
     for task in range(2):
         h, y = features[mask[:, task]], targets[mask[:, task], task]
-        hat = h @ torch.linalg.solve(h.T @ h + 2 * torch.eye(6, dtype=h.dtype), h.T)
+        ridge = 2 * temperature * torch.eye(6, dtype=h.dtype)
+        hat = h @ torch.linalg.solve(h.T @ h + ridge, h.T)
         residual = (torch.eye(len(h), dtype=h.dtype) - hat) @ (y - mean * h.sum(1))
         left_out = residual.square().mean() / (1 - hat.diagonal().mean()).square()
         width = (h * (found.covariance_matrix.expand(2, -1, -1)[task] @ h.T).T).sum(1)
