@@ -67,6 +67,8 @@ class Run:
         )
         if isinstance(method, methods.Network):
             method.tasks = tuple(self.benchmark.losses)
+        if isinstance(method, methods.HeadEnsemble) and self.settings.fitted_bias and constants:
+            method.start_at(constants)
         return method
 
     def describe(self) -> dict[str, Any]:

@@ -75,6 +75,13 @@ class HeadEnsemble(Network):
             if parameter is not head.weight and parameter.requires_grad
         ]
 
+    def start_at(self, constants: Mapping[str, Tensor]) -> None:
+        """Set the biases of all members, of heads that have some."""
+        for name, head in self.by_name.items():
+            if head.bias:
+                rows = self.weights[name].data.view(self.members, *head.weight.shape)
+                rows[..., -1] = constants[name].flatten().to(rows)
+
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass for all members."""
         features = self.backbone(inputs)

@@ -46,10 +46,14 @@ def test_training_starts_there(name: str, fitted: bool, tmp_path: Path) -> None:
     trainer = Trainer(run, tmp_path)
     trainer.train()
     constants = trainer.data.constants
-    weights = [value for key, value in leaves(trainer.method.state_dict()) if key == "weight"]
+    state = trainer.method.state_dict()
+    weights = [value for key, value in leaves(state) if key == "weight"]
     for kind, head in run.benchmark.heads(True).items():
         own = [w[:, -1] for w in weights if w.shape == head.weight.shape]
         assert own, kind
+        if name == "ensemble-heads":
+            own += state["members"][kind].view(-1, *head.weight.shape)[..., -1].unbind()
+            assert len(own) == 1 + 2
         if (name, kind) == ("bayesagg", "regression"):
             continue  # at its posterior mean by now
         for bias in own:
