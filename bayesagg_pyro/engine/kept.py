@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from bayesagg_pyro.engine.layout import check_axis
+from bayesagg_pyro.engine.settings import check_settings
 from bayesagg_pyro.errors import DtypeError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
@@ -21,11 +23,11 @@ _KEPT = {
 }
 
 #: Attributes that are looked at when they are set.
-WATCHED = frozenset({*_KEPT, "observer"})
+WATCHED = frozenset({*_KEPT, "observer", "warmup", "working_memory", "feature_axis"})
 
 
 def check_attribute(engine: nn.Module, name: str, value: object) -> None:
-    """Refuse to put something else in the place of what an engine keeps, and what is no observer.
+    """Refuse another in the place of what an engine keeps, and what is no observer or setting.
 
     Args:
         engine: the engine.
@@ -33,8 +35,12 @@ def check_attribute(engine: nn.Module, name: str, value: object) -> None:
         value: what is to be put there.
 
     Raises:
-        StateError, DtypeError: naming the heads or the value, and the remedy.
+        StateError, DtypeError, SettingError: naming the heads or the value, and the remedy.
     """
+    if name in ("warmup", "working_memory"):
+        check_settings(**{name: value})  # type: ignore[arg-type]
+    if name == "feature_axis":
+        check_axis(value)
     kept = getattr(engine, name, None) if name in _KEPT else None
     if kept is not None and kept is not value:
         raise StateError(

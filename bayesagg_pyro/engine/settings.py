@@ -10,6 +10,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.distributions import Distribution
 
+from bayesagg_pyro._settings import integers
 from bayesagg_pyro.aggregation import Aggregation
 from bayesagg_pyro.errors import (
     DtypeError,
@@ -73,7 +74,10 @@ def named_heads(heads: Mapping[str, Head]) -> Iterator[None]:
 
 
 def check_settings(
-    reduction: str, warmup: bool, warmup_epochs: int | None, working_memory: int | None
+    reduction: str = "sum",
+    warmup: bool = True,
+    warmup_epochs: int | None = None,
+    working_memory: int | None = None,
 ) -> None:
     """Refuse settings of the engine outside their range.
 
@@ -84,10 +88,12 @@ def check_settings(
         raise SettingError(f"warmup must be True or False, not {warmup!r}")
     if reduction not in ("mean", "sum"):
         raise SettingError(f'reduction must be "mean" or "sum", not {reduction!r}')
-    if warmup_epochs is not None and (warmup_epochs < 1 or not warmup):
-        raise SettingError("warmup_epochs must be at least 1 and needs warmup=True")
-    if working_memory is not None and working_memory < 1:
-        raise SettingError(f"working_memory must be positive or None, not {working_memory}")
+    if warmup_epochs is not None:
+        integers(warmup_epochs=warmup_epochs)
+        if not warmup:
+            raise SettingError("warmup_epochs needs warmup=True")
+    if working_memory is not None:
+        integers(working_memory=working_memory)
 
 
 def check_aggregation(aggregation: Aggregation, heads: Mapping[str, Head]) -> None:

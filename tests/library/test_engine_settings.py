@@ -99,6 +99,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an aggregation's name": ({"aggregation": "mean"}, errors.DtypeError, "aggregation"),
     "another reduction": ({"reduction": "median"}, errors.SettingError, "reduction.*median"),
     "another validation": ({"validate": "later"}, errors.SettingError, "validate.*later"),
+    "memory in words": ({"working_memory": "1 GB"}, errors.SettingError, "working_memory"),
     "no epochs of warm-up": ({"warmup_epochs": 0}, errors.SettingError, "warmup"),
     "epochs without warm-up": (
         {"warmup_epochs": 2, "warmup": False},
@@ -131,6 +132,11 @@ def test_settings_between_steps_are_checked() -> None:
     with pytest.raises(errors.TaskError, match=r"unknown \['b'\]"):
         mtl.aggregation = aggregation.PrecisionWeighted({"b": 0.5})
     assert mtl.aggregation is kept
+    for name, wrong in (("feature_axis", 0), ("working_memory", "1 GB"), ("warmup", "no")):
+        before = getattr(mtl, name)
+        with pytest.raises(errors.SettingError, match=name):
+            setattr(mtl, name, wrong)
+        assert getattr(mtl, name) == before
     h, y = torch.randn(4, 3, requires_grad=True), torch.randn(4, 1)
     mtl.collect(h, {"a": y})
     mtl.update_prior()
