@@ -143,7 +143,15 @@ def settled(comparison: Comparison, chosen: Mapping[str, Point]) -> Comparison:
 
 
 def untuned(comparison: Comparison, given: Collection[str]) -> Comparison:
-    """The same, not tuned in what somebody gives for all."""
+    """The same, not tuned in what somebody gives for all.
+
+    Raises:
+        SettingsError: It would be for one method, whose trials would not be what they are called.
+    """
+    for name in given:
+        option = name.rpartition(".")[2]
+        right = option == name or option not in comparison.tuned
+        require(right, "set", name, f"each entry's is chosen on validation; give {option} for all")
     return replace(comparison, tuned={k: v for k, v in comparison.tuned.items() if k not in given})
 
 

@@ -66,7 +66,7 @@ class Request:
     """What somebody asks for.
 
     Options go by their names: the benchmark's, those of training, those of a method that is run,
-    or ``METHOD.OPTION`` for one method alone. Values may be text.
+    or ``METHOD.OPTION`` for one method alone, which goes before the others. Values may be text.
 
     Attributes:
         benchmark: Name of the benchmark, or ``module:Class``.
@@ -116,8 +116,9 @@ class Request:
         settings: dict[str, Any] = {}
         own: dict[str, Any] = {}
         parts = {kind: options, Settings: settings, methods.find(method).options_type: own}
-        for name, value in {**preset.changes, **given}.items():
-            owner = self.owner(name, method)
+        every = {**preset.changes, **given}
+        for name in sorted(every, key=lambda name: "." in name):  # METHOD.OPTION has the last word
+            value, owner = every[name], self.owner(name, method)
             if owner is not None:
                 option = name.rpartition(".")[2]
                 parts[owner][option] = values.read(owner, option, value)

@@ -241,6 +241,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 runs" in given.output  # no trials: the rate is given
     refused = CliRunner().invoke(app, [*command, "--seeds", "5"])
     assert "its runs choose" in refused.stderr
+    for_one = CliRunner().invoke(app, [*command, "--set", "ls.learning_rate=0.1"])
+    assert "set = 'ls.learning_rate' cannot work" in for_one.stderr
     assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob(RESULTS)}
 
 

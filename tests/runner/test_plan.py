@@ -108,6 +108,15 @@ def test_refused_changes(changes: dict[str, str], message: str) -> None:
         plan(Request("digits", ["bayesagg"], changes=changes), OUT)
 
 
+def test_an_option_of_one_method_alone_goes_before_that_of_all() -> None:
+    """However the latter is given: once, or as an axis."""
+    own = {"ls.learning_rate": "0.5"}
+    for given in ({"changes": {**own, "learning_rate": "0.1"}},
+                  {"changes": own, "axes": {"learning_rate": ("0.1",)}}):  # fmt: skip
+        jobs = plan(Request("digits", ["ls", "si"], **given), OUT)  # type: ignore[arg-type]
+        assert [job.run.settings.learning_rate for job in jobs] == [0.5, 0.1]
+
+
 def test_refused_requests() -> None:
     with pytest.raises(SettingsError, match=r"level = 'foo' is unknown: method bayesagg has no"):
         plan(Request("digits", ["bayesagg@foo"]), OUT)
