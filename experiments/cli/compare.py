@@ -17,6 +17,7 @@ from experiments.comparisons.table import require_figures, table
 from experiments.files import prepare_folder, strict
 from experiments.report.runs import comparison
 from experiments.runner import Job, JobOutcome, Place, records
+from experiments.runner.store import TRIALS
 from experiments.settings import require, resolve_device
 from experiments.tables.escaping import PlainConsole
 from experiments.tables.render import markdown, terminal
@@ -70,7 +71,7 @@ def _settled(
         seeds=seeds(given["seeds"]) or found.seeds,
     )
     every = {**given, "labels": None, "seeds": None}
-    todo = _compared(tuning.trials(found), out / "trials", every, names, found.tuning_changes)
+    todo = _compared(tuning.trials(found), out / TRIALS, every, names, found.tuning_changes)
     if not given["table_only"]:
         loaded = _require_figures(todo, given)
         outcomes |= conduct(todo, given, out, console, loaded=loaded)

@@ -99,7 +99,7 @@ def report(
         if not made:
             console.print("no finished runs, no tables; see --table for those of the paper")
         if out is not None:
-            drawn = draw(records(store, unreadable.append), out / "figures")
+            drawn = draw(records(store, unreadable.append, trials=False), out / "figures")
             if "record" in (table or ()):
                 drawn += shares.draw(store, out / "figures", unreadable.append)
             for path in drawn:

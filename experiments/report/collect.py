@@ -19,6 +19,7 @@ from experiments.report.frame import method_key
 from experiments.run import defaults_of
 from experiments.runner import records
 from experiments.runner.plan import SPLIT
+from experiments.runner.store import TRIALS
 from experiments.settings import Settings
 from experiments.training.results import training_examples
 
@@ -30,7 +31,6 @@ _FREE: Final = ("data", "groups", SPLIT, "seed", "device", "threads", "graph")
 #: Settings that are the problem's; the others are part of a configuration that may be searched.
 _SETUP: Final = ("epochs", "batch_size")
 _FOLLOWS: Final = "follows the seed"
-_TRIALS: Final = "trials"  # of a league: runs that chose, which are not shown
 #: Share by which the number of training examples may differ from the paper's: images that cannot
 #: be read, splits by patient.
 _NEARLY: Final = 0.05
@@ -156,7 +156,7 @@ def located(
     """
     places: dict[int, tuple[Record, Path]] = {}
     for path in sorted(folder.rglob(file)):
-        if _TRIALS not in path.relative_to(folder).parts:
+        if TRIALS not in path.relative_to(folder).parts:
             places |= {id(one): (one, path.parent) for one in records(path.parent, warn)}
     for setup in setups([record for record, _ in places.values()]):
         yield (

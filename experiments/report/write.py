@@ -41,7 +41,7 @@ def tables(
     *,
     everything: bool = False,
 ) -> list[Table]:
-    """The tables of a store.
+    """The tables of a store; of a league without the trials that chose its values.
 
     A store with several setups of a benchmark (the paper's, and a small one, say) gives its tables
     once for each. A benchmark that no table of the paper shows has one of its own, of all tasks.
@@ -59,7 +59,7 @@ def tables(
         DataError: No such folder, or no table of a name.
         SettingsError: ``single_task="runs"`` and no setup has such runs.
     """
-    found = setups(records(folder, warn))
+    found = setups(records(folder, warn, trials=False))
     known = {**{s.benchmark: of_records(s.records, s.title) for s in found}, **TABLES}
     wanted = [n for n in names or _with_runs(known, found) if n not in (RUN_TIME, *BESIDE)]
     if unknown := [name for name in wanted if name not in known]:

@@ -39,6 +39,8 @@ _STATUS: Final = "status.json"
 _FAILURE: Final = "failure.json"
 _LOCK: Final = "run.lock"
 LOG: Final = "log.txt"
+TRIALS: Final = "trials"
+"""Folder in that of a comparison for the runs that chose its values, with seeds of their own."""
 
 
 _SAID: Final = {
@@ -233,7 +235,9 @@ def _shared(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, An
     return made
 
 
-def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list[Mapping[str, Any]]:
+def records(
+    folder: Path, warn: Callable[[str], object] = warnings.warn, *, trials: bool = True
+) -> list[Mapping[str, Any]]:
     """Records of all finished runs below ``folder``, in the order of their paths.
 
     Files of that name that are no record of a run, such as a study's, are passed over.
@@ -241,17 +245,18 @@ def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list
     Args:
         folder: The store.
         warn: Is told what is left out: files that cannot be read, and runs that failed.
+        trials: Whether those in :data:`TRIALS` are among them.
 
     Raises:
         DataError: There is no such folder.
     """
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}: give the --out of a run or a sweep")
-    for path in sorted(folder.rglob(_FAILURE)):
+    for path in _below(folder, _FAILURE, trials):
         if (place := Place(path.parent)).state() is State.FAILED:
             warn(f"left out: the run in {place.folder} failed ({place.why()})")
     found: list[Mapping[str, Any]] = []
-    for path in sorted(folder.rglob(RESULTS)):
+    for path in _below(folder, RESULTS, trials):
         try:
             record = results.read(path)
             if record.keys() >= results.OF_A_RUN:
@@ -260,3 +265,9 @@ def records(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list
         except DataError as error:
             warn(f"left out: {error}")
     return found
+
+
+def _below(folder: Path, name: str, trials: bool) -> list[Path]:
+    """All files of that name, sorted."""
+    found = sorted(folder.rglob(name))
+    return [path for path in found if trials or TRIALS not in path.relative_to(folder).parts]

@@ -78,6 +78,20 @@ def test_seeds_from_before_there_was_an_option_are_of_its_default(tmp_path: Path
     assert not any("configurations" in note for note in table.notes)
 
 
+def test_trials_of_a_league_are_no_runs_of_the_table(tmp_path: Path) -> None:
+    """Neither their seed beside the others, nor a lucky one of another setting in their place."""
+    store(tmp_path, [record("ls", seed, qm9(1.0 + seed), validation=9.0) for seed in (0, 1)])
+    lucky = {"learning_rate": "0.5"}
+    tried = [record("ls", 5, qm9(9.0), validation=9.0),
+             record("ls", 5, qm9(9.0), validation=1.0, changes=lucky)]  # fmt: skip
+    store(tmp_path / "trials", tried)
+    (table,) = tables(tmp_path, ["qm9"])
+    assert rows(table)["LS"].cells[0].parts() == ("50.0", "70.7")
+    assert not any("configurations" in note for note in table.notes)
+    (chosen,) = tables(tmp_path / "trials", ["qm9"])  # which can be asked for
+    assert rows(chosen)["LS"].cells[0].mean == pytest.approx(800.0)
+
+
 def test_setups_are_not_mixed(tmp_path: Path) -> None:
     small = {"molecules": "1000", "epochs": "60"}
     found = [record("ls", 0, qm9(9.0), changes=small), record("ls", 0, qm9(2.0))]
