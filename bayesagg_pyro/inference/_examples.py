@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro._pieces import slices
 from bayesagg_pyro._state import saved
 from bayesagg_pyro.errors import NonFiniteError, StateError
@@ -138,9 +139,10 @@ class Examples(Statistics):
             part = {name: array[rows].to(device) for name, array in self._arrays.items()}
             weight = part.get("weight")
             if self.share != 1.0:
+                dtype = linalg.head_dtype(device)  # that of the features may round it
                 if weight is None:
-                    weight = torch.ones_like(part["values"], dtype=part["features"].dtype)
-                weight = weight * self.share
+                    weight = torch.ones_like(part["values"], dtype=dtype)
+                weight = weight.to(dtype) * self.share
             if weight is not None and self._common:
                 weight = weight[:, :1].expand_as(weight)
             yield part["features"], Parsed(part["values"], part.get("mask"), weight)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayesagg_pyro import linalg
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme, learns_noise
@@ -88,10 +89,10 @@ class PreviousBatch(DataPolicy):
 
     def collect(self, features: Tensor, targets: Targets, validity: Validity = CHECKED) -> None:
         if self.temperature != 1.0:
-            weight = targets.weight
+            dtype, weight = linalg.head_dtype(features.device), targets.weight
             if weight is None:
-                weight = torch.ones_like(targets.values, dtype=features.dtype)
-            targets = targets._replace(weight=weight / self.temperature)
+                weight = torch.ones_like(targets.values, dtype=dtype)
+            targets = targets._replace(weight=weight.to(dtype) / self.temperature)
         features, targets = validity.keep_examples(features, targets, self.head.filler)
         found = self.scheme.infer(
             self.head, features, targets, self.prior, start=self._last, generator=self.generator

@@ -315,6 +315,21 @@ def test_heat_widens_priors_that_are_packed_in_parts(rng, monkeypatch) -> None:
     same(*found)
 
 
+@pytest.mark.parametrize("policy", [priors.FullData, priors.PreviousBatch, priors.Running])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_heat_is_not_rounded_to_the_features(policy, weighted, rng) -> None:
+    data, found = bernoulli(rng), []
+    half = data.features.bfloat16()
+    for features in (half, half.double()):
+        weight = torch.full_like(features[:, 0], 0.5)
+        targets = (data.targets, None, weight) if weighted else data.targets
+        tracker = policy(temperature=3.0).start(data.head, inference.TaylorGGN())
+        tracker.collect(features, data.head.parse_targets(targets, len(features)))
+        tracker.update()
+        found.append(tracker.prior)
+    same(*found)
+
+
 def test_heat_leaves_the_evidence_alone(rng) -> None:
     """It widens the posterior; variance and noise are those of the data as they are."""
     found = {}
