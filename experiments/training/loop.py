@@ -219,6 +219,11 @@ class Trainer:
         self._require_finite(epoch, "training loss", losses)
         self._require_finite(epoch, "validation metric", metrics)
         score = benchmark.score(measured.values, measured.figures)
+        if not math.isfinite(score):  # no comparison with NaN is true: the first epoch would win
+            raise DivergenceError(
+                f"the validation score of epoch {epoch + 1} is {score}, by which none can be "
+                f"selected; lower --lr, or look at how {benchmark.title} makes it of its metrics"
+            )
         self.schedule.step(score)
         record = {
             "epoch": epoch + 1,

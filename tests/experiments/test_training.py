@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import experiments.methods
+from experiments.benchmark import Figures, Values
 from experiments.errors import (
     CheckpointError,
     DivergenceError,
@@ -221,6 +223,17 @@ def test_divergence_names_the_task(tmp_path: Path) -> None:
     with pytest.raises(DivergenceError, match=r"task product is (inf|nan).*lower --lr.*epoch 1"):
         Trainer(make("ls", 2, Toy(blow_up=True)), tmp_path).train()
     assert not (tmp_path / RESULTS).exists()
+
+
+def test_a_score_that_is_no_number_selects_no_epoch(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Scored(Toy):
+        def score(self, values: Values, figures: Figures) -> float:
+            return float("nan")
+
+    with pytest.raises(DivergenceError, match=r"validation score of epoch 1 is nan.*Toy"):
+        Trainer(make("ls", 2, Scored()), tmp_path).train()
+    assert not (tmp_path / CHECKPOINT).exists()
 
 
 def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
