@@ -15,6 +15,7 @@ from bayesagg_pyro.heads import Head
 from experiments import methods
 from experiments.benchmark import Benchmark
 from experiments.methods import Method, MethodOptions
+from experiments.methods.network import set_biases
 from experiments.randomness import seed_of
 from experiments.settings import Settings, require
 
@@ -57,7 +58,7 @@ class Run:
             if self.settings.fitted_bias and constants is not None:
                 for name, head in heads.items():
                     if head.bias:
-                        head.weight.data[:, -1] = constants[name].flatten()
+                        set_biases(head.weight, constants[name])
             return backbone, {name: head.to(device) for name, head in heads.items()}
 
         backbone, heads = another()

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from bayesagg_pyro.heads import Bernoulli, Categorical, Head, Ordinal
 from experiments.methods.base import Level, MethodOptions, Scale
 from experiments.methods.branches import keep_branch, read_by, refuse
-from experiments.methods.network import Network, mean_losses, reported
+from experiments.methods.network import Network, mean_losses, reported, set_biases
 from experiments.methods.weighted import WeightedLosses
 from experiments.settings import require_numbers
 
@@ -79,8 +79,8 @@ class HeadEnsemble(Network):
         """Set the biases of all members, of heads that have some."""
         for name, head in self.by_name.items():
             if head.bias:
-                rows = self.weights[name].data.view(self.members, *head.weight.shape)
-                rows[..., -1] = constants[name].flatten().to(rows)
+                every = self.weights[name].view(self.members, *head.weight.shape)
+                set_biases(every, constants[name])
 
     def backward(self, inputs: Any, targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """One forward and backward pass for all members."""

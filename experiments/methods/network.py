@@ -157,6 +157,17 @@ def _restore(part: Any, state: Any) -> None:
         part.load_state_dict(state)
 
 
+def set_biases(weight: Tensor, constants: Tensor) -> None:
+    """Let outputs start at constants, those of a task with several at its first, the mean.
+
+    Args:
+        weight: ``[..., tasks · outputs, D]``, the bias last.
+        constants: ``[tasks]``, or one for each output.
+    """
+    wanted = constants.flatten().to(weight)
+    weight.data[..., -1].unflatten(-1, (len(wanted), -1))[..., 0] = wanted
+
+
 def reported(losses: Mapping[str, Tensor], present: Tensor | None) -> dict[str, Tensor]:
     """Losses without their graph; NaN for tasks without any target, which have none."""
     detached = {name: loss.detach() for name, loss in losses.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.dense.scenes import Scenes
 from experiments.digits.benchmark import Digits
 from experiments.errors import SettingsError
 from experiments.methods import options
@@ -58,6 +59,21 @@ def test_training_starts_there(name: str, fitted: bool, tmp_path: Path) -> None:
             continue  # at its posterior mean by now
         for bias in own:
             assert torch.allclose(bias, constants[kind].flatten(), atol=1e-4) == fitted, kind
+
+
+@pytest.mark.parametrize("name", ["ls", "ensemble-heads"])
+def test_of_a_mean_and_its_noise_the_mean_starts_there(name: str) -> None:
+    constants = {"normal": torch.tensor([0.1, -0.2, 0.3])}
+    settings = Settings(epochs=1, device="cpu", head_bias=True, fitted_bias=True)
+    scenes = Scenes(regression="heteroscedastic", only="normal", width=4, levels=1)
+    run = Run(scenes, name, options(name, METHODS[name]), settings)
+    method: Any = run.build(torch.device("cpu"), constants)
+    features = torch.zeros(1, 4)
+    weights = [None] if name == "ls" else method.weights["normal"]
+    for weight in weights:
+        outputs = method.by_name["normal"](features, weight)[0]  # [tasks, 2]
+        torch.testing.assert_close(outputs[:, 0], constants["normal"])
+        assert not torch.isin(outputs[:, 1], constants["normal"]).any()
 
 
 def test_without_biases_it_is_refused() -> None:
