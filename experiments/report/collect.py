@@ -233,9 +233,11 @@ def _groups(records: Sequence[Record], found: pd.DataFrame) -> dict[str, Group]:
 
 
 def title_of(key: str) -> str:
-    """Name in print of a method with or without ``@LEVEL``."""
+    """Name in print of a method with or without ``@LEVEL``, which no other of ours has."""
     name, _, level = key.partition("@")
     title = METHODS[name].title if name in METHODS else name.rpartition(":")[2]
+    if name not in METHODS and title in {method.title for method in METHODS.values()}:
+        title = name  # TorchJD's DWA is not ours
     return f"{title} ({level})" if level else title
 
 

@@ -92,6 +92,15 @@ def test_trials_of_a_league_are_no_runs_of_the_table(tmp_path: Path) -> None:
     assert rows(chosen)["LS"].cells[0].mean == pytest.approx(800.0)
 
 
+def test_methods_of_one_title_have_a_row_each(tmp_path: Path) -> None:
+    pytest.importorskip("torchjd")
+    found = [record("dwa", 0, qm9(2.0)), record("torchjd:DWA", 0, qm9(3.0)),
+             record("torchjd:UPGrad", 0, qm9(4.0))]  # fmt: skip
+    (table,) = tables(store(tmp_path, found), ["qm9"])
+    shown = {label: row.cells[0].mean for label, row in rows(table).items()}
+    assert shown == pytest.approx({"DWA": 100.0, "torchjd:DWA": 200.0, "UPGrad": 300.0})
+
+
 def test_setups_are_not_mixed(tmp_path: Path) -> None:
     small = {"molecules": "1000", "epochs": "60"}
     found = [record("ls", 0, qm9(9.0), changes=small), record("ls", 0, qm9(2.0))]
