@@ -19,7 +19,7 @@ from experiments.comparisons.standings import Standings, ahead, differences, sta
 from experiments.errors import CheckpointError
 from experiments.files import write_json
 from experiments.report.style import OTHERS, OURS, log_axis, looks, write_figure
-from experiments.runner import Job, configurations
+from experiments.runner import Job, Place, configurations
 from experiments.tables import escaping
 from experiments.training import CHECKPOINT, RECORD, RESULTS, checkpoints, results
 
@@ -66,7 +66,7 @@ def curves(jobs: Sequence[Job]) -> Figure:
     left, right = figure.subplots(1, 2)
     groups = list(configurations(jobs))
     for group, look in zip(groups, looks([g[0].run.method for g in groups]), strict=True):
-        histories = [found for job in group if (found := _history(job))]
+        histories = [found for job in _own(group) if (found := _history(job))]
         if histories:
             seeds = f"{len(histories)} seed" + ("s" if len(histories) > 1 else "")
             label = f"{group[0].title} ({seeds})"
@@ -149,7 +149,7 @@ def recorded(jobs: Sequence[Job]) -> Figure:
     panels = figure.subplots(2, 3).flatten()
     groups = list(configurations(jobs))
     for group, look in zip(groups, looks([g[0].run.method for g in groups]), strict=True):
-        files = [job.folder / RECORD for job in group]
+        files = [job.folder / RECORD for job in _own(group)]
         file = next((file for file in files if file.is_file()), None)
         if file is not None:
             rows = diagnostics.read(file)
@@ -185,6 +185,11 @@ def _lines(axes: Axes, runs: list[list[float]], look: dict[str, Any], label: str
         axes.fill_between(range(1, shortest + 1), low, high, color=look["color"], alpha=0.15, lw=0)
     mean = [statistics.fmean(run[k] for run in runs) for k in range(shortest)]
     axes.plot(range(1, shortest + 1), mean, **look, label=label)
+
+
+def _own(jobs: Sequence[Job]) -> list[Job]:
+    """Those in whose folder no run that was set to something else has finished, as in the table."""
+    return [job for job in jobs if not Place(job.folder).differences(job.run)]
 
 
 def _history(job: Job) -> History:

@@ -20,7 +20,7 @@ from experiments import comparisons, runner
 from experiments.benchmark import Data
 from experiments.cli import app
 from experiments.comparisons import Comparison, Entry, tuning
-from experiments.comparisons.figure import league
+from experiments.comparisons.figure import curves, league
 from experiments.comparisons.standings import ahead, behind, standings
 from experiments.comparisons.table import table
 from experiments.comparisons.tuning import compared
@@ -205,6 +205,21 @@ def test_the_figure_shows_these_numbers(finished: tuple[Comparison, list[Job]]) 
     assert [-1.0, 2.0] in apart
     assert [2.0, 3.0, 7.0] in apart
     assert [text.get_text() for text in right.texts[:2]] == ["1 of 2", "3 of 3"]
+
+
+def test_curves_are_not_of_runs_with_other_settings(tmp_path: Path, finish: Finish) -> None:
+    """Which the table leaves out, too."""
+    jobs = compared(comparison(tuned={}), tmp_path, only=["ls", "si"], seeds=[0])
+    other = compared(comparison(tuned={}), tmp_path, seeds=[0], changes={"beta2": 0.5})
+    finish(jobs[0], 1.0)
+    finish(other[1], 1.0)
+    assert [job.label for job in other[:2]] == [job.label for job in jobs]
+    assert (
+        "SI, seed 0: other settings (settings.beta2: 0.5 there, 0.999 here)"
+        in table(comparison(tuned={}, ours=None), jobs).notes
+    )
+    left, _ = curves(jobs).axes
+    assert [line.get_label() for line in left.lines] == ["LS (1 seed)"]
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
