@@ -77,25 +77,25 @@ def drawn_outputs(
     weight: Any = posterior.samples if isinstance(posterior, Empirical) else None
     if weight is not None and residual is not None:
         weight = weight.repeat(-(-samples // len(weight)), 1, 1)
-    kronecker = posterior if linear and isinstance(posterior, KroneckerGaussian) else None
-    # Of few rows outputs are drawn without the weights, of which there may be millions.
-    by_row = kronecker is not None and len(features) < kronecker.inputs.shape[-1]
     count = samples if weight is None else len(weight)
     each = len(features) * head.tasks * head.outputs_per_task
-    new = 0 if weight is not None or by_row else posterior.tasks * posterior.event_shape.numel()
-    for part in slices(count, fitting(max(each, new), BLOCK)):
+    # Of few rows outputs are drawn without the weights, of which there may be millions.
+    by_row = None
+    if linear and isinstance(posterior, KroneckerGaussian):
+        by_row = posterior if len(features) < posterior.inputs.shape[-1] else None
+    if weight is None and by_row is None:
+        each = max(each, posterior.tasks * posterior.event_shape.numel())
+    for part in slices(count, fitting(each, BLOCK)):
         size = part.stop - part.start
         with following(features):
-            if kronecker is not None and by_row:
+            if by_row is not None:
                 design = head.design_matrix(features, attached=True)
-                outputs = kronecker.sample_outputs(design, size, generator=generator)
+                outputs = by_row.sample_outputs(design, size, generator=generator)
                 outputs = head.arranged(outputs)
+            elif weight is not None:
+                outputs = head(features.to(dtype), weight[part].detach())
             else:
-                drawn = (
-                    posterior.sample((size,), generator=generator)
-                    if weight is None
-                    else weight[part]
-                )
+                drawn = posterior.sample((size,), generator=generator)
                 outputs = head(features.to(dtype), drawn.detach())
             if residual is not None:
                 z = torch.empty_like(outputs).normal_(generator=generator)
