@@ -124,7 +124,7 @@ def _by_square_root(
     tril, step = linalg.square_root(
         prior.precision_tril.expand(len(total), -1, -1),
         design,
-        root.expand(-1, len(total)),
+        root.expand_as(residual)[:, : len(total)],  # of tasks that share Λ all columns are alike
         residual,
     )
     made = GaussianPosterior(prior.mean + step, total, precision_tril=tril)

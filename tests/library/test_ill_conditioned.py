@@ -55,6 +55,21 @@ def test_mean_and_variances(rng, condition, variance, masked) -> None:
         assert (p.info.rounding < 1e-8).all()
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_labels_and_weights_common_to_all_tasks(rng, masked) -> None:
+    h, y = collinear(rng, 1e8)
+    head = heads.Gaussian(6, 2, bias=False, noise_scale=NOISE).double()
+    mask, weight = torch.rand(40, generator=rng) < 0.8, torch.rand(40, generator=rng).double()
+    common = (y, mask if masked else None, weight)
+    apart = (y, mask[:, None].repeat(1, 2) if masked else None, weight[:, None].repeat(1, 2))
+    prior = priors.isotropic(head, 1e6)
+    found, each = (inference.Conjugate().infer(head, h, t, prior) for t in (common, apart))
+    assert found.info.square_root.all()
+    assert len(found.precision_tril) == 1
+    torch.testing.assert_close(found.mean, each.mean)
+    torch.testing.assert_close(found.variance, each.variance)
+
+
 def test_a_dense_prior_weights_and_noise_of_each_task(rng) -> None:
     """The square root gives what Cholesky does where both are exact."""
     h, y = torch.randn(30, 4, generator=rng, dtype=F64), torch.randn(30, 3, generator=rng).double()
