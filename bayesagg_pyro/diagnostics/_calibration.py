@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,9 @@ from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import FromPyro, Head
-from bayesagg_pyro.inference import Scheme
-from bayesagg_pyro.posteriors import Empirical, Posterior
+from bayesagg_pyro.inference import IntegratedNoise, Scheme
+from bayesagg_pyro.posteriors import Empirical, NormalInverseGamma, Posterior
+from bayesagg_pyro.predictive._gaussian import drawn_weights
 from bayesagg_pyro.targets import Targets
 
 #: Central credible intervals whose coverage is looked at.
@@ -140,7 +142,8 @@ def simulate_calibration(
     Args:
         head: the head; it is not changed.
         scheme: what is to be tested.
-        prior: of the truth and of the inference, batch shape [tasks].
+        prior: of the truth and of the inference, batch shape [tasks]. Under `IntegratedNoise` the
+            noise of the truth is drawn with it.
         features: of every replication, [N, d].
         replications: at least that many; rounded up to whole passes over the head's tasks.
         draws: L, of each posterior. Stored samples are thinned to so many; they must be worth them.
@@ -160,12 +163,19 @@ def simulate_calibration(
             "calibrate a head of one task"
         )
     generator = generator or torch.Generator(features.device).manual_seed(0)
+    if isinstance(scheme, IntegratedNoise):
+        prior = scheme.known(head, prior)[1]
     passes = -(-replications // head.tasks)
     twin = copy.deepcopy(head)
     ranks, scores = [], []
     for _ in range(passes):
+        law: Any = twin
         truth = prior.sample(generator=generator)
-        targets = _targets(twin, truth, features, generator)
+        if isinstance(prior, NormalInverseGamma):  # whose weights go with a noise
+            drawn: Any = drawn_weights(twin, prior, 1, generator)
+            (truth,), (noise,) = drawn
+            law = law.with_noise_scale(noise)
+        targets = _targets(law, truth, features, generator)
         at = prior.mean if point is None else point(twin, targets)
         with torch.no_grad():
             twin.weight.copy_(at.reshape(twin.weight.shape))

@@ -14,7 +14,7 @@ from bayesagg_pyro.diagnostics._thresholds import Check, judge, tail
 from bayesagg_pyro.errors import DtypeError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import log_joint
-from bayesagg_pyro.posteriors import Posterior
+from bayesagg_pyro.posteriors import NormalInverseGamma, Posterior
 from bayesagg_pyro.targets import RawTargets
 
 #: Differences of log-densities, sums of many terms, that are rounding alone.
@@ -87,7 +87,8 @@ def importance(
         generator: randomness.
 
     Raises:
-        DtypeError: for a posterior or a prior without a density.
+        DtypeError: for a posterior or a prior without a density, or with one whose noise is not the
+            head's, as of `inference.IntegratedNoise`, which is exact.
         SettingError: for fewer than 100 draws.
     """
     integers(100, draws=draws)
@@ -95,8 +96,8 @@ def importance(
     for distribution in (posterior, prior):
         if not has_density(distribution):
             raise DtypeError(
-                f"head {head.site!r}: a {type(distribution).__name__} has no density; importance "
-                "sampling needs a Gaussian or another posterior with log_prob"
+                f"head {head.site!r}: a {type(distribution).__name__} has no density that goes "
+                "with the likelihood; importance sampling needs a Gaussian, or another log_prob"
             )
     weight = posterior.sample((draws,), generator=generator).double()
     own = posterior.to(dtype=torch.float64)
@@ -114,8 +115,9 @@ def importance(
 
 
 def has_density(distribution: Posterior) -> bool:
-    """Whether it has a `log_prob` of its own."""
-    return type(distribution).log_prob is not Posterior.log_prob
+    """Whether it has a `log_prob` of its own, of weights at the noise that the head's model has."""
+    own = type(distribution).log_prob is not Posterior.log_prob
+    return own and not isinstance(distribution, NormalInverseGamma)
 
 
 def psis(log_ratios: Tensor) -> tuple[Tensor, Tensor]:

@@ -166,6 +166,20 @@ def test_one_newton_step_fails_where_laplace_still_holds() -> None:
     assert float(taylor.p_value) < 1e-4 * float(laplace.p_value)
 
 
+@pytest.mark.parametrize("given", ["base", "posterior"])
+def test_integrated_noise_is_drawn_with_the_truth(given: str) -> None:
+    head, scheme = (
+        heads.Gaussian(3, tasks=2000, noise_scale=0.3).double(),
+        inference.IntegratedNoise(2.1),
+    )
+    prior: posteriors.Posterior = priors.isotropic(head, 1.0)
+    x = torch.eye(3, dtype=torch.float64)[:2]
+    if given == "posterior":
+        prior = scheme.known(head, prior)[1]
+    found = diagnostics.simulate_calibration(head, scheme, prior, x, replications=2000)
+    assert alarms(found) == {"sbc": False, "coverage": False}
+
+
 def test_the_head_is_left_alone() -> None:
     head = regression(20)
     before = head.weight.clone()

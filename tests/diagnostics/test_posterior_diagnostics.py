@@ -179,6 +179,17 @@ def test_the_exact_posterior_has_equal_weights(rng: torch.Generator) -> None:
         diagnostics.importance(head, exact, prior, x, y, draws=10)
 
 
+def test_weights_whose_noise_is_integrated_out_go_with_no_likelihood(rng: torch.Generator) -> None:
+    """Weighed by one of the head's noise, the exact posterior had a k-hat of 1.1."""
+    head = heads.Gaussian(3).double()
+    x = torch.randn(200, 3, generator=rng, dtype=torch.float64)
+    prior = priors.isotropic(head, 1.0)
+    exact = inference.IntegratedNoise().infer(head, x, x[:, :1] - x[:, 1:2], prior)
+    for given in ((exact, prior), (exact, exact), (prior, exact)):
+        with pytest.raises(DtypeError, match="NormalInverseGamma has no density that goes with"):
+            diagnostics.importance(head, *given, x, x[:, :1])
+
+
 # -- chains and conditioning -----------------------------------------------------------------------
 
 

@@ -130,13 +130,19 @@ def test_dead_units_head_the_page(tmp_path: Path) -> None:
 def test_missing_labels_and_samples(tmp_path: Path) -> None:
     world = World()
     world.mtl = ba.BayesAgg(
-        {"level": heads.Gaussian(8, tasks=2, missing="nan"), "flag": heads.Bernoulli(8)},
+        {
+            "level": heads.Gaussian(8, tasks=2, missing="nan"),
+            "flag": heads.Bernoulli(8),
+            "wide": heads.Gaussian(8),
+        },
         inference={
             "level": inference.Conjugate(),
             "flag": inference.NUTS(20, warmup=10, chains=2),
+            "wide": inference.IntegratedNoise(),
         },
     )
-    world.y = {"level": world.y["level"].clone(), "flag": world.y["flag"]}
+    level = world.y["level"]
+    world.y = {"level": level.clone(), "flag": world.y["flag"], "wide": level[:, :1]}
     world.y["level"][::3, 0] = torch.nan
     world.mtl.backward(world.features(), world.y)
     world.mtl.update_prior()
@@ -144,7 +150,10 @@ def test_missing_labels_and_samples(tmp_path: Path) -> None:
         tmp_path / "p.html", world.mtl, world.features(), world.y, draws=200
     )
     assert {check.where.split(":")[0] for check in checks if check.key == "rhat"} == {"flag"}
-    assert "samples have no density" in (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert not [check for check in checks if check.key == "khat" and "wide" in check.where]
+    text = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "samples have no density" in text
+    assert "wide: no densities that the likelihood goes with" in text
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -99,6 +99,8 @@ def posterior_section(step: Step, against: Mapping[str, Posterior]) -> Section:
         elif isinstance(posterior, Empirical):
             found += convergence(posterior).checks()
             notes.append(f"{name}: samples have no density, so there is no k-hat.")
+        elif spread:
+            notes.append(f"{name}: no densities that the likelihood goes with, so no k-hat.")
         if name in against:
             truth = against[name]
             if isinstance(truth, Empirical) and len(truth.samples) >= 8:
