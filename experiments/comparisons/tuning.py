@@ -36,7 +36,7 @@ def compared(
     record: int | None = None,
     log: Sequence[str] = (),
 ) -> list[Job]:
-    """The jobs of a comparison, the first seed of all entries first.
+    """The jobs of a comparison, each once, the first seed of all entries first.
 
     The folder is ``OUT/LABEL/seedS``.
 
@@ -68,7 +68,7 @@ def compared(
                 run = dataclasses.replace(run, benchmark=run.benchmark.at(str(data)))
             folder = out / entry.label / f"seed{seed}"
             jobs.append(Job(run, folder, entry.title, record, tuple(log)))
-    return jobs
+    return list(dict.fromkeys(jobs))
 
 
 def _entry(comparison: Comparison, entry: Entry, seed: int, own: dict[str, Any]) -> Run:

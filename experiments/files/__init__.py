@@ -113,15 +113,20 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def strict(value: Any) -> Any:
-    """``value`` with tuples as lists, paths as text and non-finite numbers as None."""
+    """``value`` with tuples as lists, paths as text and non-finite numbers as None.
+
+    The name of a file may be any bytes; what of it is no letter is a question mark.
+    """
     if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, str) or value is None or isinstance(value, (bool, int)):
+        return {strict(str(key)): strict(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Path):
-        return str(value)
+        return strict(str(value))
     if isinstance(value, Sequence):
         return [strict(item) for item in value]
     raise TypeError(f"a {type(value).__name__} has no place in a results file: {value!r}")

@@ -34,6 +34,14 @@ def test_json_is_strict(tmp_path: Path) -> None:
         strict({"a": {1, 2}})
 
 
+def test_names_that_are_no_text_cost_no_results(tmp_path: Path) -> None:
+    """A folder from a disk of another encoding; a command names it, and so do skipped images."""
+    name = os.fsdecode(b"st\xf6re")
+    write_json(tmp_path / "r.json", {"command": ["digits", name], name: Path(name)})
+    found = results.read(tmp_path / "r.json")
+    assert found == {"command": ["digits", "st?re"], "st?re": "st?re"}
+
+
 def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, lambda file: file.write(b"old"))

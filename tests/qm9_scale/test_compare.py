@@ -58,6 +58,8 @@ def test_order_and_overrides(tmp_path: Path) -> None:
     jobs = compared(comparison(), tmp_path)
     assert [job.label for job in jobs] == ["ls/seed0", "ba/seed0", "ls/seed1", "ba/seed1"]
     assert [job.run.settings.seed for job in jobs] == [0, 0, 1, 1]
+    twice = compared(comparison(), tmp_path, only=["ls", "ls"], seeds=[0, 1, 0])
+    assert [job.label for job in twice] == ["ls/seed0", "ls/seed1"]  # not four of one, ± 0
     changes = {"epochs": "10", "learning_rate": 0.02, "power": "0.5"}
     (job,) = compared(comparison(), tmp_path, only=["ba"], seeds=[5], changes=changes)
     assert job.run.settings.epochs == 10
