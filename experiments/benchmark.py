@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bayesagg_pyro.heads import Head
 from experiments.errors import DataError, SettingsError
+from experiments.scores.calibration import observed
 from experiments.scores.delta_m import delta_m
 from experiments.settings import Settings, require_seed, require_words
 
@@ -89,8 +90,8 @@ class Data:
             where it takes point predictions.
         left_out: How many of what is in no part, ``{what, in words: how many}``.
         missing: Share of the training labels that are missing, by the name of the loss; None where
-            ``train.targets`` tells, ``{head: [N, tasks]}`` with NaN for missing ones, or where
-            there are none.
+            ``train.targets`` tells, ``{head: [N, tasks]}`` with NaN (of classes: below 0) for
+            missing ones, or where there are none.
     """
 
     train: Split
@@ -115,7 +116,7 @@ class Data:
             values = [*targets.values()] if isinstance(targets, Mapping) else []
             plain = [t.reshape(len(t), -1) for t in values if isinstance(t, Tensor)]
             columns = [c for t in plain for c in t.unbind(1)] if len(plain) == len(values) else []
-            shares = [float(column.isnan().float().mean()) for column in columns]
+            shares = [float((~observed(column)).float().mean()) for column in columns]
             missing = dict(zip(losses, shares, strict=False))
         return {
             "examples": {

@@ -100,8 +100,11 @@ def log_odds(targets: Tensor) -> Tensor:
 
 
 def log_frequencies(targets: Tensor, classes: int) -> Tensor:
-    """[classes], the log of each class's share in [N, 1], with one example added to each."""
-    counts = torch.bincount(targets[:, 0], minlength=classes).double() + 1
+    """[classes], the log of each class's share in [N, 1], with one example added to each.
+
+    Labels below 0 are not counted.
+    """
+    counts = torch.bincount(targets[targets >= 0], minlength=classes).double() + 1
     return (counts / counts.sum()).log().float()
 
 

@@ -55,6 +55,12 @@ class Run:
         def another() -> tuple[nn.Module, dict[str, Head]]:
             backbone = self.benchmark.backbone().to(device)
             heads = self.benchmark.heads(self.settings.head_bias)
+            for name, head in heads.items():
+                wrong = isinstance(head.missing, int) and (
+                    head.missing >= 0 or head.target_kind != "class"
+                )
+                remedy = "scores know NaN and classes below 0: give 'nan', or of classes -100"
+                require(not wrong, f"missing of {name}", head.missing, remedy)
             if self.settings.fitted_bias and constants is not None:
                 for name, head in heads.items():
                     if head.bias:

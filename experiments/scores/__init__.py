@@ -1,9 +1,9 @@
 """Metrics of one head each, summed up over a split, and the meter that a benchmark makes of them.
 
 A new one is a class with the two methods of `Score`, which a benchmark names in `mixed`. A target
-of NaN is one that was not observed, and counts nowhere. A value of None means that the split cannot
-tell: there is no example of one of the two classes, say. A value of NaN is something else, the sign
-of a network that has diverged.
+of NaN, or a class below 0, was not observed and counts nowhere. A value of None means that the
+split cannot tell: there is no example of one of the two classes, say. A value of NaN is something
+else, the sign of a network that has diverged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DataError
-from experiments.scores.calibration import Calibration
+from experiments.scores.calibration import Calibration, observed
 
 
 class Score(Protocol):
@@ -272,11 +272,6 @@ def mixed(
 ) -> Callable[[], MixedMeter]:
     """A maker of meters, as a benchmark's data wants it."""
     return partial(MixedMeter, scores, figures or {}, calibrations or {})
-
-
-def observed(targets: Tensor) -> Tensor:
-    """Which targets are numbers."""
-    return ~targets.isnan()
 
 
 def _kept_nan(right: Tensor, outputs: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """How far a classifier's probabilities can be trusted, summed up in memory of a few bins a task.
 
 All three take the point prediction as a distribution over classes; a binary task has two. Targets
-of NaN were not observed, and count nowhere.
+of NaN, and classes below 0, were not observed, and count nowhere.
 
 * ECE, expected calibration error (Naeini et al., 2015): confidences, the largest probability of
   each example, are put into 15 bins of equal width; Σ_b n_b / N · |accuracy_b − confidence_b|.
@@ -37,6 +37,11 @@ def tells_calibration(name: str) -> bool:
     return name.partition(" ")[0] in _CALIBRATION
 
 
+def observed(targets: Tensor) -> Tensor:
+    """Which targets are numbers, or classes from 0 on."""
+    return ~targets.isnan() if targets.is_floating_point() else targets >= 0
+
+
 class Calibration:
     """ECE, Brier score and NLL of the tasks of one head.
 
@@ -58,9 +63,10 @@ class Calibration:
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in a batch; nothing is copied from the device."""
         measure = _binary if self._kind == "binary" else _classes
-        seen = ~targets.isnan()
+        seen = observed(targets)
+        known = torch.where(seen, targets, 0)
         confidence, right, brier, nll = (
-            torch.where(seen, values, 0.0) for values in measure(outputs.double(), targets)
+            torch.where(seen, values, 0.0) for values in measure(outputs.double(), known)
         )
         index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
         gaps = torch.zeros(confidence.shape[1], BINS, dtype=torch.double).to(outputs.device)

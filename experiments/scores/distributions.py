@@ -21,8 +21,8 @@ from torch import Tensor
 
 from experiments.errors import DataError
 from experiments.randomness import isolated_random
-from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score, observed
-from experiments.scores.calibration import Calibration
+from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score
+from experiments.scores.calibration import Calibration, observed
 
 Kind = Literal["number", "count", "classes", "binary"]
 
@@ -57,7 +57,7 @@ class DistributionMeter:
         for name, kind in self._kinds.items():
             law, target = predictions[name], targets[name]
             seen = observed(target)
-            known = target.nan_to_num() if target.is_floating_point() else target
+            known = torch.where(seen, target, 0)
             self._nll[name].append(-law.log_prob(known)[seen].double().cpu())
             if kind in ("number", "count"):
                 pairs = torch.stack([law.mean[seen], target[seen].to(law.mean)], 1)

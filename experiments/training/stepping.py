@@ -19,6 +19,7 @@ from experiments import processes
 from experiments.benchmark import Batch, Split
 from experiments.errors import SettingsError
 from experiments.methods import Capture, Method
+from experiments.scores.calibration import observed
 from experiments.settings import Settings
 from experiments.training.graphs import Call, CompileBackend, CudaBackend, TwinBackend
 
@@ -119,10 +120,11 @@ def _counts(target: Any) -> Tensor:
     """How many examples have a target of each task, ``[tasks]``.
 
     Args:
-        target: ``[B]`` or ``[B, tasks]``, NaN where missing; or a tuple of these and a mask.
+        target: ``[B]`` or ``[B, tasks]``, NaN (a class: below 0) where missing; or a tuple of these
+            and a mask.
     """
     values, mask = (target, None) if isinstance(target, Tensor) else target[:2]
-    there = ~values.isnan() if mask is None else mask
+    there = observed(values) if mask is None else mask
     return there.reshape(len(there), -1).sum(0)
 
 

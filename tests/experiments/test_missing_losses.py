@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from bayesagg_pyro import heads
 from experiments import methods
 from experiments.benchmark import Batch
+from experiments.errors import SettingsError
+from experiments.run import Run
 from experiments.training.stepping import Step
+from tests.experiments.toy import Toy
 
 
 def test_losses_are_averaged_over_targets() -> None:
@@ -16,22 +20,39 @@ def test_losses_are_averaged_over_targets() -> None:
     made: dict[str, heads.Head] = {
         "a": heads.Gaussian(3, tasks=2, missing="nan"),
         "b": heads.Gaussian(3, missing="nan"),
+        "c": heads.Categorical(3, classes=3, missing=-100),
     }
     method = methods.make("ls", nn.Identity(), made, methods.options("ls", {}))
     method.backbone.train()
     optimizer = torch.optim.SGD(method.parameters(), lr=0.0)
-    step = Step(method, optimizer, ["a", "b"])
+    step = Step(method, optimizer, ["a", "b", "c"])
     step.start()
     x, y = torch.randn(12, 3), torch.randn(12, 3)
     y[:4, 0] = y[6:, 0] = torch.nan  # two targets in all, and none in the second batch
     y[:, 2] = torch.nan
+    kind = torch.tensor([0, 1, 2, 2] + 8 * [-100])
     for rows in (slice(0, 6), slice(6, 12)):
-        step(Batch(x[rows], {"a": y[rows, :2], "b": y[rows, 2:]}))
+        step(Batch(x[rows], {"a": y[rows, :2], "b": y[rows, 2:], "c": kind[rows]}))
     assert step.loss is not None
     assert step.loss.isfinite()
     done = step.read(2)
     errors = (made["a"](x) - y[:, :2]).square().detach()
     assert done.losses[2] is None
     expected = [float(errors[4:6, 0].mean()), float(errors[:, 1].mean())]
-    torch.testing.assert_close(torch.tensor(done.losses[:2]), torch.tensor(expected))
+    expected.append(float(nn.functional.cross_entropy(made["c"](x[:4]), kind[:4]).detach()))
+    losses = [done.losses[place] for place in (0, 1, 3)]
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected))
     assert done.effective_tasks is None
+
+
+@pytest.mark.parametrize(
+    "head", [heads.Categorical(3, 2, missing=255), heads.Bernoulli(3, missing=-1)]
+)
+def test_marks_that_scores_do_not_know_are_refused(head: heads.Head) -> None:
+    class Marked(Toy):
+        def heads(self, bias: bool) -> dict[str, heads.Head]:
+            return {"kind": head}
+
+    run = Run(Marked(), "ls", methods.options("ls", {}), Marked.default_settings)
+    with pytest.raises(SettingsError, match=r"missing of kind = .* give 'nan', or of classes -100"):
+        run.build(torch.device("cpu"))

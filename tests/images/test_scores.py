@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from experiments.scores import (
     area_under_curve,
     mixed,
 )
+from experiments.scores.calibration import Calibration
 
 
 @pytest.mark.parametrize("levels", [3, 20, 10**6])
@@ -59,6 +61,19 @@ def test_what_was_not_observed_counts_nowhere(kind: type[Score]) -> None:
         expected += alone.compute()
     assert meter.compute() == [*map(pytest.approx, expected), None]
     assert mean.compute() == [pytest.approx(100 * sum(expected) / 2)]
+
+
+def test_classes_below_0_were_not_observed() -> None:
+    g = torch.Generator().manual_seed(0)
+    logits, classes = torch.randn(60, 3, generator=g), torch.randint(3, (60, 1), generator=g)
+    seen = torch.rand(60, generator=g) < 0.5
+    marked = torch.where(seen[:, None], classes, -100)
+    for make in (ClassAccuracy, partial(Calibration, ["kind"], "classes")):
+        whole, few = make(), make()
+        whole.update(logits, marked)
+        few.update(logits[seen], classes[seen])
+        assert whole.compute() == pytest.approx(few.compute())
+    assert torch.equal(log_frequencies(marked, 3), log_frequencies(classes[seen], 3))
 
 
 def test_a_class_that_does_not_occur_has_no_area() -> None:
