@@ -85,7 +85,8 @@ def standardised(values: Tensor, train: Tensor, fill: bool = True) -> tuple[Tens
     known = values[train]
     mean = known.nanmean(0)
     std = (known - mean).square().nanmean(0).sqrt()
-    scaled = (values - mean) / torch.where(std > 0, std, 1.0)
+    rounding = 10 * torch.finfo(mean.dtype).eps * mean.abs()  # all that a constant column has
+    scaled = (values - mean) / torch.where(std > rounding, std, 1.0)
     return (scaled.nan_to_num() if fill else scaled), mean, std
 
 

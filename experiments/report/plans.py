@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from experiments import published
 from experiments.scores.calibration import tells_calibration
+from experiments.tables.table import MISSING, Cell
 
 DELTA_M: Final = "delta_m"
 
@@ -124,7 +125,8 @@ def of_records(records: Iterable[Mapping[str, Any]], title: str) -> Plan:
     measures = []
     for task in record["tasks"]:
         unit = f" ({task['unit']})" if task["unit"] not in ("", "%") else ""
-        heading, digits = f"{task['symbol']}{unit}", _digits(task["single_task"])
+        heading, single = f"{task['symbol']}{unit}", Cell.number(task["single_task"])
+        digits = None if single == MISSING else single.decimals
         measures.append(Measure(name, task["name"], heading, digits, task["higher_is_better"]))
     for figure in record["best"]["test_figures"]:
         if not tells_calibration(figure):
@@ -132,8 +134,3 @@ def of_records(records: Iterable[Mapping[str, Any]], title: str) -> Plan:
     if record["best"].get("test_delta_m") is not None:
         measures.append(_delta_m(name, 2))
     return Plan(f"{title}: test {record.get('metric', 'results')}", tuple(measures), _ROWS)
-
-
-def _digits(value: float | None) -> int | None:
-    """As many as the single-task number is given with."""
-    return None if value is None else min(len(f"{value}".partition(".")[2]), 4)

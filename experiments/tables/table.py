@@ -34,8 +34,11 @@ class Cell:
         """About four significant digits, without exponents for everyday sizes."""
         if value is None:
             return MISSING
-        limits = (1.0, 10.0, 100.0, 1000.0)
-        return cls(value, decimals=4 - sum(abs(value) >= limit for limit in limits))
+        size, limits = abs(value), (1.0, 10.0, 100.0, 1000.0)
+        decimals = 4 - sum(size >= limit for limit in limits)
+        if 0 < size < 1e-3:
+            decimals = min(3 - math.floor(math.log10(size)), 12)
+        return cls(value, decimals=decimals)
 
     @classmethod
     def spread(cls, values: Sequence[float], decimals: int) -> Cell:

@@ -129,6 +129,8 @@ def test_typeset() -> None:
         (60.576, "60.58"),
         (143.44, "143.4"),
         (7894, "7,894"),
+        (3.2e-6, "0.000003200"),
+        (0.0, "0.0000"),
     ],
 )
 def test_numbers(value: float, text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.errors import DataError
-from experiments.rows import log_frequencies, log_odds, stratified
+from experiments.rows import log_frequencies, log_odds, standardised, stratified
 from experiments.scores import (
     AreaUnderCurve,
     AveragePrecision,
@@ -131,6 +131,15 @@ def test_constants_have_the_smallest_loss() -> None:
     assert torch.sigmoid(log_odds(targets)).tolist() == pytest.approx([31 / 102, 1 / 102])
     classes = torch.tensor([0] * 6 + [2] * 2)[:, None]
     assert log_frequencies(classes, 3).exp().tolist() == pytest.approx([7 / 11, 1 / 11, 3 / 11])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_column_that_never_varies_in_training_is_not_blown_up(dtype: torch.dtype) -> None:
+    """A mean of 0.1 is not 0.1 to the last bit."""
+    values = torch.full((1000, 1), 0.1, dtype=dtype)
+    values[-1] = 0.15
+    scaled, _, _ = standardised(values, torch.arange(900))
+    torch.testing.assert_close(scaled[-1], values[-1] - values[0])
 
 
 def test_stratified_parts() -> None:

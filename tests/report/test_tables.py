@@ -446,6 +446,11 @@ def test_a_benchmark_of_ones_own_has_a_table(tmp_path: Path) -> None:
     ] or [column.title for column in table.columns] == ["age ↓", "gender ↑", "ethnicity ↑"]
     assert [cell.parts() for cell in table.rows[0].cells] == [("0.1000",), ("93.00",), ("84.00",)]
     assert "as by default" in table.notes[0]
+    # Nor do digits hang on how a single-task number is written: 1e-06 has no point.
+    entry["tasks"][0]["single_task"], entry["tasks"][1]["single_task"] = 1e-6, 1.0
+    entry["best"]["test"] |= {"age": 1.234e-6, "gender": 0.4321}
+    (table,) = tables(store(tmp_path / "small", [entry]))
+    assert [str(cell) for cell in table.rows[0].cells[:2]] == ["0.000001234", "0.432"]
 
 
 def test_runs_as_a_frame(tmp_path: Path) -> None:
