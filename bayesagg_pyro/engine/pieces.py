@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from bayesagg_pyro.engine.reading import (
     check_graph,
     check_pair,
 )
-from bayesagg_pyro.engine.transaction import Undo, of_generators, of_values
+from bayesagg_pyro.engine.transaction import Undo, of_generators
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.validity import Validity
 
@@ -34,6 +34,26 @@ _TOLERANCE = 0.05
 _SMALL = 2**16
 
 
+class _Buffer(NamedTuple):
+    """A buffer of a module, and what it was; a pass may write to it or put another in its place."""
+
+    owner: dict[str, Tensor | None]
+    name: str
+    tensor: Tensor
+    value: Tensor
+    version: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether it may be another now."""
+        same = self.owner.get(self.name) is self.tensor and self.tensor._version == self.version
+        return not same or self.tensor.numel() <= _SMALL
+
+    def put_back(self) -> None:
+        self.owner[self.name] = self.tensor
+        self.tensor.copy_(self.value)
+
+
 @dataclass(frozen=True)
 class _Passed:
     """What the first pass over a piece leaves for the second.
@@ -42,20 +62,20 @@ class _Passed:
         inputs: of the backbone.
         leaves: each tensor of the features, off the graph.
         drawn: puts back the random states.
-        changed: buffers that the pass may have written to, with the values before.
+        changed: buffers that the pass may have changed, as they were before.
     """
 
     inputs: Any
     leaves: list[Tensor]
     drawn: Undo
-    changed: list[tuple[Tensor, Tensor]]
+    changed: list[_Buffer]
 
     def undo(self) -> None:
         """Put back what the backbone was before that pass."""
         self.drawn()
         with torch.no_grad():
-            for buffer, value in self.changed:
-                buffer.copy_(value)
+            for buffer in self.changed:
+                buffer.put_back()
 
 
 class Pieces:
@@ -72,7 +92,7 @@ class Pieces:
         self._backbone = backbone
         owner = getattr(backbone, "__self__", backbone)  # of a method
         module = owner if isinstance(owner, nn.Module) else nn.Module()
-        self._buffers = list(module.buffers())
+        self._owners = [part._buffers for part in module.modules()]
         self.parameters = [weight for weight in module.parameters() if weight.requires_grad]
         self._autocast = [
             (device, torch.get_autocast_dtype(device))
@@ -96,19 +116,14 @@ class Pieces:
         found: list[Pair] = []
         for piece in pieces:
             inputs, targets = check_pair(piece)
-            versions = [buffer._version for buffer in self._buffers]
-            before = [(buffer, buffer.clone()) for buffer in self._buffers]
+            before = self._buffers()
             passed, alone = _Passed(inputs, [], _of_random_states(), before), bool(self._passed)
             self._passed.append(passed)
             with torch.no_grad(), self._pass(alone=alone):
                 features = self._features(inputs)
             leaves = {id(t): t.detach().requires_grad_() for t in _tensors(features)}
             passed.leaves.extend(leaves.values())
-            passed.changed[:] = [
-                (buffer, value)
-                for (buffer, value), version in zip(before, versions, strict=True)
-                if buffer._version != version or buffer.numel() <= _SMALL
-            ]
+            passed.changed[:] = [one for one in before if one.changed]
             if isinstance(features, Mapping):
                 found.append(({name: leaves[id(t)] for name, t in features.items()}, targets))
             else:
@@ -129,8 +144,9 @@ class Pieces:
         Raises:
             StateError: if they are, or need no gradient.
         """
-        written = {id(buffer): buffer for piece in self._passed for buffer, _ in piece.changed}
-        after = [_of_random_states(), of_values(written.values())]
+        written = {(id(one.owner), one.name) for piece in self._passed for one in piece.changed}
+        now = [one for one in self._buffers() if (id(one.owner), one.name) in written]
+        after = _Passed(None, [], _of_random_states(), now)
         try:
             for piece in self._passed:
                 piece.undo()
@@ -144,13 +160,20 @@ class Pieces:
                     ]
                     torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
         finally:
-            for undo in after:
-                undo()
+            after.undo()
 
     def undo(self) -> None:
         """Put buffers and random states back to what they were before the first pass."""
         for piece in reversed(self._passed):
             piece.undo()
+
+    def _buffers(self) -> list[_Buffer]:
+        return [
+            _Buffer(owner, name, buffer, buffer.clone(), buffer._version)
+            for owner in self._owners
+            for name, buffer in owner.items()
+            if buffer is not None
+        ]
 
     def _features(self, inputs: Any) -> Features:
         if type(inputs) in (tuple, list):  # and no packed sequence, which is a tuple too

@@ -206,6 +206,31 @@ def test_buffers_are_what_they_were_in_the_first_pass() -> None:
         assert torch.equal(a, b)
 
 
+class Centred(nn.Module):
+    """Puts another running mean in the place of the last one, as `nn.BatchNorm1d` does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return x - self.mean
+
+
+def test_buffers_that_are_assigned_anew_are_updated_once() -> None:
+    one, two = (Net(Centred()) for _ in range(2))
+    before = one.backbone[1].mean
+    nan = [*one.pieces(), (one.x, {"b": one.y["b"] * torch.nan})]
+    with pytest.raises(errors.NonFiniteError):
+        one.mtl.backward_in_pieces(one.backbone, nan)
+    assert one.backbone[1].mean is before
+    losses = one.mtl.backward_in_pieces(one.backbone, one.pieces())
+    others = two.mtl.backward(torch.cat([two.backbone(two.x[r]) for r in CUTS]), two.whole())
+    close(one, two, losses, others)
+    assert torch.equal(one.backbone[1].mean, two.backbone[1].mean)
+
+
 def test_one_graph_at_a_time() -> None:
     """What autograd keeps never exceeds what the largest piece alone makes it keep."""
     net = Net()
