@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch._compile import _disable_dynamo
 
 #: Decorates calls that torch.compile makes as they are, between the graphs of what is around them.
@@ -51,6 +52,20 @@ def seeded(
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+def batched_gradients(
+    outputs: Tensor, inputs: Tensor, directions: Tensor, *, retain_graph: bool = False
+) -> Tensor:
+    """Gradients of outputs along many directions [n, *outputs] at once, [n, *inputs].
+
+    In anomaly mode torch looks for NaN in every gradient, and cannot in a batch of them.
+    """
+    with torch.autograd.set_detect_anomaly(torch.is_anomaly_enabled(), check_nan=False):
+        (found,) = torch.autograd.grad(
+            outputs, inputs, directions, is_grads_batched=True, retain_graph=retain_graph
+        )
+    return found
 
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._modes import batched_gradients
 from bayesagg_pyro._pieces import CACHE, fitting
 from bayesagg_pyro.errors import NumericalError
 
@@ -222,8 +223,7 @@ def hessian(value: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     # A few columns at a time: each carries a copy of everything per example.
     rows = fitting(weight[..., 0].numel(), CACHE // 256)
     columns = [
-        torch.autograd.grad(slope, weight, part, is_grads_batched=True, retain_graph=True)[0]
-        for part in directions.split(rows)
+        batched_gradients(slope, weight, part, retain_graph=True) for part in directions.split(rows)
     ]
     matrix = torch.cat(columns).movedim(0, -1)
     return slope.detach(), 0.5 * (matrix + matrix.mT)

@@ -130,8 +130,9 @@ def known(what: str, found: Mapping[str, Posterior | None]) -> dict[str, Posteri
     lacking = [name for name, distribution in found.items() if distribution is None]
     if lacking:
         raise StateError(
-            f"there is no {what} yet for {lacking}: run an epoch of backward() in train mode "
-            "and call update_prior() first, or make it of batches with refit()"
+            f"there is no {what} yet for {lacking}: run an epoch of backward() in train mode, "
+            "after the warm-up of collect(), and call update_prior() first, or make it of batches "
+            "with refit()"
         )
     return {name: it for name, it in found.items() if it is not None}
 

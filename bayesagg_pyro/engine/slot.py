@@ -140,7 +140,7 @@ class Slot:
                 raise StateError(
                     f"head {self.head.site!r}: {self.scheme!r} takes the posterior of the last "
                     "epoch's data, and there is none yet; run the first epoch's batches through "
-                    "backward() or collect() and call update_prior()"
+                    "collect() and call update_prior()"
                 )
             age = 0 if held is None or self.due else self.age + 1
         elif held is not None and self.age + 1 < (1 if refresh == "step" else int(refresh)):

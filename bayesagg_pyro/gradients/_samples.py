@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._modes import batched_gradients
 from bayesagg_pyro._pieces import CACHE
 from bayesagg_pyro.gradients._derived import weighted
 from bayesagg_pyro.gradients._distribution import GradientDistribution, MomentError
@@ -109,8 +110,7 @@ def _by_autograd(
         h = features.detach().requires_grad_()
         total = summed(h, weight)
         unit = torch.eye(len(total), dtype=total.dtype, device=total.device)
-        (gradients,) = torch.autograd.grad(total, h, unit, is_grads_batched=True)
-    return gradients
+        return batched_gradients(total, h, unit)
 
 
 def drawn_gradients(

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from bayesagg_pyro._modes import batched_gradients
 from bayesagg_pyro._pieces import BLOCK, fitting
 from bayesagg_pyro.heads._module import check_module, in_precision, output_size
 
@@ -55,8 +56,7 @@ class Embedding(nn.Module, ABC):
             if not total.requires_grad:
                 return h.new_zeros(len(h), self.out_features, self.in_features)
             unit = torch.eye(self.out_features, dtype=total.dtype, device=total.device)
-            (rows,) = torch.autograd.grad(total, h, unit, is_grads_batched=True)
-        return rows.transpose(0, 1)
+            return batched_gradients(total, h, unit).transpose(0, 1)
 
 
 class Body(Embedding):

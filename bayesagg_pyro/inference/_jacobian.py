@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._modes import batched_gradients
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head, Network, OnePredictor
 
@@ -63,7 +64,7 @@ def _of_forward(head: Head, features: Tensor, point: Tensor) -> tuple[Tensor, Te
         v = torch.zeros_like(outputs).requires_grad_()
         (pulled,) = torch.autograd.grad(outputs, shift, v, create_graph=True)
         unit = torch.eye(len(shift), dtype=shift.dtype, device=shift.device)
-        (columns,) = torch.autograd.grad(pulled, v, unit, is_grads_batched=True)
+        columns = batched_gradients(pulled, v, unit)
     return columns.movedim(0, -1), given.detach()
 
 

@@ -91,8 +91,9 @@ class Policy(ABC):
         """
         if self.prior is None:
             raise StateError(
-                f"there is no prior yet for {[self.head.site]}: run an epoch of backward() in "
-                "train mode and call update_prior() first, or make it of batches with refit()"
+                f"there is no prior yet for {[self.head.site]}, which a step after the warm-up "
+                "needs: run an epoch through collect() and call update_prior(), or make it of "
+                "batches with refit()"
             )
         return self.prior
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bayesagg_pyro as ba
-from bayesagg_pyro import heads
+from bayesagg_pyro import gradients, heads, inference
 from bayesagg_pyro.errors import StateError
 
 
@@ -93,3 +93,24 @@ def test_an_error_in_the_backbone_is_handed_on_and_leaves_no_gradient(setting) -
     with pytest.raises(RuntimeError, match="of the user"):
         mtl.backward(features, targets)
     assert all(p.grad is None for p in mtl.parameters())
+
+
+@pytest.mark.parametrize("estimator", [None, gradients.MonteCarlo(4)])
+def test_anomaly_mode(estimator) -> None:
+    """Torch looks for NaN in every gradient there, and fails at gradients in batches."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    head = heads.Network.last_layer(network, heads.Gaussian(5, tasks=2, bias=True))
+    mtl = ba.BayesAgg({"a": head}, inference=inference.Laplace(), estimator=estimator)
+    x, updates = torch.randn(16, 5), []
+    mtl.collect(x, {"a": x[:, :2]})
+    mtl.update_prior()
+    mtl.start_bayes()
+    for on in (False, True):
+        torch.manual_seed(1)
+        h = x.clone().requires_grad_()
+        with torch.autograd.set_detect_anomaly(on):
+            mtl.backward(h, {"a": x[:, :2]}, collect=False)
+            assert torch.is_anomaly_check_nan_enabled()
+        updates.append(h.grad)
+    assert torch.equal(*updates)

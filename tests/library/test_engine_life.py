@@ -126,7 +126,9 @@ def test_warmup_ends_by_itself(rng) -> None:
 
 def test_without_a_warmup_collect_makes_the_first_prior(rng) -> None:
     toy = Toy(rng, warmup=False)
-    with pytest.raises(errors.StateError, match="no prior yet"):
+    with pytest.raises(
+        errors.StateError, match=r"an epoch through collect\(\) and call update_prior"
+    ):
         toy.step(slice(0, 16))
     assert toy.grads() == []
     for rows in toy.batches:
