@@ -17,7 +17,8 @@ def where(flag: Tensor, new: Posterior, old: Posterior) -> Posterior:
 
     Args:
         flag: [] bool, or [tasks].
-        new: decides the kind of the result; two Gaussians of different kinds become dense ones.
+        new: decides the kind of the result; two Gaussians of different kinds become dense ones, but
+            an isotropic `old` beside a Kronecker `new`, which must be that where it is diagonal.
         old: over the weights of the same head. Where it is of another kind that cannot be brought
             to that of `new` (samples beside a Gaussian), `new` is returned.
     """

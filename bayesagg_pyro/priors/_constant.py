@@ -15,7 +15,8 @@ class Constant(DataPolicy):
     the posterior of all data, which `update_prior` makes.
 
     Args:
-        variance: γ, in squared units of the weights, one number or one per task.
+        variance: γ, in squared units of the weights, one number or one per task. Where it is
+            learned, see `DataPolicy`, steps have the base prior as the last update scaled it.
         base: makes another prior, see `DataPolicy`.
         temperature: divides the data's log-likelihood in the posterior that predicts.
         storage: how a scheme without sums keeps examples.
@@ -47,7 +48,8 @@ class Constant(DataPolicy):
         return self._posterior
 
     def accept(self, prior: Posterior) -> None:
-        """Keep the posterior for predictions; the prior stays as it is."""
+        """Keep the posterior for predictions; the prior has at most another variance."""
         self._adopt(prior)
+        self.prior = self._chosen_base
         self._posterior = prior
         self._statistics = self._cleared(self._statistics)

@@ -218,9 +218,14 @@ class DataPolicy(Policy):
             features,
             targets,
             prior,
-            base=self._base if self._scale is None else scaled(self._base, self._scale),
+            base=self._chosen_base,
             weight=weight,
         )
+
+    @property
+    def _chosen_base(self) -> GaussianFamily:
+        """The base prior with the variance that was last chosen."""
+        return self._base if self._scale is None else scaled(self._base, self._scale)
 
     def _batch_weight(self) -> float:
         """How much a training batch's log-likelihood counts in the prior, before tempering."""

@@ -13,7 +13,7 @@ from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import integers
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
-from bayesagg_pyro.inference import Statistics, Storage, scaled
+from bayesagg_pyro.inference import Statistics, Storage
 from bayesagg_pyro.posteriors import Posterior
 from bayesagg_pyro.priors._data import Base, DataPolicy, Variance
 from bayesagg_pyro.targets import Targets
@@ -141,13 +141,11 @@ class Running(DataPolicy):
             self.prior, self._age = self.prior, 0
 
     def _made(self) -> Posterior:
-        statistics, base = self._statistics, self._base
+        statistics = self._statistics
         if self.temperature != 1.0:
             statistics = statistics.scaled(1 / self.temperature)
-        if self._scale is not None:
-            base = scaled(base, self._scale)
         # Between updates the evidence's choices stand.
-        return statistics.posterior(base, start=self._prior, generator=self.generator)
+        return statistics.posterior(self._chosen_base, start=self._prior, generator=self.generator)
 
     def propose(self, start: Posterior | None = None) -> Posterior:
         if not self._any:

@@ -176,6 +176,16 @@ def test_constant_keeps_the_prior_and_predicts_with_all_data(rng) -> None:
     close(mtl.predict(data.features)["a"], data.head(data.features, mean))
 
 
+def test_constant_has_the_variance_that_was_learned(rng) -> None:
+    data = gaussian(rng)
+    mtl = ba.BayesAgg({"a": data.head}, prior=priors.Constant("learned"))
+    mtl.collect(data.features, {"a": data.targets})
+    mtl.update_prior()
+    found = mtl.posteriors()["a"].info.prior_variance
+    assert (found != 1).all()
+    same(mtl.priors()["a"], priors.isotropic(data.head, found))
+
+
 def test_fresh_is_the_posterior_of_what_it_is_shown(rng) -> None:
     data = gaussian(rng)
     mtl = ba.BayesAgg({"a": data.head}, prior=priors.Fresh(variance=0.5))
