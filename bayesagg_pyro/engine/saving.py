@@ -169,13 +169,15 @@ def _own_generators(slot: Slot) -> dict[str, torch.Generator]:
 
 
 def _held(slot: Slot) -> dict[str, Tensor]:
-    """The posterior held, its age, and the calibration."""
+    """The posterior held, its age, the calibration, and `Slot.other_weight`."""
     state = {"due": number(slot.due)}
     if slot.posterior is not None:
         state["age"] = number(slot.age)
         state |= named("posterior", slot.posterior.state_dict())
     if slot.calibration is not None:
         state["calibration"] = saved(slot.calibration)
+    if (other := slot.other_weight) is not None:
+        state["other_weight"] = saved(other)
     return state
 
 
@@ -203,6 +205,9 @@ def _take_held(slot: Slot, state: Mapping[str, Tensor]) -> None:
         calibration = found.to(device, linalg.head_dtype(device))
     slot.posterior, slot.age, slot.due = posterior, age, bool(count(state, "due", most=1))
     slot.calibration = calibration
+    if "other_weight" in state:
+        (found,) = finite(f"head {slot.name!r}", state, ["other_weight"])
+        slot.weight_then = found.to(device)
 
 
 def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:

@@ -270,8 +270,14 @@ class Slot:
 
     def remember(self) -> None:
         """Note which weights the posterior belongs to, in a copy, whose weights may be averaged."""
-        there = self._tracker is not None and self._tracker.predicts
-        self.weight_then = self.head.point().detach().clone() if there else None
+        if self.weight_then is None and self._tracker is not None and self._tracker.predicts:
+            self.weight_then = self.head.point().detach().clone()
+
+    @property
+    def other_weight(self) -> Tensor | None:
+        """Weights other than the head's that the posterior belongs to; None if it is the head's."""
+        then = self.weight_then
+        return None if then is None or self._unchanged(then) else then
 
     def check_weights(self) -> None:
         """Refuse a posterior that is not that of the weights.
@@ -279,7 +285,7 @@ class Slot:
         Raises:
             StateError: naming the head and the remedy.
         """
-        if self.weight_then is not None and not self._unchanged(self.weight_then):
+        if self.other_weight is not None:
             raise StateError(
                 f"the weights of head {self.name!r} are not those that its posterior was made for: "
                 "they were averaged, edited, or loaded without one; call refit(batches)"

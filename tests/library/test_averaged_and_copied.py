@@ -73,10 +73,16 @@ def test_averages_predict_and_want_a_refit_for_more(prior: Any, use_buffers: boo
         assert error < 0.05
     for average in (ema, swa, late):
         mtl, backbone = average.module.mtl, average.module.backbone
-        with pytest.raises(errors.StateError, match="refit"):
-            mtl.predictive(backbone(x))
+        loaded = Net(prior=prior)
+        loaded.load_state_dict(average.module.state_dict())
+        again = copy.deepcopy(loaded.mtl)
+        for one in (mtl, loaded.mtl, again, copy.deepcopy(mtl), pickle.loads(pickle.dumps(mtl))):
+            with pytest.raises(errors.StateError, match="refit"):
+                one.predictive(backbone(x))
         mtl.refit((backbone(x), y) for x, y in [batch(g) for _ in range(20)])
         law = mtl.predictive(backbone(x))["y"]
+        again.load_state_dict(mtl.state_dict())
+        assert torch.equal(again.predictive(backbone(x))["y"].mean, law.mean)
         assert (law.mean - y["y"]).square().mean() / y["y"].var() < 0.01
         torch.testing.assert_close(law.mean.float(), average(x)["y"], rtol=1e-4, atol=1e-4)
 
