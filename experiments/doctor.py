@@ -267,8 +267,6 @@ def _device() -> Iterator[Finding]:
     names = [torch.cuda.get_device_name(index) for index in range(count)]
     if names:
         told = f"cuda: {', '.join(names)}"
-    elif torch.backends.mps.is_available():
-        told = "mps, with --device mps; the processor otherwise"
     else:
         built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else ""
         told = f"the processor{f'; {built}, and sees no card' if built else ''}"

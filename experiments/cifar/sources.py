@@ -193,7 +193,8 @@ def digest(data: Path) -> str:
     for part in ("train", "test"):
         for name, files in _classes(data / part).items():
             for file in files:
-                found.update(f"{part}/{name}/{file.name}:{file.stat().st_size}\n".encode())
+                told = f"{part}/{name}/{file.name}:{file.stat().st_size}\n"
+                found.update(told.encode(errors="surrogateescape"))
     return found.hexdigest()[:16]
 
 

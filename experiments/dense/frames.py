@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from experiments.settings import require
+
 IGNORED = -1
 """Label of a pixel that nobody has labelled."""
 
@@ -43,9 +45,15 @@ class Frames(NamedTuple):
         return self.changed(lambda part: part.to(device, non_blocking=True))
 
     def shrunk(self, times: int) -> Frames:
-        """So many times smaller in height and width: colours averaged, targets of a pixel each."""
+        """So many times smaller in height and width: colours averaged, targets of a pixel each.
+
+        Raises:
+            SettingsError: Less than two pixels would be left.
+        """
         if times == 1:
             return self
+        most = min(self.label.shape[-2:]) // 2  # augmentation crops what is left
+        require(times <= most, "shrink", times, f"these images take at most {most}")
         image = functional.avg_pool2d(self.image, times)
         height, width = image.shape[-2:]
         middle = slice(times // 2, None, times)

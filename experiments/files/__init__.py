@@ -103,7 +103,7 @@ class _Target(io.FileIO):
 
 def write_text(path: Path, text: str) -> None:
     """Write text whole or not at all, as :func:`write_atomically` does."""
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode(errors="replace")))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -73,7 +73,8 @@ def fingerprint(files: Sequence[Path]) -> str:
         except OSError:
             missing.append(file.name)
             continue
-        digest.update(f"{file.name}/{status.st_size}/{status.st_mtime_ns};".encode())
+        told = f"{file.name}/{status.st_size}/{status.st_mtime_ns};"
+        digest.update(told.encode(errors="surrogateescape"))
     if missing:
         raise DataError(
             f"{len(missing):,} of {len(files):,} images are missing or cannot be read "

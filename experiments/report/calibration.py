@@ -23,9 +23,10 @@ from experiments.methods import Method
 from experiments.report.collect import located
 from experiments.report.comparison import label_of
 from experiments.run import limited_threads
+from experiments.runner.store import TRIALS, Place, State
 from experiments.scores.distributions import covered, transformed
 from experiments.tables.table import MISSING, Cell, Column, Row, Table
-from experiments.training.checkpoints import CHECKPOINT, restore
+from experiments.training.checkpoints import CHECKPOINT, RESULTS, restore
 
 _ROWS = 1024
 
@@ -62,10 +63,18 @@ class Scores:
 def calibration(folder: Path, warn: Callable[[str], object] = warnings.warn) -> list[Table]:
     """A table for each setup in a store, of every method and task.
 
+    Args:
+        folder: The store.
+        warn: Is told of results files that cannot be read, and of runs whose checkpoint is gone.
+
     Raises:
         DataError: The data of a run are missing.
         CheckpointError: A checkpoint does not fit its run.
     """
+    for path in sorted(folder.rglob(RESULTS)):
+        place, trial = Place(path.parent), TRIALS in path.relative_to(folder).parts
+        if not (trial or place.checkpoint.exists()) and place.state() is State.DONE:
+            warn(f"left out of calibration: the run in {place.folder} has no {CHECKPOINT} any more")
     made = []
     for setup, folders in located(folder, CHECKPOINT, warn):
         rows: list[Row] = []

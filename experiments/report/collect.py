@@ -213,13 +213,18 @@ def _by_split(
 
 
 def _groups(records: Sequence[Record], found: pd.DataFrame) -> dict[str, Group]:
-    """Of each method the configuration that is best on validation, the last run of each seed."""
+    """Of each method the configuration that is best on validation, the last run of each seed.
+
+    Compared are the seeds that all have, if there are any: other seeds may have easier splits.
+    """
     groups = {}
     for method, mine in found.groupby("method", sort=False):
         tried = mine.groupby("configuration", sort=False)
+        ways = [one.drop_duplicates("seed", keep="last").sort_values("seed") for _, one in tried]
+        common = set.intersection(*({*one["seed"]} for one in ways))
         runs = min(
-            (one.drop_duplicates("seed", keep="last").sort_values("seed") for _, one in tried),
-            key=lambda one: one["score"].mean(),
+            ways,
+            key=lambda one: one[one["seed"].isin(common or {*one["seed"]})]["score"].mean(),
         )
         every = tried.get_group(found.loc[runs.index[0], "configuration"])["seed"]
         groups[method] = Group(

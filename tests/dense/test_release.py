@@ -63,6 +63,8 @@ def test_images_are_made_smaller(folder: Path, frames: Frames) -> None:
     assert torch.equal(found.normal[..., 0, 1], whole.normal[..., 2, 7])  # type: ignore[index]
     with pytest.raises(SettingsError, match="shrink = 0"):
         Cityscapes(shrink=0)
+    with pytest.raises(SettingsError, match=r"shrink = 8 .* take at most 6"):
+        NyuV2(data=str(folder), shrink=8).load(torch.device("cpu"))
 
 
 def test_numbers_are_read_in_their_order(frames: Frames, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from experiments.cifar.sources import digest
 from experiments.errors import DataError
 from experiments.images import decode as decoding
 from experiments.images.decode import Form, decoded
@@ -27,6 +28,20 @@ def test_decoded_equals_the_files(tmp_path: Path, cache: Path) -> None:
     assert pixels.dtype == torch.uint8
     for index in (0, 63, 64, 69):  # across the chunks
         assert np.array_equal(pixels[index].numpy().transpose(1, 2, 0), picture(index, 16))
+
+
+def test_a_name_may_be_any_bytes(tmp_path: Path, cache: Path) -> None:
+    """As an archive of another encoding leaves them."""
+    names = [os.fsdecode(name) for name in (b"\xe9.png", b"\xea.png")]
+    paths = [save(tmp_path / name, picture(k, 16)) for k, name in enumerate(names)]
+    assert decoded("some", paths, Form(16), cache).shape == (2, 3, 16, 16)
+    folder = tmp_path / "set"
+    for part in ("train", "test"):
+        for kind in (b"a", b"\xff"):
+            save(folder / part / os.fsdecode(kind) / names[0], picture(0, 16))
+    before = digest(folder)
+    save(folder / "train" / "a" / "b.png", picture(0, 16))
+    assert digest(folder) != before
 
 
 def test_every_kind_of_image_takes_the_form(tmp_path: Path, cache: Path) -> None:

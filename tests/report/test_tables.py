@@ -66,6 +66,17 @@ def test_validation_chooses_the_configuration_and_test_does_not(tmp_path: Path) 
     assert any("best on validation of 2 configurations" in note for note in table.notes)
 
 
+def test_configurations_are_compared_by_the_seeds_that_all_have(tmp_path: Path) -> None:
+    """A sweep that was stopped has tried some with seed 0 alone, whose split may be easy."""
+    whole = [record("bayesagg", s, qm9(2.0), validation=(8.0, 20.0)[s]) for s in (0, 1)]
+    begun = record("bayesagg", 0, qm9(3.0), validation=10.0, changes={"bayesagg.power": "0.5"})
+    (table,) = tables(store(tmp_path / "a", [*whole, begun]), ["qm9"])
+    assert rows(table)["BayesAgg-MTL"].cells[0].mean == pytest.approx(100.0)
+    begun["settings"]["seed"] = begun["benchmark"]["options"]["split_seed"] = 2  # none in common
+    (table,) = tables(store(tmp_path / "b", [*whole, begun]), ["qm9"])
+    assert rows(table)["BayesAgg-MTL"].cells[0].mean == pytest.approx(200.0)
+
+
 def test_seeds_from_before_there_was_an_option_are_of_its_default(tmp_path: Path) -> None:
     """Not a configuration of their own, from which validation would have chosen."""
     found = [record("bayesagg", seed, qm9(1.0 + seed), validation=9.0 - seed) for seed in range(3)]

@@ -17,7 +17,7 @@ from experiments.report.calibration import scores
 from experiments.report.write import tables
 from experiments.run import Run
 from experiments.settings import Settings
-from experiments.training import Trainer
+from experiments.training import CHECKPOINT, Trainer
 
 
 def test_the_table_tells_of_default_and_fitted_predictions(tmp_path: Path) -> None:
@@ -40,6 +40,10 @@ def test_the_table_tells_of_default_and_fitted_predictions(tmp_path: Path) -> No
     assert str(ours.cells[3]) == "90.0 ± 3.2"
     assert str(ours_high.cells[1]) == "–"
     assert all(0 < (row.cells[k].mean or 0) < 0.5 for row in table.rows for k in (4, 5, 6))
+    (tmp_path / "ls" / CHECKPOINT).unlink()  # to save disk
+    with pytest.warns(match=r"left out of calibration: the run in .*ls has no checkpoint\.pt"):
+        (table,) = tables(tmp_path, ["calibration"])
+    assert [row.label for row in table.rows] == [f"BayesAgg-MTL: {task}" for task in KINDS]
 
 
 @pytest.mark.parametrize("kind", ["number", "count", "binary", "classes"])
