@@ -182,7 +182,9 @@ class Evidence:
                 values.append(torch.where(value.isfinite(), value, -torch.inf))
             return torch.stack(values)
 
-        found = self._best(evidence, prior.mean[:, 0], points=_POINTS, steps=_STEPS)
+        labelled, zero = statistics.labelled(), torch.zeros_like(prior.mean[:, 0])
+        seen = zero == 0 if labelled is None else labelled
+        found = self._best(evidence, seen, zero, points=_POINTS, steps=_STEPS)
         chosen = scaled(prior, found.exp())
         posterior = infer(tempered, chosen)
         return _reported(posterior, chosen, found.exp(), evidence(found[None])[0], None)
@@ -212,12 +214,11 @@ class Evidence:
             return evidence.log_evidence(log_variance - beta if relative else log_variance, beta)
 
         gamma = zero
-        if self.variance is not None:
-            points = 25 if learned or self.variance == "shared" else 40
-            gamma = self._best(lambda g: at(g, precision(g)), zero, points=points)
         # A task without any data, or with zeros alone, keeps what it has.
         seen = (evidence.total > 0) & (evidence.size > 0)
-        gamma = torch.where(seen, gamma, 0.0)
+        if self.variance is not None:
+            points = 25 if learned or self.variance == "shared" else 40
+            gamma = self._best(lambda g: at(g, precision(g)), seen, zero, points=points)
         chosen = prior if self.variance is None else scaled(prior, gamma.exp())
         beta = torch.where(seen, precision(gamma), given)
         noise = (-0.5 * beta).exp() if learned else None
@@ -226,19 +227,24 @@ class Evidence:
         return _reported(posterior, chosen, gamma.exp(), at(gamma, beta), noise)
 
     def _best(
-        self, evidence: Callable[[Tensor], Tensor], like: Tensor, **search_how: int
+        self, evidence: Callable[[Tensor], Tensor], seen: Tensor, like: Tensor, **search_how: int
     ) -> Tensor:
-        """The log γ that maximises evidence [..., tasks], of each task or one for all, [tasks]."""
+        """The log γ that maximises evidence [..., tasks], of each task or one for all, [tasks].
+
+        Tasks that were not `seen`, [tasks] bool, have no say, and 0 unless others choose for them.
+        """
         tasks, shared = len(like), self.variance == "shared"
 
         def objective(log_variance: Tensor) -> Tensor:
             if not shared:
                 return evidence(log_variance)
-            return evidence(log_variance[..., None].expand(*log_variance.shape, tasks)).sum(-1)
+            each = evidence(log_variance[..., None].expand(*log_variance.shape, tasks))
+            return torch.where(seen, each, 0.0).sum(-1)
 
         shape = () if shared else (tasks,)
         low, high = (like.new_full(shape, math.log(bound)) for bound in self.bounds)
-        return search(objective, low, high, **search_how).expand(tasks)
+        found = search(objective, low, high, **search_how)
+        return torch.where(seen.any() if shared else seen, found, 0.0).expand(tasks)
 
     def __repr__(self) -> str:
         return f"Evidence(variance={self.variance!r})"

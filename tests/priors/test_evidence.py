@@ -305,6 +305,37 @@ def test_a_task_without_data_keeps_prior_and_noise(rng) -> None:
     assert torch.isfinite(tracker.prior.mean).all()
 
 
+@pytest.mark.parametrize("variance", ["task", "shared"])
+@pytest.mark.parametrize(
+    ("kind", "lacks"),
+    [*product(["learned", "left out"], ["labels", "weight", "spread"]), ("classes", "labels")],
+)
+def test_a_task_that_says_nothing_has_no_say(kind, variance, lacks, rng) -> None:
+    """Its evidence is as good for every variance, or NaN for some."""
+    h = torch.randn(60, 4, generator=rng, dtype=torch.float64)
+    y = h @ torch.randn(4, 3, generator=rng, dtype=torch.float64)
+    y = y + torch.randn(60, 3, generator=rng, dtype=torch.float64)
+    y = (y > 0).double() if kind == "classes" else y
+    seen = torch.ones(60, 3, dtype=torch.bool)
+    seen[:, 2] = False
+    targets = {"labels": (y, seen), "weight": (y, None, seen.double()), "spread": y * seen}[lacks]
+
+    def chosen(tasks: int, data) -> Tensor:
+        head: heads.Head = heads.Bernoulli(4, tasks, bias=False)
+        if kind != "classes":
+            noise = {"noise_scale": "learned"} if kind == "learned" else {"standardise": False}
+            head = heads.Gaussian(4, tasks, **noise)
+        policy = priors.FullData(priors.Evidence(variance))
+        mtl = ba.BayesAgg({"a": head}, inference=inference.Laplace(), prior=policy)
+        mtl.collect(h, {"a": data})
+        mtl.update_prior()
+        return mtl.posteriors()["a"].info.prior_scale
+
+    found, alone = chosen(3, targets), chosen(2, y[:, :2])
+    close(found[:2], alone, 1e-6)
+    close(found[2], alone[0] if variance == "shared" else torch.ones(()).double())
+
+
 def test_degenerate_data_stay_finite(rng) -> None:
     """Targets explained to the last digit, dead features, fewer rows than weights."""
     head = heads.Gaussian(6, 2, noise_scale="learned")
