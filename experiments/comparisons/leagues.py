@@ -88,7 +88,13 @@ def _neighbours(**ours: Any) -> list[Entry]:
         Entry(
             "half",
             "BayesAgg, s = 0.5 for all",
-            changes={**ours, "resolution": "task", "power": 0.5, "mean": "learned"},
+            changes={
+                **ours,
+                "rule": "given",
+                "resolution": "task",
+                "power": 0.5,
+                "mean": "learned",
+            },
         ),
     ]
 

@@ -125,6 +125,12 @@ class BayesAggOptions(MethodOptions):
                 f"{lower}raise --epochs"
             )
 
+    def unread(self) -> set[str]:
+        """Options that decide nothing, since the rule or the aggregator does."""
+        usual, plain = self.rule == "default", self.aggregator == "precision"
+        weights = {"power", "resolution", "floor", "max_ratio", "covariance"}
+        return (weights if usual or not plain else set()) | ({"mean"} if usual else set())
+
     def policy(self) -> priors.Policy:
         """Where priors come from."""
         variance, leave = self.prior_variance, self.leave_batch_out

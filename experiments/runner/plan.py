@@ -20,7 +20,7 @@ from experiments.methods import BayesAggOptions
 from experiments.methods.torchjd_classes import PREFIX
 from experiments.run import Run
 from experiments.runner import values
-from experiments.settings import Settings
+from experiments.settings import Settings, require
 
 SPLIT: Final = "split_seed"
 _NEWER: Final = ("fitted_bias", "optimizer", "beta2")  # earlier folders were named without these
@@ -127,6 +127,10 @@ class Request:
         chosen = methods.options(method, own, {method: usual})
         if isinstance(chosen, BayesAggOptions):
             chosen = _powers_of_heads(benchmark, chosen, given="power" in own)
+            for option in sorted(chosen.unread() & own.keys()):
+                who = f"rule {chosen.rule} with aggregator {chosen.aggregator}"
+                remedy = f"{who} reads none: leave it out, or give another of these"
+                require(own[option] is None, option, own[option], remedy)
         return Run(
             benchmark,
             method,

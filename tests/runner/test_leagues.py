@@ -25,6 +25,7 @@ from experiments.comparisons.standings import ahead, behind, standings
 from experiments.comparisons.table import table
 from experiments.comparisons.tuning import compared
 from experiments.errors import SettingsError
+from experiments.methods import BayesAggOptions
 from experiments.runner import Job, Place
 from experiments.scores import MeanAbsoluteError, mixed
 from experiments.training import RESULTS, Trainer
@@ -110,6 +111,20 @@ def test_missing_and_failed_trials(tmp_path: Path, finish: Finish) -> None:
         Place(lost[label].folder).fail("it broke")
     assert tuning.best(toys, jobs) == {"si": {"learning_rate": 1e-3}}
     assert [e.label for e in tuning.settled(toys, tuning.best(toys, jobs)).entries] == ["si"]
+
+
+@pytest.mark.parametrize("name", ["neighbours-rand", "neighbours-tox21"])
+def test_half_of_all_is_not_the_default_rule_again(name: str, tmp_path: Path) -> None:
+    """Which these benchmarks have, and which reads no powers."""
+    (job,) = compared(comparisons.find(name), tmp_path, only=["half"], seeds=[10])
+    assert isinstance(job.run.options, BayesAggOptions)
+    assert (job.run.options.rule, job.run.options.power) == ("given", 0.5)
+
+
+@pytest.mark.parametrize("name", comparisons.COMPARISONS)
+def test_no_entry_has_options_that_nothing_reads(name: str, tmp_path: Path) -> None:
+    found = comparisons.find(name)
+    assert compared(found, tmp_path, seeds=found.seeds[:1])
 
 
 def test_a_seed_of_the_table_does_not_choose() -> None:

@@ -101,6 +101,9 @@ def test_options_come_from_benchmark_preset_and_request_in_this_order() -> None:
         ({"seed": "1"}, r"seed = '1' has no meaning"),
         ({"scale": "sum"}, r"has no meaning for method bayesagg, .*: give reduction$"),
         ({"epochs": "0"}, r"epochs = 0 cannot work"),
+        ({"rule": "default", "power": "0.3"}, r"power = 0.3 .* rule default .* reads none"),
+        ({"rule": "default", "mean": "plug-in"}, r"mean = 'plug-in' .* reads none"),
+        ({"aggregator": "Bargain", "resolution": "task"}, r"aggregator Bargain reads none"),
     ],
 )
 def test_refused_changes(changes: dict[str, str], message: str) -> None:
