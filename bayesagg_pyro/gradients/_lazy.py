@@ -118,7 +118,9 @@ class Lazy(GradientDistribution):
 
     @cached_property
     def _made(self) -> GradientDistribution:
-        return self._make()
+        # As moments are made that are not late.
+        with torch.no_grad(), torch.autocast(self.like.device.type, enabled=False):
+            return self._make()
 
     @cached_property
     def mean(self) -> Tensor:

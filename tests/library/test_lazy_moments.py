@@ -17,6 +17,7 @@ HEADS = {
     "binary": lambda: heads.Bernoulli(5, 3, pos_weight=[1.0, 2.0, 3.0]),
     "counts": lambda: heads.NegativeBinomial(5, 3, dispersion=2.0, bias=True),
     "robust": lambda: heads.StudentT(5, 3, bias=True),
+    "ordered": lambda: heads.Ordinal(5, 2, 3, bias=True),  # whose cut-points learn
 }
 
 
@@ -27,7 +28,8 @@ def _case(rng: torch.Generator, kind: str, holes: bool, dtype: torch.dtype = tor
     if kind == "robust":
         targets = torch.randn(7, 3, generator=rng, dtype=torch.float64).to(dtype)
     else:
-        targets = (torch.rand(7, 3, generator=rng) < 0.4).to(dtype)
+        labels = torch.rand(7, 3, generator=rng) < 0.4
+        targets = labels.long() if kind == "ordered" else labels.to(dtype)
     mean = torch.randn(3, 6, generator=rng, dtype=torch.float64)
     precision = torch.rand(3, 6, generator=rng, dtype=torch.float64) * 10 + 0.05
     mask = torch.rand(7, 3, generator=rng) < 0.6
