@@ -88,8 +88,8 @@ class ExpansionSums(Statistics):
 
     def scale_(self, factor: float | Tensor) -> None:
         """Multiply all sums."""
-        if isinstance(factor, float) and factor == 0:
-            self._filled = False
+        if isinstance(factor, float) and factor == 0:  # and begin at other weights
+            self._sums, self._filled = {}, False
         self._sums = _times(self._sums, factor)
 
     @torch.no_grad()

@@ -158,6 +158,26 @@ def test_previous_batch_with_second_order_schemes(rng) -> None:
         same(gone.prior, base)
 
 
+def test_in_place_is_as_elsewhere(rng) -> None:
+    """Streamed Kronecker sums begin anew at the weights of their own epoch."""
+    data = categorical(rng)
+    weights = torch.randn(2, *data.head.weight.shape, generator=rng)
+
+    def trained(in_place: bool) -> Any:
+        storage = inference.Storage(streaming=True)
+        policy = priors.FullData(in_place=in_place, storage=storage)
+        tracker = policy.start(data.head, inference.TaylorGGN("kron"))
+        for weight in weights:
+            with torch.no_grad():
+                data.head.weight.copy_(weight)
+            for part in PARTS:
+                tracker.collect(*data.parsed(part))
+            tracker.update()
+        return tracker.prior
+
+    same(trained(True), trained(False))
+
+
 def test_constant_keeps_the_prior_and_predicts_with_all_data(rng) -> None:
     data = gaussian(rng)
     mtl = ba.BayesAgg({"a": data.head}, prior=priors.Constant(0.5))
