@@ -510,7 +510,7 @@ class BayesAgg(Calls):
 
     def _rows(self, features: Features, *, values: bool) -> dict[str, tuple[Tensor, Layout]]:
         for slot in self._slots.values():
-            slot.check_shape()
+            slot.check_shape(trains=False)
         return rows_of(features, self._heads, self.feature_axis, values=values)
 
     def posteriors(self) -> dict[str, Posterior]:

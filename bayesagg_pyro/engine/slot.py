@@ -183,14 +183,24 @@ class Slot:
             self.head.weight.copy_(posterior.mean.reshape(self.head.weight.shape))
             _LEADERS[self.head] = ref(self)
 
-    def check_shape(self) -> None:
-        """Refuse a weight of another shape than the one that the prior is made for.
+    def check_shape(self, *, trains: bool = True) -> None:
+        """Refuse a weight of another shape than the prior's, and one that hooks leave out of date.
+
+        Args:
+            trains: whether steps and posteriors are to read it, before the head's next pass.
 
         Raises:
-            ShapeError: naming the head, both shapes and the remedy.
+            ShapeError, SettingError: naming the head and the remedy.
         """
         own = self.head._parameters
         if "weight" not in own:  # something computes it
+            if trains and "weight" in vars(self.head):
+                raise SettingError(
+                    f"the weight of head {self.name!r} is computed at its next pass (torch's prune "
+                    "and the old weight_norm do so), and is until then that of the last step: use "
+                    "torch.nn.utils.parametrize or parametrizations, or make it a parameter again "
+                    "(prune.remove)"
+                )
             return
         shape = None if own["weight"] is None else own["weight"].shape
         if shape != self._shape:
@@ -209,7 +219,7 @@ class Slot:
         if not (self.learns or isinstance(self.head.weight, nn.Parameter)):
             raise SettingError(
                 f"the weight of head {self.name!r} is to hold its posterior mean, and something "
-                "computes it anew (weight normalisation, pruning): remove that from the head, or "
+                "computes it anew (weight normalisation): remove that from the head, or "
                 "let the head learn by gradient with inference=TaylorGGN()"
             )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import aggregation, errors, gradients, heads, inference, priors
@@ -272,3 +272,21 @@ def test_weights_that_something_computes_hold_no_mean(early: bool) -> None:
         ba.BayesAgg({"a": head}) if early else mtl.start_bayes()
     assert mtl.warmup
     ba.BayesAgg({"a": head}, inference=inference.TaylorGGN())
+
+
+def test_weights_that_hooks_leave_out_of_date() -> None:
+    """A step would take the gradient at the weights of the step before."""
+    head = heads.Bernoulli(3)
+    mtl, x = ba.BayesAgg({"a": head}), torch.randn(4, 3)
+    y = {"a": (x[:, :1] > 0).float()}
+    mtl.collect(x, y)
+    mtl.update_prior()
+    prune.random_unstructured(head, "weight", 0.5)
+    for call in (lambda: mtl.backward(x.requires_grad_(), y), lambda: mtl.refit([(x, y)])):
+        with pytest.raises(errors.SettingError, match=r"head 'a' is computed at its next pass"):
+            call()
+    pruned = mtl.predict(x)["a"]
+    prune.remove(head, "weight")
+    mtl.refit([(x.detach(), y)])
+    assert torch.equal(mtl.predict(x)["a"], pruned)
+    mtl.backward(x, y)
