@@ -266,3 +266,26 @@ def test_the_spread_of_predictions_is_in_units_of_the_noise_that_was_found(
     )
     expected = predictive.uncertainty(head, posterior, x).epistemic.sqrt()
     assert drawn[0]["y"].deviation.mean() == pytest.approx(float(expected.mean()), rel=0.2)
+
+
+class Steep(heads.Gaussian):
+    """Loss in units that are a thousandth of the usual ones."""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 1000 * super().loss(outputs, targets)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_gradients_are_those_of_a_step_also_of_losses_of_ones_own(tmp_path: Path) -> None:
+    """By default a step divides such a loss by its size, so that its units do not matter."""
+    found = []
+    for kind in (heads.Gaussian, Steep):
+        world = World()
+        world.mtl = ba.BayesAgg({"a": heads.Gaussian(8, noise_scale=0.3), "b": kind(8)})
+        world.y = {"a": world.y["level"][:, :1], "b": world.y["level"][:, 1:]}
+        world.train()
+        checks = diagnostics.report(
+            tmp_path / "p.html", world.mtl, world.features(), world.y, draws=200
+        )
+        found.append({c.key: c.value for c in checks if c.key in ("effective_tasks", "share")})
+    assert found[0] == pytest.approx(found[1], rel=0.01)

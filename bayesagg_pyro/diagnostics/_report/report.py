@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from bayesagg_pyro.diagnostics._report.sections import (
 )
 from bayesagg_pyro.diagnostics._thresholds import Check
 from bayesagg_pyro.engine import BayesAgg
+from bayesagg_pyro.engine.slot import HeadStep
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
@@ -85,21 +87,14 @@ def report(
         }
 
     posteriors = inferred(mtl.schemes)
+    steps = {}
+    for name, slot in mtl._slots.items():
+        own = copy(slot)
+        own.generator = generator
+        steps[name] = HeadStep(own, features, observed[name], priors[name], posteriors[name], 0)
     grad, few = (
-        gradients.cat(
-            {
-                name: gradients.distribution(
-                    head,
-                    posteriors[name],
-                    features[rows],
-                    observed[name].examples(rows),
-                    estimator=mtl.estimators[name],
-                    generator=generator,
-                )
-                for name, head in heads.items()
-            }
-        )
-        for rows in (slice(len(features)), slice(_EXAMPLES))
+        gradients.cat({name: step.gradient(rows, average=False) for name, step in steps.items()})
+        for rows in (None, slice(_EXAMPLES))
     )
     against = {} if reference is None else inferred(dict.fromkeys(heads, reference))
     step = Step(heads, features, observed, priors, posteriors, grad, few, draws, generator)
