@@ -224,7 +224,10 @@ class Benchmark(ABC):
 
     @abstractmethod
     def heads(self, bias: bool) -> dict[str, Head]:
-        """Newly initialised heads, ``{name: head}``, on the backbone's features."""
+        """Newly initialised heads, ``{name: head}``, on the backbone's features.
+
+        They keep the units of the data, under all methods: :meth:`load` standardises numbers.
+        """
 
     def delta_m(self, values: Values) -> float | None:
         """Δm in per cent; None when a task has no single-task metric to compare with.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro.heads import Head
+from bayesagg_pyro.heads import Gaussian, Head
 from experiments import methods
 from experiments.benchmark import Benchmark
 from experiments.methods import Method, MethodOptions
@@ -61,6 +61,8 @@ class Run:
                 )
                 remedy = "scores know NaN and classes below 0: give 'nan', or of classes -100"
                 require(not wrong, f"missing of {name}", head.missing, remedy)
+                if isinstance(head, Gaussian):
+                    head.keep_units()  # the data's, which under other methods it would keep, too
             if self.settings.fitted_bias and constants is not None:
                 for name, head in heads.items():
                     if head.bias:

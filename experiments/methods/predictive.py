@@ -40,7 +40,7 @@ def calibration(
     """The scales of highest likelihood, ``{head: [tasks]}``; none for other kinds of heads.
 
     The noise of Gaussian heads is the root mean square error, and the temperature of heads of
-    classes the best of 81 from 0.1 to 10.
+    classes the best of 81 from 0.1 to 10; both are 1 for a task without a target.
 
     Args:
         heads: ``{name: head}``.
@@ -66,10 +66,13 @@ def calibration(
 
         if isinstance(head, Gaussian):
             square = targets.mean((outputs - targets.values).square())
-            found[name] = square.sqrt().clamp(min=torch.finfo(square.dtype).tiny)
+            scale = square.sqrt().clamp(min=torch.finfo(square.dtype).tiny)
         elif isinstance(head, (Bernoulli, Categorical, Ordinal)):
             trials = torch.stack([nll(t) for t in _TEMPERATURES])
-            found[name] = _TEMPERATURES[trials.argmin(0).cpu()].to(outputs.device)
+            scale = _TEMPERATURES[trials.argmin(0).cpu()].to(outputs.device)
+        else:
+            continue
+        found[name] = torch.where(targets.counts() > 0, scale, 1.0)
     return found
 
 

@@ -45,6 +45,19 @@ def test_losses_are_averaged_over_targets() -> None:
     assert done.effective_tasks is None
 
 
+@pytest.mark.parametrize("name", ["ls", "bayesagg"])
+def test_all_methods_learn_in_the_units_of_the_data(name: str) -> None:
+    """An engine alone would choose others, and a comparison would be of units."""
+    given = methods.options(name, {"pretrain": 1} if name == "bayesagg" else {})
+    method = Run(Toy(dropout=0.0), name, given, Toy.default_settings).build(torch.device("cpu"))
+    x = torch.randn(32, 4)
+    targets = {"pair": 1e3 * torch.randn(32, 2), "alone": 100 + torch.randn(32, 1)}
+    before = method.predict(x)
+    losses = method.backward(x, targets)
+    for head, values in targets.items():
+        torch.testing.assert_close(losses[head], (before[head] - values).square().mean(0).detach())
+
+
 @pytest.mark.parametrize(
     "head", [heads.Categorical(3, 2, missing=255), heads.Bernoulli(3, missing=-1)]
 )

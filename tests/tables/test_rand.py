@@ -189,3 +189,6 @@ def test_plug_in_widths_have_the_highest_likelihood() -> None:
     assert found["label"].item() == pytest.approx(3, rel=0.15)
     assert plug_in(both["y"], f, found["y"]).stddev[0].item() == pytest.approx(found["y"].item())
     assert torch.allclose(plug_in(both["n"], f).mean, f.double().exp())
+    nothing = torch.full_like(y, math.nan)  # neither a noise of NaN nor a temperature of 0.1
+    unseen = calibration(both, [(outputs, {**targets, "y": nothing, "label": nothing})])
+    assert (unseen["y"].item(), unseen["label"].item()) == (1, 1)
