@@ -170,11 +170,12 @@ def simulate_calibration(
     ranks, scores = [], []
     for _ in range(passes):
         law: Any = twin
-        truth = prior.sample(generator=generator)
         if isinstance(prior, NormalInverseGamma):  # whose weights go with a noise
             drawn: Any = drawn_weights(twin, prior, 1, generator)
             (truth,), (noise,) = drawn
             law = law.with_noise_scale(noise)
+        else:
+            truth = prior.sample(generator=generator)
         targets = _targets(law, truth, features, generator)
         at = prior.mean if point is None else point(twin, targets)
         with torch.no_grad():

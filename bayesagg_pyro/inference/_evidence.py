@@ -183,7 +183,7 @@ class Evidence:
             return torch.stack(values)
 
         labelled, zero = statistics.labelled(), torch.zeros_like(prior.mean[:, 0])
-        seen = zero == 0 if labelled is None else labelled
+        seen = torch.ones_like(zero, dtype=torch.bool) if labelled is None else labelled
         found = self._best(evidence, seen, zero, points=_POINTS, steps=_STEPS)
         chosen = scaled(prior, found.exp())
         posterior = infer(tempered, chosen)
