@@ -23,7 +23,7 @@ from bayesagg_pyro.engine.defaults import (
     default_scheme,
 )
 from bayesagg_pyro.engine.info import Observer, StepInfo
-from bayesagg_pyro.engine.kept import WATCHED, Heads, Settled, check_attribute
+from bayesagg_pyro.engine.kept import WATCHED, Estimators, Heads, Settled, check_attribute
 from bayesagg_pyro.engine.layout import Layout, check_axis
 from bayesagg_pyro.engine.peers import exchange
 from bayesagg_pyro.engine.pieces import Pieces
@@ -171,11 +171,11 @@ class BayesAgg(Calls):
             if aggregation is None:
                 aggregation = default_aggregation(heads, self.schemes)
                 estimators = default_estimators(heads, self.schemes, estimators)
-            self.estimators = estimators
+            self.estimators = Estimators(estimators, self._heads, self.schemes)
             self.aggregation = aggregation
             own = streams(generator, list(heads))
             self._slots = {
-                n: Slot(n, head, self.schemes[n], self.estimators, policies[n], own[n], sized=sized)
+                n: Slot(n, head, self.schemes[n], estimators, policies[n], own[n], sized=sized)
                 for n, head in heads.items()
             }
             check_followers(self._slots.values())

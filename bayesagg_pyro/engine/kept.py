@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from torch import nn
 
 from bayesagg_pyro.engine.layout import check_axis
-from bayesagg_pyro.engine.settings import check_settings
+from bayesagg_pyro.engine.settings import check_estimators, check_settings
 from bayesagg_pyro.errors import DtypeError, StateError
+from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
 
@@ -119,3 +120,34 @@ class Settled(Mapping[str, Scheme]):
 
     def __repr__(self) -> str:
         return repr(self._schemes)
+
+
+class Estimators(MutableMapping[str, Estimator | None]):
+    """The estimators of an engine, {name: one, or None to choose by types}; each may be changed."""
+
+    def __init__(
+        self,
+        found: dict[str, Estimator | None],
+        heads: Mapping[str, Head],
+        schemes: Mapping[str, Scheme],
+    ) -> None:
+        self._found, self._heads, self._schemes = found, heads, schemes
+
+    def __getitem__(self, name: str) -> Estimator | None:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __setitem__(self, name: str, estimator: Estimator | None) -> None:
+        checked = check_estimators({name: estimator}, self._heads, self._schemes)
+        self._found[name] = checked[name]
+
+    def __delitem__(self, name: str) -> None:
+        raise StateError(f"an engine keeps its estimators: set that of {name!r} to None")
+
+    def __repr__(self) -> str:
+        return repr(self._found)

@@ -107,6 +107,8 @@ def checked(engine: Stateful, state_dict: Mapping[str, Any], prefix: str, strict
             raise StateError(f"the state dict has an entry {unexpected[0]!r} that no engine has")
     missing = [f"state.held.{name}" for name in engine.heads if name not in saved]
     unexpected += [f"state.held.{name}" for name in saved if name not in engine.heads]
+    if own and (entries := count(own, "entries")) != len(own) - 1:
+        missing.append(f"state.* ({len(own) - 1} of {entries} entries)")
     _check_weights(engine, inside, strict)
     made = _made(engine, own, names)
     if own:

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+class _Names:
+    """Has every name: torch.distributed.checkpoint looks the keys of a state up in its modules."""
+
+    def __getattr__(self, name: str) -> _Names:
+        return self
+
+    def __call__(self) -> dict[str, str]:  # torch's _fqn_modifiers()
+        return {}
+
+
 class Stateful(nn.Module):
     """Base of the engine: heads and all that belongs to them, saved, loaded and moved as a whole.
 
@@ -77,6 +87,11 @@ class Stateful(nn.Module):
                 raise
             except RuntimeError as error:
                 raise StateError(f"the state does not fit this engine: {error}") from error
+
+    @property
+    def state(self) -> _Names:
+        """For torch alone; the state itself is in `state_dict()`."""
+        return _Names()
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -208,6 +209,27 @@ def test_an_engine_keeps_what_belongs_to_heads(kept: str) -> None:
         setattr(mtl, kept, getattr(other, kept))
     assert getattr(mtl, kept) is before
     setattr(mtl, kept, before)
+
+
+def test_an_estimator_set_later_is_checked_as_one_given_at_first() -> None:
+    mtl = ba.BayesAgg(HEAD)
+    before = dict(mtl.estimators)
+    for name, wrong, error in (
+        ("typo", gradients.Exact(), errors.TaskError),
+        ("a", "exact", errors.DtypeError),
+        ("a", gradients.Exact, errors.DtypeError),
+    ):
+        with pytest.raises(error, match=f"estimator.*{name}"):
+            mtl.estimators[name] = wrong  # type: ignore[assignment]
+    with pytest.raises(errors.StateError, match="'a' to None"):
+        del mtl.estimators["a"]
+    assert mtl.estimators == before
+    mtl.estimators["a"] = mine = gradients.MonteCarlo(4)
+    assert mtl._slots["a"].estimators["a"] is mine
+    twin = copy.deepcopy(mtl)
+    twin.estimators["a"] = None
+    assert twin._slots["a"].estimators["a"] is None
+    assert mtl.estimators["a"] is mine
 
 
 def test_what_is_no_observer() -> None:

@@ -7,6 +7,7 @@ import io
 import pytest
 import torch
 from engines import Toy
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, gradients, heads, inference
@@ -65,6 +66,22 @@ def test_a_resumed_engine_goes_on_to_the_bit(rng, moment) -> None:
     other = fresh(toy)
     load(other, toy)
     assert other.mtl.warmup == toy.mtl.warmup
+    assert_same_future(toy, other)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_distributed_checkpoints_hold_an_engine(rng, inside) -> None:
+    """Torch looks the keys of a state up as attributes of the modules."""
+    toy = Toy(rng).bayes()
+    toy.step(slice(0, 16))
+    other = fresh(toy)
+    one, two = toy.mtl, other.mtl
+    if inside:
+        one, two = (torch.nn.ModuleDict({"net": t.backbone, "mtl": t.mtl}) for t in (toy, other))
+    found = get_model_state_dict(one)
+    assert found.keys() == one.state_dict().keys()
+    set_model_state_dict(two, stored(found))
+    other.backbone.load_state_dict(toy.backbone.state_dict())
     assert_same_future(toy, other)
 
 

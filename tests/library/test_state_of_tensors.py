@@ -265,6 +265,9 @@ def test_inside_another_module() -> None:
     assert same(before, other.mtl.state_dict())
     with pytest.raises(RuntimeError, match=r"mtl\.state\.held\.y"):
         other.load_state_dict({k: v for k, v in one.state_dict().items() if "state" not in k})
+    fewer = {k: v for k, v in one.state_dict().items() if ".y.FullData.prior." not in k}
+    with pytest.raises(RuntimeError, match=r"Missing.*mtl\.state\.\* \(\d+ of \d+ entries\)"):
+        other.load_state_dict(fewer)
 
 
 @pytest.mark.parametrize("assign", [False, True])
