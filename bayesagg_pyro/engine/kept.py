@@ -143,8 +143,8 @@ class Estimators(MutableMapping[str, Estimator | None]):
         return len(self._found)
 
     def __setitem__(self, name: str, estimator: Estimator | None) -> None:
-        checked = check_estimators({name: estimator}, self._heads, self._schemes)
-        self._found[name] = checked[name]
+        given = {} if estimator is None else {name: estimator}
+        self._found[name] = check_estimators(given, self._heads, self._schemes)[name]
 
     def __delitem__(self, name: str) -> None:
         raise StateError(f"an engine keeps its estimators: set that of {name!r} to None")

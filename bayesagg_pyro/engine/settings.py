@@ -188,7 +188,7 @@ def per_head(
 
 
 def check_estimators(
-    given: Estimator | Mapping[str, Estimator | None] | None,
+    given: Estimator | Mapping[str, Estimator] | None,
     heads: Mapping[str, Head],
     schemes: Mapping[str, Scheme],
 ) -> dict[str, Estimator | None]:
