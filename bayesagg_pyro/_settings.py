@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -23,14 +23,36 @@ def integers(least: int = 1, **settings: int) -> None:
             raise SettingError(f"{name} must be an integer of at least {least}, not {value!r}")
 
 
+def real(value: object) -> float:
+    """A number, or that of a tensor with one; NaN, which no range contains, for anything else."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+
+
+def numbers(name: str, value: object) -> Tensor:
+    """A number or an array of them, as float64 on the CPU without a graph.
+
+    Raises:
+        SettingError: naming the setting, for anything else.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        # On the CPU, to be looked at while modules are built on the meta device too.
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SettingError(f"{name} must be one number or several, not {value!r}") from error
+
+
 def positive(name: str, value: float) -> float:
     """A positive, finite number.
 
     Raises:
         SettingError: naming the setting.
     """
-    if not (value > 0 and math.isfinite(value)):
-        raise SettingError(f"{name} must be positive and finite, not {value}")
+    if not 0 < real(value) < math.inf:
+        raise SettingError(f"{name} must be positive and finite, not {value!r}")
     return value
 
 
@@ -40,7 +62,7 @@ def positive_or_none(name: str, value: float | None) -> float | None:
     Raises:
         SettingError: naming the setting.
     """
-    if value is not None and not 0 < value < math.inf:
+    if value is not None and not 0 < real(value) < math.inf:
         raise SettingError(f"{name} must be positive and finite, or None, not {value!r}")
     return value
 
@@ -57,10 +79,9 @@ def positive_each(
 
     Raises:
         ShapeError: if there are others.
-        SettingError: if one is not positive and finite.
+        SettingError: if one is no number, or not positive and finite.
     """
-    # On the CPU, to be looked at while modules are built on the meta device too.
-    tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
+    tensor = numbers(name, value).clone()
     if tensor.shape != (count,) and not (one_for_all and tensor.ndim == 0):
         wanted = "one number or one" if one_for_all else "one number"
         raise ShapeError(

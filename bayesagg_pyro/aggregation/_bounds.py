@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from bayesagg_pyro._settings import real
 from bayesagg_pyro.errors import SettingError
 
 
@@ -22,15 +23,15 @@ def check_bounds(floor: float | None, max_ratio: float | None) -> None:
     Raises:
         SettingError: naming the value and the remedy.
     """
-    if floor is not None and not (floor > 0 and math.isfinite(floor)):
+    if floor is not None and not 0 < real(floor) < math.inf:
         raise SettingError(
             f"floor must be a positive number, such as 0.1 (a tenth of the median variance), not "
-            f"{floor}; None sets no floor"
+            f"{floor!r}; None sets no floor"
         )
-    if max_ratio is not None and not (max_ratio >= 1 and math.isfinite(max_ratio)):
+    if max_ratio is not None and not 1 <= real(max_ratio) < math.inf:
         raise SettingError(
             f"max_ratio must be a finite number of at least 1 (1: uniform weights), not "
-            f"{max_ratio}; None sets no bound"
+            f"{max_ratio!r}; None sets no bound"
         )
 
 

@@ -24,7 +24,7 @@ def checked(power: Any) -> list[float]:
     elif isinstance(power, Sequence) and not isinstance(power, str):
         each = {f" of task {task}": value for task, value in enumerate(power)}
     for owner, value in each.items():
-        if not isinstance(value, Real):
+        if not isinstance(value, Real) or isinstance(value, bool):
             raise DtypeError(
                 f"power{owner} must be a number in [0, 1], not {value!r}; give one, or one "
                 "per task in a list, or {head name: number}"

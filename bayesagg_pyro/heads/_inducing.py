@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._settings import integers
+from bayesagg_pyro._settings import integers, real
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import MissingPackageError, SettingError, ShapeError, StateError
 from bayesagg_pyro.heads._embedding import Embedding
@@ -58,10 +58,10 @@ class InducingPoints(Embedding):
         learn_points: bool = False,
         tolerance: float = 1e-8,
     ) -> None:
-        count = points if isinstance(points, int) else len(points)
-        integers(points=count)
-        if not 0 < tolerance < 1:
-            raise SettingError(f"tolerance must lie between 0 and 1, not {tolerance}")
+        count = len(points) if isinstance(points, Tensor) else points
+        integers(in_features=in_features, points=count)
+        if not 0 < real(tolerance) < 1:
+            raise SettingError(f"tolerance must lie between 0 and 1, not {tolerance!r}")
         if isinstance(points, Tensor) and points.shape != (count, in_features):
             raise ShapeError(
                 f"inducing points must have shape [M, {in_features}], not {list(points.shape)}"

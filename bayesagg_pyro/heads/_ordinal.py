@@ -11,7 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from bayesagg_pyro._settings import integers
+from bayesagg_pyro._settings import integers, numbers
 from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._cumulative import LINKS
 from bayesagg_pyro.heads._input import Missing
@@ -166,7 +166,7 @@ def _pick(table: Tensor, labels: Tensor) -> Tensor:
 
 
 def _cutpoints(given: Sequence[float] | Tensor, classes: int, tasks: int) -> Tensor:
-    cutpoints = torch.as_tensor(given, dtype=torch.float64, device="cpu").detach()
+    cutpoints = numbers("cutpoints", given)
     if cutpoints.shape not in ((classes - 1,), (tasks, classes - 1)):
         raise ShapeError(
             f"cutpoints must be {classes - 1} numbers for {classes} classes, or such a row for "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro._optimise import search
+from bayesagg_pyro._settings import numbers
 from bayesagg_pyro.errors import DtypeError, NumericalError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._examples import Examples
@@ -95,9 +96,9 @@ class Evidence:
     ) -> None:
         if variance not in ("task", "shared", None):
             raise SettingError(f'variance must be "task", "shared" or None, not {variance!r}')
-        low, high = bounds
-        if not 0 < low < high < math.inf:
-            raise SettingError(f"bounds must be 0 < low < high, not {bounds}")
+        given = numbers("bounds", bounds)
+        if given.shape != (2,) or not 0 < given[0] < given[1] < math.inf:
+            raise SettingError(f"bounds must be 0 < low < high, not {bounds!r}")
         self.variance = variance
         self.bounds = bounds
 

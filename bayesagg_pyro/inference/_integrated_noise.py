@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import real
 from bayesagg_pyro.errors import DtypeError, SettingError
 from bayesagg_pyro.heads import Gaussian, Head
 from bayesagg_pyro.inference._gaussian_sums import GaussianStatistics
@@ -45,9 +46,9 @@ class IntegratedNoise(Scheme):
     gives = NormalInverseGamma
 
     def __init__(self, shape: float = 3.0) -> None:
-        if not 2 < shape < math.inf:
+        if not 2 < real(shape) < math.inf:
             raise SettingError(
-                f"shape must be above 2 (for a finite variance of the noise), not {shape}"
+                f"shape must be above 2 (for a finite variance of the noise), not {shape!r}"
             )
         self.shape = shape
 

@@ -12,7 +12,7 @@ from pyro.infer import NUTS as PyroNUTS
 from torch import Tensor
 
 from bayesagg_pyro._modes import seeded
-from bayesagg_pyro._settings import integers, positive
+from bayesagg_pyro._settings import integers, positive, real
 from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
@@ -44,8 +44,8 @@ class _Sampler(Iterative):
         super().__init__(refresh=refresh, generator=generator)
         integers(_FEWEST, draws=draws)
         integers(warmup=warmup, chains=chains)
-        if not 0 < target_acceptance < 1:
-            raise SettingError(f"target_acceptance must lie in (0, 1), not {target_acceptance}")
+        if not 0 < real(target_acceptance) < 1:
+            raise SettingError(f"target_acceptance must lie in (0, 1), not {target_acceptance!r}")
         if whiten not in get_args(Whiten):
             raise SettingError(f'whiten must be "laplace" or "prior", not {whiten!r}')
         self.draws = draws

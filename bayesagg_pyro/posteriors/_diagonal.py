@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import numbers
 from bayesagg_pyro.errors import NumericalError, SettingError, ShapeError
 from bayesagg_pyro.posteriors._family import Factors, GaussianFamily, Projection
 from bayesagg_pyro.posteriors._gaussian import Gaussian
@@ -133,7 +134,9 @@ def isotropic(head: _Head, variance: float | Sequence[float] | Tensor) -> Diagon
         ShapeError: if there is neither one variance nor one per task.
     """
     device = head.weight.device
-    value = torch.as_tensor(variance, dtype=linalg.head_dtype(device), device=device)
+    if not isinstance(variance, Tensor):
+        variance = numbers(f"head {head.site!r}: the prior variance", variance)
+    value = variance.to(device, linalg.head_dtype(device))
     if value.shape not in ((), (head.blocks,)):
         raise ShapeError(
             f"head {head.site!r}: variance must be one number or one for each of {head.blocks} "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from bayesagg_pyro._settings import positive
+from bayesagg_pyro._settings import numbers, positive
 from bayesagg_pyro._state import finite, named, part, saved
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.heads import Head
@@ -82,8 +81,8 @@ class DataPolicy(Policy):
             variance = Evidence()
         self.evidence = variance if isinstance(variance, Evidence) else None
         variance = 1.0 if isinstance(variance, Evidence) else variance
-        given = [variance] if isinstance(variance, int | float) else list(variance)
-        if not all(value > 0 and math.isfinite(value) for value in given):
+        given = numbers("the prior variance", variance)
+        if not (given.isfinite() & (given > 0)).all():
             raise SettingError(f"the prior variance must be positive and finite, not {variance}")
         positive("temperature", temperature)
         self.variance = variance

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
+from bayesagg_pyro._settings import real
 from bayesagg_pyro.errors import DtypeError, SettingError, StateError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme, learns_noise
@@ -56,8 +57,8 @@ class PreviousBatch(DataPolicy):
         in_place: bool = False,
     ) -> None:
         super().__init__(variance, base=base, temperature=temperature, in_place=in_place)
-        if not 0 <= forgetting <= 1:
-            raise SettingError(f"forgetting must lie in [0, 1], not {forgetting}")
+        if not 0 <= real(forgetting) <= 1:
+            raise SettingError(f"forgetting must lie in [0, 1], not {forgetting!r}")
         self.forgetting = forgetting
 
     held = ("prior", "_last")

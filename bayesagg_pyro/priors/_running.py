@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._settings import integers
+from bayesagg_pyro._settings import integers, real
 from bayesagg_pyro._state import count, number
 from bayesagg_pyro.errors import SettingError, StateError
 from bayesagg_pyro.inference import Statistics, Storage
@@ -66,8 +66,8 @@ class Running(DataPolicy):
             leave_batch_out=leave_batch_out,
             storage=Storage(streaming=True),
         )
-        if half_life is not None and not half_life > 0:  # infinity lets nothing fade
-            raise SettingError(f"half_life must be positive (in examples), not {half_life}")
+        if half_life is not None and not real(half_life) > 0:  # infinity lets nothing fade
+            raise SettingError(f"half_life must be positive (in examples), not {half_life!r}")
         integers(refresh=refresh)
         self.half_life = half_life
         self.refresh = refresh

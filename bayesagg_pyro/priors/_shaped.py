@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesagg_pyro import linalg
-from bayesagg_pyro._settings import positive_each
+from bayesagg_pyro._settings import numbers, positive_each
 from bayesagg_pyro.errors import NumericalError, SettingError, ShapeError
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.posteriors import DiagonalGaussian, Gaussian
@@ -138,4 +138,5 @@ def _per_task(head: Head, value: Numbers, what: str) -> Tensor:
 
 def _numbers(head: Head, value: Numbers) -> Tensor:
     device = head.weight.device
-    return torch.as_tensor(value, dtype=linalg.head_dtype(device), device=device).detach()
+    found = numbers(f"head {head.site!r}: a prior", value)
+    return found.to(device, linalg.head_dtype(device))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from bayesagg_pyro import errors, gradients, heads, inference, posteriors, priors
+from bayesagg_pyro import aggregation, errors, gradients, heads, inference, posteriors, priors
 
 NAN, INF = math.nan, math.inf
 
@@ -38,6 +39,45 @@ NAN, INF = math.nan, math.inf
 def test_bad_heads(settings, error, words) -> None:
     with pytest.raises(error, match=words):
         heads.Gaussian(**{"in_features": 3, **settings})
+
+
+@pytest.mark.parametrize("wrong", ["2", True, [1.0, "a"], {"a": "b"}, NAN, -1.0], ids=str)
+@pytest.mark.parametrize(
+    ("make", "setting"),
+    [
+        (lambda v: heads.Gaussian(3, prior_variance=v), "prior_variance"),
+        (lambda v: heads.Gaussian(3, noise_scale=v), "noise_scale"),
+        (lambda v: heads.StudentT(3, df=v), "df"),
+        (lambda v: heads.InducingPoints(3, 4, tolerance=v), "tolerance"),
+        (lambda v: heads.InducingPoints(3, v), "points"),
+        (lambda v: heads.Ordinal(3, classes=3, cutpoints=v), "cutpoints"),
+        (lambda v: inference.Laplace(tolerance=v), "tolerance"),
+        (lambda v: inference.IntegratedNoise(shape=v), "shape"),
+        (lambda v: inference.NUTS(target_acceptance=v), "target_acceptance"),
+        (lambda v: gradients.Quadrature(tolerance=v), "tolerance"),
+        (lambda v: priors.FullData(temperature=v), "temperature"),
+        (lambda v: priors.FullData(v), "variance"),
+        (lambda v: priors.Running(v), "half_life"),
+        (lambda v: priors.PreviousBatch(v), "forgetting"),
+        (lambda v: priors.Evidence(bounds=v), "bounds"),
+        (lambda v: priors.isotropic(heads.Gaussian(3), v), "variance"),
+        (lambda v: priors.diagonal(heads.Gaussian(3), v), "prior"),
+        (lambda v: aggregation.PrecisionWeighted(v), "power"),
+        (lambda v: aggregation.PrecisionWeighted(floor=v), "floor"),
+        (lambda v: aggregation.PrecisionWeighted(max_ratio=v), "max_ratio"),
+    ],
+)
+def test_settings_that_are_no_numbers(make, setting, wrong) -> None:
+    """Words, flags and lists of them ended in Python's own error, or counted as 1."""
+    with pytest.raises(errors.BayesAggError, match=setting):
+        make(wrong)
+
+
+def test_numbers_of_all_kinds_are_settings() -> None:
+    for two in (2, 2.0, np.float32(2), np.int64(2), torch.tensor(2.0)):
+        assert priors.FullData(temperature=two).temperature == 2
+        assert priors.FullData(two).base_for(heads.Gaussian(3)).variance.eq(2).all()
+        assert heads.Gaussian(3, noise_scale=two).noise_scale == 2
 
 
 @pytest.mark.parametrize(
