@@ -75,8 +75,8 @@ def predictions(
         from experiments.report.style import write_figure
         from experiments.training.checkpoints import restore
 
-        if out is not None:
-            prepare_folder(out.parent)
+        for new in [] if out is None else prepare_folder(out.parent):  # it can be made
+            new.rmdir()
         found, method = restore(run, torch.device("cpu"))
         benchmark = found.benchmark if data is None else found.benchmark.at(data)
         if not isinstance(benchmark, Dense):
@@ -84,6 +84,8 @@ def predictions(
         loaded = benchmark.load(torch.device("cpu"))
         chosen = list(dict.fromkeys(image or range(min(2, len(loaded.test)))))
         shown, trust = predicted(method, loaded, chosen)
+        if out is not None:
+            prepare_folder(out.parent)
         path = write_figure(
             lambda: draw(
                 [shown[place] for place in chosen],

@@ -56,6 +56,26 @@ def test_a_comparison_leaves_no_folder_for_its_figure(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predictions", "absent", "--out", "new/around/figure"),
+        ("figures", "absent", "--out", "new/around"),
+        ("report", "absent", "--format", "md", "--out", "new/around/report.md"),
+        ("run", "tox21", "--method", "ls", "--data", "absent.csv", "--out", "new/around"),
+        ("sweep", "tox21", "--method", "ls", "--data", "absent.csv", "--out", "new/around"),
+        ("compare", "league-tox21", "--data", "absent.csv", "--out", "new/around"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_refused_leaves_no_folder(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "absent" in refused(*words)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("words", [("--minutes", "-5"), ("--jobs", "0"), ("--engine", "dusk")])
 def test_a_search_that_cannot_run_begins_no_trial(words: tuple[str, ...], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
