@@ -34,6 +34,11 @@ class Targets(NamedTuple):
         batch, tasks = self.values.shape
         return torch.full((tasks,), batch, device=self.values.device)
 
+    def seen(self) -> Tensor:
+        """Tasks with an observed example of positive weight, [tasks] bool."""
+        factor = self.factor(torch.float32 if self.weight is None else self.weight.dtype)
+        return self.counts() > 0 if factor is None else (factor > 0).any(0)
+
     def labelled(self) -> Tensor | None:
         """Examples with an observed target of some task, [B] bool; None for all."""
         return None if self.mask is None else self.mask.any(1)

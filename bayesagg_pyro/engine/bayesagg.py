@@ -392,7 +392,7 @@ class BayesAgg(Calls):
         of `heads.Gaussian` without a given one and the temperature of heads of classes, ordered or
         not (`predictive.calibration`), until the next `update_prior()`. Steps never see it. A
         noise scale from n labels is known to within a share of about (2 n)^(−1/2). An earlier
-        calibration is forgotten, but for tasks without a target in these batches.
+        calibration is forgotten, but for tasks without a target of positive weight in them.
 
         Args:
             batches: pairs (features, {name: targets}), drawn once, without gradients; kept in
@@ -430,7 +430,7 @@ class BayesAgg(Calls):
                 if value is None:
                     continue
                 if last is not None:
-                    seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
+                    seen = torch.stack([targets.seen() for _, targets in examples]).any(0)
                     value = torch.where(seen, value, last)
                 slot.calibration = value
                 found[name] = value

@@ -68,7 +68,7 @@ def fit_bias(head: Head, targets: RawTargets) -> None:
     parsed = head.parse_targets(targets, len(first))
     dtype = linalg.head_dtype(head.weight.device)
     factor, real = parsed.factor(dtype), head.target_kind == "real"
-    seen = parsed.counts() > 0 if factor is None else (factor > 0).any(0)
+    seen = parsed.seen()
 
     def log_density(bias: Tensor) -> Tensor:
         """Of biases [tasks, outputs], [tasks]."""

@@ -52,7 +52,8 @@ def calibration(
         examples: features [B, d] and parsed targets [B, tasks], batch after batch.
 
     Returns:
-        [tasks], what is in force for a task without a target; None where nothing is to choose.
+        [tasks], what is in force for a task without a target that counts; None where nothing is to
+        choose.
     """
     if isinstance(head, Gaussian):
         estimated = head.noise_source == "estimated"
@@ -108,7 +109,7 @@ def _temperature(
         if found is None:
             found = search(density, -edge, edge, points=_POINTS, steps=_STEPS)
     assert found is not None
-    seen = torch.stack([targets.counts() for _, targets in examples]).sum(0) > 0
+    seen = torch.stack([targets.seen() for _, targets in examples]).any(0)
     before = None if posterior.info is None else posterior.info.temperature
     return torch.where(seen, found.exp(), ones if before is None else before)
 

@@ -296,6 +296,19 @@ def test_a_task_without_a_target_keeps_what_is_in_force(rng) -> None:
     assert torch.equal(mtl.calibrate([few])["number"], once)  # the same labels count once
 
 
+def test_a_task_whose_labels_all_have_weight_zero_is_one_without(rng) -> None:
+    """It had the default noise, or the temperature of no data, in place of those in force."""
+    mtl = engine()
+    mtl.collect(*batch(rng, 50))
+    mtl.update_prior()
+    features, targets = batch(rng, 40)
+    once = mtl.calibrate([(features, targets)])
+    nothing = {name: (values, None, torch.zeros(40)) for name, values in targets.items()}
+    again = mtl.calibrate([(features, nothing)])
+    assert once["label"] != 1
+    assert all(torch.equal(once[name], again[name]) for name in once)
+
+
 def test_refuses_nothing_and_bad_batches(rng) -> None:
     mtl = engine()
     with pytest.raises(errors.StateError, match="update_prior"):
