@@ -142,7 +142,10 @@ def commit(engine: Any, keys: Any) -> None:
     engine.warmup, engine._epochs = bool(count(own, "warmup", most=1)), count(own, "epochs")
     set_generator(engine._generator, own)
     for name in loading.names:
-        _take_stream(engine._slots[name], part(own, f"streams.{name}"))
+        slot = engine._slots[name]
+        if not (engine.warmup or slot.learns):
+            slot.head.weight.grad = None  # of the warm-up: momentum would move what follows
+        _take_stream(slot, part(own, f"streams.{name}"))
     _take_aggregation(engine, own)
     engine._validation.forget()
     engine._processes.joined = False  # others may have loaded something else, or nothing

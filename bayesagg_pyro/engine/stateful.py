@@ -74,8 +74,8 @@ class Stateful(nn.Module):
 
         Raises:
             TaskError: if the state is of other heads.
-            ShapeError, StateError, NonFiniteError, NumericalError: for what does not fit, was made
-                by an earlier version, or is no sound state, naming the entry.
+            ShapeError, DtypeError, StateError, NonFiniteError, NumericalError: for what does not
+                fit, was made by an earlier version, or is no sound state, naming the entry.
         """
         with plain(), all_or_nothing([of_tensors(self.heads)]), as_a_whole(self):
             self._strict = strict  # torch does not hand it on

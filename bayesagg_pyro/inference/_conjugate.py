@@ -72,6 +72,10 @@ class Conjugate(Scheme):
                 return _by_square_root(known, total, design, observed, noise)
         return condition(head, known, total, shift)
 
+    def check(self, head: Head, prior: Posterior) -> None:
+        """Refuse priors that are not Gaussian, see `Scheme.check`."""
+        gaussian_prior(head, prior, "Conjugate inference")
+
     def statistics(self, head: Head, storage: Storage) -> GaussianStatistics:
         """Empty sums: examples need not be kept."""
         return GaussianStatistics(gaussian(head, "Conjugate inference"))

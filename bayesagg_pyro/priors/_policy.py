@@ -186,6 +186,7 @@ class Policy(ABC):
 
         Raises:
             ShapeError: if it is of another head.
+            DtypeError: if it is of a scheme whose posteriors are no priors of this one.
             BayesAggError: for what is no sound state.
         """
         for name in self.held:
@@ -193,6 +194,7 @@ class Policy(ABC):
             if own:
                 one = Posterior.from_state_dict(own, self.head.weight.device)
                 self.head.check_weights(one, f"saved {name.lstrip('_')}")
+                self.scheme.check(self.head, one)
             setattr(self, name, one)
 
 

@@ -132,6 +132,15 @@ def test_weights_that_follow_a_posterior_are_not_moved_by_momentum() -> None:
     assert torch.equal(net.mtl.heads["y"].weight, mean.float())
     h = net.backbone(x).double()
     assert torch.equal(net.mtl.predict(h)["y"], h @ mean.mT)  # not the rounded ones
+    early = Net()  # in its warm-up, with momentum of its own
+    optimizer = torch.optim.Adam(early.parameters(), 1e-2)
+    for loaded in (False, True):
+        if loaded:
+            early.mtl.load_state_dict(net.mtl.state_dict())
+        optimizer.zero_grad(set_to_none=False)
+        early.mtl.backward(early.backbone(x), y)
+        optimizer.step()
+    assert torch.equal(early.mtl.heads["y"].weight, mean.float())
 
 
 @pytest.mark.parametrize(

@@ -326,3 +326,19 @@ def test_heads_with_other_parameters_are_refused_by_name() -> None:
     more = {**mtl.state_dict(), "heads.y.offset": torch.ones(1)}
     with pytest.raises(errors.StateError, match=r"'y' lacks \[\].*unknown \['offset'\]"):
         mtl.load_state_dict(more)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_whose_priors_the_scheme_cannot_take_is_refused(strict: bool) -> None:
+    """It was taken over, and the next step raised."""
+    x, y = data()
+    old, new = (
+        ba.BayesAgg({"y": heads.Gaussian(5, tasks=2)}, inference=scheme, warmup=False)
+        for scheme in (inference.IntegratedNoise(), inference.Conjugate())
+    )
+    for engine in (old, new):
+        engine.refit([(x, {"y": y["y"]})])
+    before = new.state_dict()
+    with pytest.raises(errors.DtypeError, match=r"head 'y': Conjugate.*not NormalInverseGamma"):
+        new.load_state_dict(old.state_dict(), strict=strict)
+    assert same(before, new.state_dict())
