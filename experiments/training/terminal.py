@@ -142,10 +142,8 @@ def _headline(run: Run, data: Data, epochs_done: int) -> str:
 
 def _figures(record: Mapping[str, Any], score_name: str) -> str:
     losses = [loss for loss in record["train_loss"].values() if loss is not None]
-    text = (
-        f"loss {sum(losses) / len(losses):.4f}  lr {record['learning_rate']:.2g}  "
-        f"{score_name} {record['score']:.1f} %"
-    )
+    loss = f"loss {sum(losses) / len(losses):.4f}" if losses else "no labels"
+    text = f"{loss}  lr {record['learning_rate']:.2g}  {score_name} {record['score']:.1f} %"
     effective = record["effective_tasks"]
     return (
         text if effective is None else f"{text}  effective tasks {effective:.1f} of {len(losses)}"

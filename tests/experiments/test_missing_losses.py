@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from bayesagg_pyro import heads
 from experiments import methods
-from experiments.benchmark import Batch
+from experiments.benchmark import Batch, Data
 from experiments.errors import SettingsError
+from experiments.rows import Rows
 from experiments.run import Run
+from experiments.training import Trainer
 from experiments.training.stepping import Step
+from experiments.training.terminal import reporter
 from tests.experiments.toy import Toy
 
 
@@ -43,6 +51,31 @@ def test_losses_are_averaged_over_targets() -> None:
     losses = [done.losses[place] for place in (0, 1, 3)]
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected))
     assert done.effective_tasks is None
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_epochs_without_a_label_have_a_line(terminal: bool, tmp_path: Path) -> None:
+    """A division by their number ended the run."""
+
+    class Unlabelled(Toy):
+        def load(self, device: torch.device) -> Data:
+            data = super().load(device)
+            assert isinstance(data.train, Rows)
+            targets = {name: y * torch.nan for name, y in data.train.targets.items()}
+            return replace(data, train=Rows(data.train.inputs, targets))
+
+        def heads(self, bias: bool) -> dict[str, heads.Head]:
+            return {
+                "pair": heads.Gaussian(8, tasks=2, missing="nan"),
+                "alone": heads.Gaussian(8, missing="nan"),
+            }
+
+    console = Console(file=io.StringIO(), force_terminal=terminal)
+    run = Run(Unlabelled(), "ls", methods.options("ls", {}), Toy.default_settings)
+    done = Trainer(run, tmp_path / "out", reporter=reporter(console)).train()
+    assert [*done["history"][-1]["train_loss"].values()] == [None] * 3
+    assert isinstance(console.file, io.StringIO)
+    assert "no labels  lr 0.001" in console.file.getvalue()
 
 
 @pytest.mark.parametrize("name", ["ls", "bayesagg"])
