@@ -117,7 +117,7 @@ class Pieces:
         for piece in pieces:
             inputs, targets = check_pair(piece)
             before = self._buffers()
-            passed, alone = _Passed(inputs, [], _of_random_states(), before), bool(self._passed)
+            passed, alone = _Passed(inputs, [], of_generators([None]), before), bool(self._passed)
             self._passed.append(passed)
             with torch.no_grad(), self._pass(alone=alone):
                 features = self._features(inputs)
@@ -146,7 +146,7 @@ class Pieces:
         """
         written = {(id(one.owner), one.name) for piece in self._passed for one in piece.changed}
         now = [one for one in self._buffers() if (id(one.owner), one.name) in written]
-        after = _Passed(None, [], _of_random_states(), now)
+        after = _Passed(None, [], of_generators([None]), now)
         try:
             for piece in self._passed:
                 piece.undo()
@@ -229,8 +229,3 @@ def _require_same(now: Sequence[Tensor], then: Sequence[Tensor], validity: Valid
             "it draws from a generator other than torch's global ones, or changes something that "
             "is no buffer of the module given as backbone"
         )
-
-
-def _of_random_states() -> Undo:
-    """The states of torch's global generators, of the CPU and of the GPUs in use."""
-    return of_generators([None, *torch.cuda.default_generators])

@@ -162,17 +162,21 @@ def of_tensors(module: nn.Module) -> Undo:
 
 
 def of_generators(generators: Iterable[torch.Generator | None]) -> Undo:
-    """Puts back the states of random generators; None is torch's global one of the CPU."""
-    before: dict[torch.Generator | None, Tensor] = {}
-    for generator in generators:
-        if generator not in before:
-            drawn_from = torch.default_generator if generator is None else generator
-            before[generator] = drawn_from.get_state()
+    """Puts back the states of random generators; None is torch's global ones.
+
+    Those of GPUs cannot be read while a graph is captured.
+    """
+    before: dict[torch.Generator, Tensor] = {}
+    capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    gpus = () if capturing else torch.cuda.default_generators
+    for given in generators:
+        for generator in (torch.default_generator, *gpus) if given is None else (given,):
+            if generator not in before:
+                before[generator] = generator.get_state()
 
     def undo() -> None:
         for generator, state in before.items():
-            drawn_from = torch.default_generator if generator is None else generator
-            drawn_from.set_state(state)
+            generator.set_state(state)
 
     return undo
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -258,3 +259,25 @@ def test_a_batch_that_cannot_be_digested_stops_nothing_later() -> None:
         mtl.state_dict()
         step()
         mtl.update_prior()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_generators_of_gpus_are_put_back(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, schemes without a generator draw from that of torch there."""
+    gpu = torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", (gpu,))
+
+    class Draws(inference.Conjugate):
+        def infer(self, *args: Any, **known: Any) -> Any:
+            torch.rand(1, generator=gpu)
+            if fails:
+                raise errors.NumericalError("what else")
+            return super().infer(*args, **known)
+
+    mtl = ba.BayesAgg({"y": heads.Gaussian(3)}, inference=Draws())
+    h, y = torch.randn(8, 3, requires_grad=True), {"y": torch.randn(8, 1)}
+    mtl.refit([(h, y)])
+    before = gpu.get_state()
+    with pytest.raises(errors.NumericalError) if fails else nullcontext():
+        mtl.backward(h, y, collect=fails)
+    assert torch.equal(gpu.get_state(), before)
