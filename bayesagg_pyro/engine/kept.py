@@ -23,8 +23,10 @@ _KEPT = {
     "estimators": "change one, mtl.estimators[name] = ...",
 }
 
+_SETTINGS = ("warmup", "warmup_epochs", "working_memory")
+
 #: Attributes that are looked at when they are set.
-WATCHED = frozenset({*_KEPT, "observer", "warmup", "working_memory", "feature_axis"})
+WATCHED = frozenset({*_KEPT, *_SETTINGS, "observer", "feature_axis"})
 
 
 def check_attribute(engine: nn.Module, name: str, value: object) -> None:
@@ -38,7 +40,7 @@ def check_attribute(engine: nn.Module, name: str, value: object) -> None:
     Raises:
         StateError, DtypeError, SettingError: naming the heads or the value, and the remedy.
     """
-    if name in ("warmup", "working_memory"):
+    if name in _SETTINGS:
         check_settings(**{name: value})  # type: ignore[arg-type]
     if name == "feature_axis":
         check_axis(value)

@@ -6,6 +6,8 @@ import hashlib
 
 import torch
 
+from bayesagg_pyro.errors import DtypeError
+
 
 def streams(
     generator: torch.Generator | None, names: list[str]
@@ -15,9 +17,17 @@ def streams(
     Args:
         generator: gives one number; None gives None for every name.
         names: of the heads.
+
+    Raises:
+        DtypeError: for what is no generator, such as a seed.
     """
     if generator is None:
         return dict.fromkeys(names)
+    if not isinstance(generator, torch.Generator):
+        raise DtypeError(
+            f"generator must be a torch.Generator, such as torch.Generator().manual_seed(0), not "
+            f"{generator!r}"
+        )
     base = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     made: dict[str, torch.Generator | None] = {}
     for name in names:

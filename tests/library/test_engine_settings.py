@@ -133,11 +133,14 @@ def test_settings_between_steps_are_checked() -> None:
     with pytest.raises(errors.TaskError, match=r"unknown \['b'\]"):
         mtl.aggregation = aggregation.PrecisionWeighted({"b": 0.5})
     assert mtl.aggregation is kept
-    for name, wrong in (("feature_axis", 0), ("working_memory", "1 GB"), ("warmup", "no")):
+    wrongs = {"feature_axis": 0, "working_memory": "1 GB", "warmup": "no", "warmup_epochs": "2"}
+    for name, wrong in wrongs.items():
         before = getattr(mtl, name)
         with pytest.raises(errors.SettingError, match=name):
             setattr(mtl, name, wrong)
         assert getattr(mtl, name) == before
+    with pytest.raises(errors.DtypeError, match=r"generator .*manual_seed\(0\), not 0"):
+        mtl.generator = 0  # type: ignore[assignment]
     h, y = torch.randn(4, 3, requires_grad=True), torch.randn(4, 1)
     mtl.collect(h, {"a": y})
     mtl.update_prior()
