@@ -9,6 +9,8 @@ from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import torch
+
 from experiments.runner.plan import Job
 from experiments.runner.worker import JobOutcome, prepare, work
 from experiments.settings import require
@@ -55,7 +57,8 @@ class Local:
 
     Args:
         jobs: Processes side by side.
-        threads: CPU threads of each; None shares the cores out.
+        threads: CPU threads of each; None: torch's choice (``OMP_NUM_THREADS``), or a share of
+            the cores where these are fewer.
     """
 
     room: int | None = None
@@ -64,7 +67,8 @@ class Local:
     def __init__(self, jobs: int, threads: int | None = None) -> None:
         require(jobs >= 1, "jobs", jobs, "give at least 1")
         require(threads is None or threads >= 1, "threads", threads, "give at least 1")
-        self.threads = threads or max(1, (os.cpu_count() or 1) // jobs)
+        share = min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs)
+        self.threads = threads or max(1, share)
         # Not forked: torch's threads, and CUDA, do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self._before = set(multiprocessing.active_children())

@@ -57,6 +57,16 @@ def test_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert seen[-1] == 3
 
 
+@pytest.mark.parametrize(("torchs", "jobs", "each"), [(1, 1, 1), (4, 1, 4), (4, 4, 2), (4, 16, 1)])
+def test_no_more_threads_than_torch_was_given(
+    monkeypatch: pytest.MonkeyPatch, torchs: int, jobs: int, each: int
+) -> None:
+    """As by OMP_NUM_THREADS=1, on a machine of eight cores."""
+    monkeypatch.setattr(engines.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(engines.torch, "get_num_threads", lambda: torchs)
+    assert Local(jobs).threads == each
+
+
 SEED = 1
 #: Those with something of their own to remember; every one's state is tested in tests/methods.
 METHODS = "dwa,igbv2,bayesagg,ensemble-networks"
