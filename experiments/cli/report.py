@@ -35,8 +35,8 @@ def report(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Folder for the tables and for the figures, as PNG and PDF; or a file for the "
-            "tables, .md or .tex, with the figures beside it.",
+            help="Folder for the tables, in the --format, and for the figures, as PNG and PDF; or "
+            "a file for the tables, .md or .tex, with the figures beside it.",
             show_default="print the tables, draw no figures",
         ),
     ] = None,
@@ -62,7 +62,7 @@ def report(
     from experiments.errors import SettingsError
     from experiments.report import shares
     from experiments.report.figures import draw
-    from experiments.report.write import FORMATS, tables, write
+    from experiments.report.write import FORMATS, SUFFIX, tables, write
     from experiments.runner import records
     from experiments.tables.escaping import PlainConsole, visible
     from experiments.tables.render import latex, markdown, terminal
@@ -75,6 +75,10 @@ def report(
             if value not in known:
                 others = ", ".join(known[:-1])
                 raise SettingsError(f"{name} = {value!r} is unknown: give {others} or {known[-1]}")
+        named = next((f for f, suffix in SUFFIX.items() if out and out.suffix == suffix), form)
+        if form not in ("terminal", named):
+            raise SettingsError(f"format = {form!r} is not what {out} holds: give {named}")
+        form = named
         unreadable: list[str] = []
         made = tables(
             store,
@@ -97,7 +101,10 @@ def report(
             out = path.parent
             console.say(f"tables: {path}")
         if not made:
-            console.print("no finished runs, no tables; see --table for those of the paper")
+            console.print(
+                "no tables: no finished runs, or for record none with --record; see --table for "
+                "those of the paper"
+            )
         if out is not None:
             drawn = draw(records(store, unreadable.append, trials=False), out / "figures")
             if "record" in (table or ()):

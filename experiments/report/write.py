@@ -27,7 +27,7 @@ RUN_TIME: Final = "run-time"
 BESIDE: Final = {"calibration": calibration, "record": recorded}
 NAMES: Final = (*TABLES, RUN_TIME)
 """Tables of the paper; those of other benchmarks have the benchmark's name."""
-_SUFFIX: Final = {"md": ".md", "latex": ".tex"}
+SUFFIX: Final = {"md": ".md", "latex": ".tex"}
 _STL: Final = "stl"
 
 Record = Mapping[str, Any]
@@ -112,8 +112,8 @@ def write(made: Sequence[Table], form: Literal["md", "latex"], path: Path) -> Pa
         OutputError: The file cannot be written.
     """
     text = document(made) if form == "latex" else "\n".join(map(markdown, made))
-    if path.suffix != _SUFFIX[form]:
-        path = path / f"report{_SUFFIX[form]}"
+    if path.suffix != SUFFIX[form]:
+        path = path / f"report{SUFFIX[form]}"
     prepare_folder(path.parent)
     write_text(path, text)
     return path

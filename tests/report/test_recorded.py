@@ -62,6 +62,8 @@ def test_trials_and_runs_without_a_record_are_left_out(tmp_path: Path) -> None:
     store(place / "trials", [record("ls", 5, TASKS, benchmark="digits")])
     (place / "trials" / "0" / RECORD).write_text(lines(0.0))
     assert tables(place, ["record"]) == []
+    told = CliRunner().invoke(app, ["report", str(place), "--table", "record"]).output
+    assert "for record none with --record" in told
 
 
 def test_a_damaged_record_is_told(tmp_path: Path) -> None:

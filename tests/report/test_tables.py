@@ -357,11 +357,18 @@ def test_forms_on_the_command_line(tmp_path: Path) -> None:
 def test_figures_lie_beside_a_file_of_tables(form: str, name: str, tmp_path: Path) -> None:
     folder = store(tmp_path / "s", [record("ls", 0, qm9(2.0))])
     out = tmp_path / "out" / name
-    command = ["report", str(folder), "--format", form, "--out", str(out)]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    assert out.is_file()
-    assert (tmp_path / "out" / "figures" / "flow.png").is_file()
+    command = ["report", str(folder), "--out", str(out)]
+    for given in (["--format", form], []):  # which the name of the file says
+        done = CliRunner().invoke(app, [*command, *given])
+        assert done.exit_code == 0, done.output
+        assert out.is_file()
+        assert (tmp_path / "out" / "figures" / "flow.png").is_file()
+        out.unlink()
+    other = {"md": "latex", "latex": "md"}[form]
+    done = CliRunner().invoke(app, [*command, "--format", other])
+    assert done.exit_code == 2
+    assert f"format = '{other}' is not what" in done.output
+    assert not out.exists()
 
 
 @pytest.mark.usefixtures("undrawn")
