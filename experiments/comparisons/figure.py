@@ -206,4 +206,4 @@ def _history(job: Job) -> History:
 
 def _loss(history: History) -> list[float]:
     seen = [[v for v in record["train_loss"].values() if v is not None] for record in history]
-    return [statistics.fmean(losses) for losses in seen]
+    return [statistics.fmean(losses or [math.nan]) for losses in seen]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import nn
 from bayesagg_pyro import heads
 from experiments import methods
 from experiments.benchmark import Batch, Data
+from experiments.comparisons import figure
 from experiments.errors import SettingsError
 from experiments.rows import Rows
 from experiments.run import Run
@@ -76,6 +78,7 @@ def test_epochs_without_a_label_have_a_line(terminal: bool, tmp_path: Path) -> N
     assert [*done["history"][-1]["train_loss"].values()] == [None] * 3
     assert isinstance(console.file, io.StringIO)
     assert "no labels  lr 0.001" in console.file.getvalue()
+    assert all(map(math.isnan, figure._loss(done["history"])))  # a gap in a comparison's curve
 
 
 @pytest.mark.parametrize("name", ["ls", "bayesagg"])
