@@ -22,13 +22,13 @@ from bayesagg_pyro.quadrature import Transition, normal_rule
 _NODES = 256
 
 
-def output_rule(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+def output_rule(mean: Tensor, std: Tensor, tail: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
     """Nodes z and weights, [N, ...], for expectations of the mean and variance of y given u.
 
-    Both may bend like a logistic around 0 or grow like exp(2u).
+    Both may bend like a logistic around 0 or grow like exp(2 tail · u).
     """
     # Where the nodes lie does not matter to the expectation, nor to its derivatives.
-    return normal_rule(mean.detach(), std.detach(), _NODES, Transition(0.0, 1.0, tail=1.0))
+    return normal_rule(mean.detach(), std.detach(), _NODES, Transition(0.0, 1.0, tail=tail))
 
 
 class Compound(PredictiveDistribution):

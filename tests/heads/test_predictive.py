@@ -242,6 +242,19 @@ def test_uncertainty_of_classes(rng) -> None:
         torch.testing.assert_close(found.total, three.predictive(x, p).entropy())
 
 
+@pytest.mark.parametrize("std", [1.0, 30.0, 100.0, 1000.0])
+def test_uncertainty_of_ordered_classes_far_from_zero(std: float) -> None:
+    """Nodes that reached for what grows without end were too few around each cut-point."""
+    head = heads.Ordinal(1, 4, cutpoints=[5.0, 10.0, 20.0]).double()
+    p, h = one_weight(2.0, std), torch.ones(1, 1).double()
+    u = torch.linspace(-60, 90, 100_001, dtype=F64)
+    density = (-0.5 * ((u - 2) / std).square()).exp() / (std * math.sqrt(2 * math.pi))
+    inner = head.likelihood(u[:, None]).entropy()[:, 0]  # 0 beyond
+    found = uncertainty(head, p, h)
+    assert abs(found.aleatoric.item() - torch.trapezoid(inner * density, u).item()) < 1e-5
+    assert abs(found.total.item() - head.predictive(h, p).entropy().item()) < 1e-4
+
+
 def test_gaussian_parts_and_structures(rng) -> None:
     head = heads.Gaussian(3, 2, noise_scale=[0.5, 2.0])
     h, y = normal(rng, 6, 3), normal(rng, 6, 2)
