@@ -111,8 +111,8 @@ def checked(engine: Stateful, state_dict: Mapping[str, Any], prefix: str, strict
         missing.append(f"state.* ({len(own) - 1} of {entries} entries)")
     _check_weights(engine, inside, strict)
     made = _made(engine, own, names)
-    if own:
-        _rehearse(engine, own, strict)
+    if own and not _rehearse(engine, own, strict):
+        missing.append(f"state.aggregation ({engine.aggregation!r})")
     before = {
         name: slot.head.point().detach().clone()
         for name, slot in engine._slots.items()
@@ -233,8 +233,8 @@ def _check_format(own: Mapping[str, Tensor], old: bool, strict: bool) -> None:
         )
 
 
-def _rehearse(engine: Stateful, own: Mapping[str, Tensor], strict: bool) -> None:
-    """Check in advance what the end of loading will read."""
+def _rehearse(engine: Stateful, own: Mapping[str, Tensor], strict: bool) -> bool:
+    """Check in advance what the end of loading will read; whether the aggregation takes its own."""
     count(own, "warmup", most=1), count(own, "epochs")
     check_generator(engine._generator, own)
     for name, slot in engine._slots.items():
@@ -244,10 +244,14 @@ def _rehearse(engine: Stateful, own: Mapping[str, Tensor], strict: bool) -> None
             check_generator(generator, part(streams, owner))
     undo = of_aggregation(engine.aggregation)
     try:
+        engine.aggregation.load_state_dict(part(own, "aggregation"))
+    except BayesAggError:
         if strict:
-            engine.aggregation.load_state_dict(part(own, "aggregation"))
+            raise
+        return False
     finally:
         undo()
+    return True
 
 
 def _take_stream(slot: Slot, saved: Mapping[str, Tensor]) -> None:

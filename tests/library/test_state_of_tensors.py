@@ -268,6 +268,10 @@ def test_inside_another_module() -> None:
     fewer = {k: v for k, v in one.state_dict().items() if ".y.FullData.prior." not in k}
     with pytest.raises(RuntimeError, match=r"Missing.*mtl\.state\.\* \(\d+ of \d+ entries\)"):
         other.load_state_dict(fewer)
+    other.mtl.aggregation = aggregation.PerSample(aggregation.Mean(), generator=seed())
+    with pytest.raises(RuntimeError, match=r"Missing.*mtl\.state\.aggregation \(Prec"):
+        one.load_state_dict(other.state_dict())
+    assert one.mtl.load_state_dict(other.mtl.state_dict(), strict=False).missing_keys
 
 
 @pytest.mark.parametrize("assign", [False, True])
