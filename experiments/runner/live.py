@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from experiments.methods.bayesagg_options import BayesAggOptions
 from experiments.run import Run
 from experiments.runner.estimate import Cost
 from experiments.runner.plan import Job, configurations
@@ -42,15 +43,16 @@ def plan_table(jobs: Sequence[Job], cost: Cost | None) -> Table:
     groups = configurations(jobs)
     options = [_options(group[0].run) for group in groups]
     varied = _varied([group[0].run.method for group in groups], options)
+    read = [_read(group[0].run) for group in groups]
     methods = [group[0].run.method for group in groups]
     labels = [group[0].configuration if group[0].title else group[0].run.method for group in groups]
     words = {} if labels == methods else {"method": methods}
     if len(varied) > _COLUMNS:  # too many to stand side by side
         first = dict(reversed([*zip(methods, options, strict=True)]))
-        told = [_from(first[method], own) for method, own in zip(methods, options, strict=True)]
+        told = [_from(first[method], own) for method, own in zip(methods, read, strict=True)]
         labels = [": ".join(filter(None, pair)) for pair in zip(labels, told, strict=True)]
     else:
-        words |= {name: [shown(own.get(name, "")) for own in options] for name in varied}
+        words |= {name: [shown(own.get(name, "")) for own in read] for name in varied}
     rows = []
     for place, (group, label) in enumerate(zip(groups, labels, strict=True)):
         states = Counter(Place(job.folder).state() for job in group)
@@ -89,6 +91,12 @@ def _options(run: Run) -> dict[str, Any]:
     return {name: v for name, v in found.items() if name not in ("seed", "split_seed", "epochs")}
 
 
+def _read(run: Run) -> dict[str, Any]:
+    """The same, with "" for what the run does not read."""
+    unread = run.options.unread() if isinstance(run.options, BayesAggOptions) else ()
+    return _options(run) | dict.fromkeys(unread, "")
+
+
 def _varied(methods: Sequence[str], options: Sequence[Mapping[str, Any]]) -> list[str]:
     """Options that differ between configurations of one method."""
     seen: dict[tuple[str, str], list[Any]] = {}
@@ -103,7 +111,9 @@ def _varied(methods: Sequence[str], options: Sequence[Mapping[str, Any]]) -> lis
 def _from(first: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """What differs from another configuration, as words."""
     return ", ".join(
-        f"{name} {shown(value)}" for name, value in own.items() if first.get(name, value) != value
+        f"{name} {shown(value)}"
+        for name, value in own.items()
+        if value not in ("", first.get(name, value))
     )
 
 

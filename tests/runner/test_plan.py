@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -189,6 +190,16 @@ def test_several_values_are_run_in_every_combination() -> None:
     assert headers == ["width", "power", "seeds", "done", "begun", "epochs"]
     cells = [(row.label, *map(str, row.cells[:2])) for row in table.rows]
     assert cells[1:3] == [("ls", "16", ""), ("bayesagg", "8", "0.3")]
+
+
+def test_a_plan_says_nothing_of_what_a_rule_does_not_read() -> None:
+    """As the powers of the benchmark under the library's own rule, which has others."""
+    rules: list[dict[str, Any]] = [{"rule": "default"}, {"rule": "given", "power": "0.3"}]
+    jobs = [
+        job for given in rules for job in plan(Request("digits", ["bayesagg"], changes=given), OUT)
+    ]
+    told = [[str(cell) for cell in row.cells[:2]] for row in plan_table(jobs, None).rows]
+    assert told == [["default", ""], ["given", "0.3"]]
 
 
 def test_nothing_of_a_plan_is_cut() -> None:
