@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -49,7 +50,10 @@ def draw(
     heads = [one.head for one in shown[0][1]]
     blocks, rows = len(shown), len(heads)
     height, width = shown[0][0].label.shape[-2:]
-    tall = _CELL * height / width
+    tall, ncols = _CELL * height / width, 1 + (len(classes) > 8)
+    if "segmentation" in heads:  # room for the names of classes, under the image of a block
+        names = 0.14 * math.ceil((1 + len(classes)) / ncols) + 0.1
+        tall = max(tall, (_WIDTHS[0] * tall + names) / rows)
     below = 1.75
     high = tall * rows * blocks + _GAP * (rows * blocks - 1) + below + 0.28
     figure = Figure(figsize=(7.5, high))
@@ -63,7 +67,6 @@ def draw(
         first = block * rows
         axes = figure.add_subplot(grid[first : first + rows, 0])
         axes.imshow(frames.image[0].movedim(0, -1).cpu().numpy(), interpolation="nearest")
-        axes.set_anchor("N")
         _bare(axes)
         if block == 0:
             axes.set_title("image")
@@ -73,8 +76,8 @@ def draw(
                         *(Patch(color=c, label=n) for c, n in zip(colours, classes, strict=True)),
                         Patch(color=_UNSEEN, label="not observed"),
                     ],
-                    loc="upper left", bbox_to_anchor=(-0.02, -0.04), ncols=1 + (len(classes) > 8),
-                    fontsize=7, handlelength=1.0, handleheight=1.0, borderpad=0, labelspacing=0.35,
+                    loc="upper left", bbox_to_anchor=(-0.02, -0.04), ncols=ncols, fontsize=7,
+                    handlelength=1.0, handleheight=1.0, borderpad=0, labelspacing=0.35,
                 )  # fmt: skip
         for row, one in enumerate(found):
             cells = [figure.add_subplot(grid[first + row, 2 + column]) for column in range(4)]
@@ -185,6 +188,7 @@ def _class_colours(count: int) -> list[str]:
 
 
 def _bare(axes: Axes) -> None:
+    axes.set_anchor("N")
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():

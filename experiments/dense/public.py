@@ -93,6 +93,7 @@ class Cityscapes(Released):
     depth_unit: ClassVar[str] = ""
     inverse_depth: ClassVar[bool] = True
     every_head: ClassVar[Sequence[str]] = ("segmentation", "depth")
+    metric: ClassVar[str] = "segmentation and inverse depth of pixels"
 
     data: str | None = None
     classes: int = 7

@@ -13,6 +13,7 @@ from experiments.dense.benchmark import Dense
 from experiments.dense.release import write
 from experiments.dense.rooms import CLASSES, Camera, draw, render, with_gaps
 from experiments.dense.split import InMemory, Part
+from experiments.errors import OutputError
 from experiments.settings import Settings, require, require_numbers
 
 LAYOUTS: Final = ("nyuv2", "cityscapes")
@@ -99,8 +100,10 @@ def as_files(
     """Write rooms, with gaps, in the layout of a release.
 
     Raises:
-        OutputError: A file could not be written.
+        OutputError: The folder holds images, which these would mix with, or cannot be written.
     """
+    if held := [folder / part for part in counts if (folder / part).exists()]:
+        raise OutputError(f"{held[0]} exists already: remove it, or choose another folder")
     for place, (part, count) in enumerate(counts.items()):
         rooms = draw(count, 3 * seed + place)
         frames = with_gaps(render(rooms, camera), rooms)

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from experiments import methods
 from experiments.cli import app
+from experiments.dense.figure import draw
 from experiments.dense.predictions import predicted
+from experiments.dense.public import Cityscapes
 from experiments.dense.scenes import Scenes
 from experiments.errors import SettingsError
 from experiments.run import Run
@@ -80,6 +82,23 @@ def test_the_figure_is_drawn(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
+def names_of_classes_are_whole(folder: Path) -> None:
+    """No image lies on them, however few rows a block has."""
+    run, method = restore(folder, CPU)
+    assert isinstance(run.benchmark, Cityscapes)
+    shown, trust = predicted(method, run.benchmark.load(CPU), [0])
+    figure = draw([shown[0], shown[0]], trust, run.benchmark.class_names, "")
+    figure.draw_without_rendering()
+    first, second = (
+        axes
+        for axes in figure.axes
+        if axes.get_gridspec().ncols == 7 and axes.get_subplotspec().colspan.start == 0
+    )
+    legend = first.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y0 >= second.get_window_extent().y1
+
+
 def test_rendered_files_train(tmp_path: Path) -> None:
     size = ("--train", "4", "--val", "1", "--height", "16", "--image-width", "16")
     for layout, columns in (("nyuv2", 4), ("cityscapes", 3)):
@@ -92,4 +111,8 @@ def test_rendered_files_train(tmp_path: Path) -> None:
     data, out = str(tmp_path / "cityscapes"), str(tmp_path / "out")
     text = invoke("cityscapes", "--data", data, *words, "--out", out)
     assert "mIoU" in text
+    assert "Test segmentation and inverse depth of pixels" in text
+    names_of_classes_are_whole(Path(out))
+    text = invoke("render", data, "--layout", "cityscapes", *size, "--seeds", "1", code=2)
+    assert "train exists already: remove it" in text  # those of another seed are not mixed in
     invoke("render", str(tmp_path), "--layout", "kitti", code=2)
