@@ -36,12 +36,19 @@ class Targets(NamedTuple):
 
     def seen(self) -> Tensor:
         """Tasks with an observed example of positive weight, [tasks] bool."""
-        factor = self.factor(torch.float32 if self.weight is None else self.weight.dtype)
-        return self.counts() > 0 if factor is None else (factor > 0).any(0)
+        counted = self._counted()
+        return self.counts() > 0 if counted is None else counted.any(0)
 
     def labelled(self) -> Tensor | None:
-        """Examples with an observed target of some task, [B] bool; None for all."""
-        return None if self.mask is None else self.mask.any(1)
+        """Examples with an observed target of positive weight of some task, [B]; None for all."""
+        counted = self._counted()
+        return None if counted is None else counted.any(1)
+
+    def _counted(self) -> Tensor | None:
+        """Mask of targets of positive weight, [B, tasks]; None for all."""
+        if self.weight is None:
+            return self.mask
+        return self.weight > 0 if self.mask is None else self.mask & (self.weight > 0)
 
     def examples(self, rows: slice | Tensor) -> Self:
         """Some of the examples, a slice or indices."""

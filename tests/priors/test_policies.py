@@ -248,7 +248,7 @@ def test_fresh_stops_after_so_many_examples(rng) -> None:
 
 @pytest.mark.parametrize("policy", [priors.Running(30), priors.Running(), priors.Fresh(12)])
 def test_examples_without_a_target_do_not_count(policy, rng) -> None:
-    """As padding, as another head's, left out, validated now or later: one prior."""
+    """As padding, of weight 0, another head's, left out, validated now or later: one prior."""
     batches = []
     for size in (7, 9, 12):
         h, y = (torch.randn(size, k, generator=rng, dtype=torch.float64) for k in (3, 1))
@@ -259,6 +259,8 @@ def test_examples_without_a_target_do_not_count(policy, rng) -> None:
         if way == "tokens":  # of which those without a target of any head are padding
             masked = {"a": (y[None], a[None]), "b": (y[None], b[None])}
             return h.masked_fill(~(a | b)[:, None], torch.nan)[None], masked
+        if way == "weights":
+            return h, {"a": (y, None, a.double()), "b": (y, None, b.double())}
         if way == "rows":
             return h, {"a": (y, a), "b": (y, b)}
         return ([(h[a], {"a": y[a]}), (h[b], {"b": y[b]})],)
@@ -288,7 +290,7 @@ def test_examples_without_a_target_do_not_count(policy, rng) -> None:
         else:
             weight = 0.5 ** (later / 30) + 0.5 ** ((later + sum(seen)) / 30)
         precision = precision + weight * h.mT @ h
-    for way in ("rows", "pairs", "tokens"):
+    for way in ("rows", "weights", "pairs", "tokens"):
         for validate in ("now", "deferred"):
             close(prior(way, validate).precision_matrix[0], precision)
 
