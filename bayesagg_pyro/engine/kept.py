@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -13,6 +13,8 @@ from bayesagg_pyro.errors import DtypeError, StateError
 from bayesagg_pyro.gradients import Estimator
 from bayesagg_pyro.heads import Head
 from bayesagg_pyro.inference import Scheme
+
+_T = TypeVar("_T")
 
 #: What an engine keeps, and what to do instead of replacing it.
 _KEPT = {
@@ -99,43 +101,13 @@ class Heads(nn.ModuleDict):
             )
 
 
-class Settled(Mapping[str, Scheme]):
-    """The schemes of an engine, {name: scheme}, which it was made with and keeps."""
+class _ByHead(Mapping[str, _T]):
+    """Something of each head, {name: it}."""
 
-    def __init__(self, schemes: Mapping[str, Scheme]) -> None:
-        self._schemes = dict(schemes)
+    def __init__(self, found: Mapping[str, _T]) -> None:
+        self._found = dict(found)
 
-    def __getitem__(self, name: str) -> Scheme:
-        return self._schemes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._schemes)
-
-    def __len__(self) -> int:
-        return len(self._schemes)
-
-    def __setitem__(self, name: str, scheme: Scheme) -> None:
-        raise StateError(
-            f"the scheme of head {name!r} is settled, since its prior rests on it; make a new "
-            "engine of the same heads, BayesAgg(dict(mtl.heads), inference=...), and refit(batches)"
-        )
-
-    def __repr__(self) -> str:
-        return repr(self._schemes)
-
-
-class Estimators(MutableMapping[str, Estimator | None]):
-    """The estimators of an engine, {name: one, or None to choose by types}; each may be changed."""
-
-    def __init__(
-        self,
-        found: dict[str, Estimator | None],
-        heads: Mapping[str, Head],
-        schemes: Mapping[str, Scheme],
-    ) -> None:
-        self._found, self._heads, self._schemes = found, heads, schemes
-
-    def __getitem__(self, name: str) -> Estimator | None:
+    def __getitem__(self, name: str) -> _T:
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -144,12 +116,34 @@ class Estimators(MutableMapping[str, Estimator | None]):
     def __len__(self) -> int:
         return len(self._found)
 
+    def __repr__(self) -> str:
+        return repr(self._found)
+
+
+class Settled(_ByHead[Scheme]):
+    """The schemes of an engine, {name: scheme}, which it was made with and keeps."""
+
+    def __setitem__(self, name: str, scheme: Scheme) -> None:
+        raise StateError(
+            f"the scheme of head {name!r} is settled, since its prior rests on it; make a new "
+            "engine of the same heads, BayesAgg(dict(mtl.heads), inference=...), and refit(batches)"
+        )
+
+
+class Estimators(_ByHead[Estimator | None], MutableMapping[str, Estimator | None]):
+    """The estimators of an engine, {name: one, or None to choose by types}; each may be changed."""
+
+    def __init__(
+        self,
+        found: dict[str, Estimator | None],
+        heads: Mapping[str, Head],
+        schemes: Mapping[str, Scheme],
+    ) -> None:
+        self._found, self._heads, self._schemes = found, heads, schemes  # steps read `found`
+
     def __setitem__(self, name: str, estimator: Estimator | None) -> None:
-        given = {} if estimator is None else {name: estimator}
+        given: Any = {name: estimator}
         self._found[name] = check_estimators(given, self._heads, self._schemes)[name]
 
     def __delitem__(self, name: str) -> None:
         raise StateError(f"an engine keeps its estimators: set that of {name!r} to None")
-
-    def __repr__(self) -> str:
-        return repr(self._found)

@@ -219,6 +219,7 @@ def test_an_estimator_set_later_is_checked_as_one_given_at_first() -> None:
     before = dict(mtl.estimators)
     for name, wrong, error in (
         ("typo", gradients.Exact(), errors.TaskError),
+        ("typo", None, errors.TaskError),
         ("a", "exact", errors.DtypeError),
         ("a", gradients.Exact, errors.DtypeError),
     ):
