@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich import box
@@ -24,7 +24,7 @@ def terminal(table: Table) -> RenderableType:
     """The table with its title, and notes below it, for a rich console.
 
     A table that is wider than the console comes as several, one below the other: each has some of
-    the columns, and the names of all rows.
+    the columns, and the names of all rows; names that repeat go on with the words beside them.
     """
     return _Shown(table)
 
@@ -37,12 +37,26 @@ class _Shown:
         """As rich wants it."""
         table = self.table
         yield Text(escaping.visible(table.title), style="italic")
+        repeat = len({row.label for row in table.rows}) < len(table.rows)
+        if repeat and len([*_blocks(table, options.max_width)]) > 1:
+            table = _with_words_in_names(table)
         for block in _blocks(table, options.max_width):
             yield ""
             yield _grid(table, block, options.max_width)
         if table.notes:
             yield Text("\n".join(["", *map(escaping.visible, table.notes)]), style="dim")
         yield ""
+
+
+def _with_words_in_names(table: Table) -> Table:
+    words = [place for place, column in enumerate(table.columns) if column.words]
+    kept = [place for place in range(len(table.columns)) if place not in words]
+    rows = []
+    for row in table.rows:
+        told = [f"{table.columns[p].title} {text}" for p in words if (text := str(row.cells[p]))]
+        label, cells = ", ".join([row.label, *told]), tuple(row.cells[p] for p in kept)
+        rows.append(replace(row, label=label, cells=cells))
+    return replace(table, columns=tuple(table.columns[p] for p in kept), rows=tuple(rows))
 
 
 def _blocks(table: Table, width: int) -> Iterator[list[int]]:

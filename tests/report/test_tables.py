@@ -408,6 +408,18 @@ def test_nothing_is_cut_in_a_terminal(width: int, tmp_path: Path) -> None:
         assert all(note in words for note in table.notes)
 
 
+def test_rows_of_one_name_are_told_apart_in_every_part_of_a_table() -> None:
+    columns = [Column("method", words=True), *map(Column, ("error", "seconds", "minutes"))]
+    numbers = [Cell(float(number), decimals=1) for number in range(3)]
+    rows = tuple(Row("linear", (Cell(text=name), *numbers)) for name in ("LS", "UW"))
+    table = Table("t", "t", tuple(columns), rows)
+    assert "linear  LS        0.0      1.0      2.0\n" in shown(table, 40)
+    parts = shown(table, 36)
+    for name in ("LS", "UW"):
+        assert f"linear, method {name}    0.0      1.0\n" in parts
+        assert f"linear, method {name}      2.0\n" in parts
+
+
 def test_columns_of_a_group_stay_together() -> None:
     columns = [Column(title, group) for group in ("first", "second") for title in ("ours", "paper")]
     rows = (Row("a", tuple(Cell(1000.0 + n) for n in range(4))),)
