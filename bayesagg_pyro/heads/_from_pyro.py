@@ -10,7 +10,7 @@ import torch
 from pyro.distributions import MaskedDistribution
 from torch import Tensor, nn
 
-from bayesagg_pyro.errors import SettingError
+from bayesagg_pyro.errors import SettingError, ShapeError
 from bayesagg_pyro.heads._batches import check_batches
 from bayesagg_pyro.heads._columns import Columns
 from bayesagg_pyro.heads._input import Missing, like
@@ -180,7 +180,15 @@ class FromPyro(SharedWeights):
         Args:
             weight: [..., 1, P]: one vector, or draws from a posterior.
             features: [B, d], with which to run the model.
+
+        Raises:
+            ShapeError: for weights of another shape, such as draws [S, P].
         """
+        if weight.shape[-2:] != (1, self.weight_size):
+            raise ShapeError(
+                f"head {self.site!r}: the weight has shape {[*weight.shape]}, which is no [..., 1, "
+                f"{self.weight_size}]; pass draws [S, P] as draws[:, None]"
+            )
 
         def at(w: Tensor) -> dict[str, Tensor]:
             trace: Any = pyro.poutine.trace(self.user_model)

@@ -16,6 +16,7 @@ from pyro_models import D, binary, classes, linear, mixed, two_tasks
 from torch import Tensor
 
 from bayesagg_pyro import gradients, heads, inference, posteriors, predictive, priors
+from bayesagg_pyro.errors import ShapeError
 from bayesagg_pyro.heads._trace import from_normal
 
 N = 12
@@ -137,6 +138,8 @@ def test_densities_are_pyros_own(kind: str, rng: torch.Generator) -> None:
     found = head.negative_log_probs(h, head.parse_targets(y, N), weight)
     taken = y[:, 0] if head.tasks == 1 else y
     drawn = head.latents(weight, h)
+    with pytest.raises(ShapeError, match=r"pass draws \[S, P\] as draws\[:, None\]"):
+        head.latents(weight[:, 0], h)
     for draw, (w, nll) in enumerate(zip(weight, found, strict=True)):
         for name, value in head.latents(w, h).items():
             torch.testing.assert_close(drawn[name][draw], value)
