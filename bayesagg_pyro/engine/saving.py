@@ -141,11 +141,11 @@ def commit(engine: Any, keys: Any) -> None:
         return
     engine.warmup, engine._epochs = bool(count(own, "warmup", most=1)), count(own, "epochs")
     set_generator(engine._generator, own)
-    for name in loading.names:
-        slot = engine._slots[name]
+    for name, slot in engine._slots.items():
         if not (engine.warmup or slot.learns):
             slot.head.weight.grad = None  # of the warm-up: momentum would move what follows
-        _take_stream(slot, part(own, f"streams.{name}"))
+        if name in loading.names:
+            _take_stream(slot, part(own, f"streams.{name}"))
     _take_aggregation(engine, own)
     engine._validation.forget()
     engine._processes.joined = False  # others may have loaded something else, or nothing

@@ -141,6 +141,18 @@ def test_weights_that_follow_a_posterior_are_not_moved_by_momentum() -> None:
         early.mtl.backward(early.backbone(x), y)
         optimizer.step()
     assert torch.equal(early.mtl.heads["y"].weight, mean.float())
+    two = ba.BayesAgg({"y": heads.Gaussian(8, tasks=2), "z": heads.Gaussian(8)})
+    h, weight = torch.randn(9, 8, requires_grad=True), two.heads["z"].weight
+    optimizer = torch.optim.SGD(two.parameters(), 0.1, momentum=0.9)
+    for _ in range(2):
+        two.backward(h, {"z": h[:, :1].detach()})
+        optimizer.step()
+    two.update_prior()
+    two.load_state_dict(net.mtl.state_dict(), strict=False)  # which ends the warm-up of both
+    before = weight.detach().clone()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
+    assert torch.equal(weight, before)
 
 
 @pytest.mark.parametrize(
