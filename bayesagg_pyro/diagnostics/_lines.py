@@ -62,7 +62,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
 
 def truncate(path: Path, step: int) -> None:
     """Leave only rows before `step`, and no torn line; the file is replaced at once."""
-    if not path.exists():
+    if not (path.is_file() or path.is_dir()):  # nothing yet, or a device, never to be replaced
         return
     kept = [row for row in read(path) if row["step"] < step]
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -55,7 +55,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Raises:
         OutputError: It could not be written; the old content is intact.
     """
-    if not path.name:
+    device = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+    if device or not path.name:  # a device would be replaced by a file
         raise OutputError(f"cannot write '{path}': give the name of a file")
     temporary = unfinished(path)
     target: _Target | None = None

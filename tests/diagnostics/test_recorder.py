@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,17 @@ def test_evaluation_is_not_training(tmp_path: Path) -> None:
     world.epoch()
     assert recorder.step == 7
     assert diagnostics.read(recorder.path) == []
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    """As /dev/null was by a file, where root ran several processes of which one records."""
+    null = tmp_path / "null"
+    null.symlink_to(os.devnull)
+    world = World()
+    recorder = diagnostics.Recorder(world.mtl, null, every=1)
+    world.train(2)
+    assert recorder.step == 6
+    assert null.is_symlink()
 
 
 def test_a_resumed_run_replaces_what_it_does_again(tmp_path: Path) -> None:

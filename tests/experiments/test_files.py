@@ -125,3 +125,13 @@ def test_seeds_of_different_purposes_differ() -> None:
     assert len(set(seeds)) == len(seeds)
     assert seed_of(3, "order", 5) == seed_of(3, "order", 5)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_device_is_no_file(tmp_path: Path) -> None:
+    """As /dev/stdout, which root would replace by a file."""
+    null = tmp_path / "null"
+    null.symlink_to(os.devnull)
+    with pytest.raises(OutputError, match="give the name of a file"):
+        write_atomically(null, lambda file: file.write(b"text"))
+    assert [*tmp_path.iterdir()] == [null]
+    assert null.is_symlink()
