@@ -51,8 +51,11 @@ def compare(name: str, given: Mapping[str, Any], names: Collection[str]) -> None
             from experiments.comparisons.figure import draw  # drawing takes seconds to import
 
             prepare_folder(given["figure"].parent)
-            for path in draw(found, todo, given["figure"]):
+            drawn = draw(found, todo, given["figure"])
+            for path in drawn:
                 console.say(f"figure: {path}")
+            if not drawn:
+                console.say("no figure: there are no results to draw")
         leave(outcomes, console)
 
 

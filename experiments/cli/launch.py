@@ -51,7 +51,12 @@ class Command(TyperCommand):
         several = {
             flag for item in self.params if getattr(item, "multiple", False) for flag in item.opts
         }
-        return super().parse_args(ctx, list(_repeated(args, several)))
+        ctx.allow_extra_args = True
+        extra = super().parse_args(ctx, list(_repeated(args, several)))
+        if extra and not ctx.resilient_parsing:
+            words = " ".join(map(str, extra))
+            _refuse(f"{words!r} is too much: only run and sweep take several values of an option")
+        return extra
 
 
 def _refuse(text: str) -> None:

@@ -89,7 +89,13 @@ def report(
         )
         for line in unreadable:
             PlainConsole(stderr=True).say(visible(f"warning: {line}"), "yellow")
-        if form == "terminal":
+        made = [one for one in made if one.rows]
+        if not made:
+            console.print(
+                "no tables: no finished runs, or for record none with --record; see --table for "
+                "those of the paper"
+            )
+        elif form == "terminal":
             for one in made:
                 console.print(terminal(one))
         elif out is None:
@@ -98,17 +104,12 @@ def report(
                 console.say(text)
         else:
             path = write(made, form, out)  # type: ignore[arg-type]
-            out = path.parent
             console.say(f"tables: {path}")
-        if not made:
-            console.print(
-                "no tables: no finished runs, or for record none with --record; see --table for "
-                "those of the paper"
-            )
         if out is not None:
-            drawn = draw(records(store, unreadable.append, trials=False), out / "figures")
+            place = (out.parent if out.suffix in SUFFIX.values() else out) / "figures"
+            drawn = draw(records(store, unreadable.append, trials=False), place)
             if "record" in (table or ()):
-                drawn += shares.draw(store, out / "figures", unreadable.append)
+                drawn += shares.draw(store, place, unreadable.append)
             for path in drawn:
                 console.say(f"figure: {path}")
 

@@ -15,7 +15,7 @@ from scipy.stats import t as student
 
 from bayesagg_pyro import diagnostics
 from experiments.comparisons import Comparison
-from experiments.comparisons.standings import Standings, ahead, differences, standings
+from experiments.comparisons.standings import Standings, ahead, differences, finished, standings
 from experiments.errors import CheckpointError
 from experiments.files import write_json
 from experiments.report.style import OTHERS, OURS, log_axis, looks, write_figure
@@ -43,12 +43,15 @@ def draw(comparison: Comparison, jobs: Sequence[Job], stem: Path) -> list[Path]:
     ``stem.json``; else the scores over the epochs.
 
     Returns:
-        The PNG files.
+        The PNG files; none where no run is finished or, of curves, has finished an epoch.
 
     Raises:
         OutputError: They cannot be written.
     """
-    if comparison.ours is None or len({job.run.settings.seed for job in jobs}) == 1:
+    alone = comparison.ours is None or len({job.run.settings.seed for job in jobs}) == 1
+    if not (any(map(_history, _own(jobs))) if alone else finished(jobs)[0]):
+        return []
+    if alone:
         found = [write_figure(lambda: curves(jobs), stem)]
     else:
         numbers = standings(comparison, jobs)

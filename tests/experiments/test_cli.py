@@ -84,6 +84,7 @@ def test_qm9_trains_and_resumes(method: str, qm9: list[str], tmp_path: Path) -> 
         (["--threads", "0"], "threads = 0 cannot work: give at least 1"),
         (["--seed", "1"], "there is no option --seed: it is spelt --seeds"),
         (["--learning-rate=1"], "there is no option --learning-rate: it is spelt --lr"),
+        (["--seeds", "0", "1"], "'1' is too much: only run and sweep take several values"),
         (["--seeds", "-1"], "seed = -1 cannot work"),
         (["--split-seed", "-1"], "split_seed = -1 cannot work: give a whole number"),
         (["--resume"], "no checkpoint at"),

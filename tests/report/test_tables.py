@@ -352,6 +352,20 @@ def test_forms_on_the_command_line(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["report", str(tmp_path / "none")]).exit_code == 2
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_table_without_a_row_is_not_shown_and_makes_no_file(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    out = tmp_path / "out"
+    command = ["report", str(tmp_path / "s"), "--table", "qm9", "--table", "run-time"]
+    for more in ([], ["--format", "md", "--out", str(out / "own.md")]):
+        done = CliRunner().invoke(app, [*command, *more])
+        assert done.exit_code == 0, done.output
+        assert "no tables" in done.output
+        assert "QM9" not in done.output
+    assert not (out / "own.md").exists()
+    assert "QM9" in CliRunner().invoke(app, [*command, "--all-rows"]).output
+
+
 @pytest.mark.parametrize(("form", "name"), [("md", "own.md"), ("latex", "own.tex")])
 @pytest.mark.usefixtures("undrawn")
 def test_figures_lie_beside_a_file_of_tables(form: str, name: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from experiments import comparisons, runner
 from experiments.benchmark import Data
 from experiments.cli import app
 from experiments.comparisons import Comparison, Entry, tuning
-from experiments.comparisons.figure import curves, league
+from experiments.comparisons.figure import curves, draw, league
 from experiments.comparisons.standings import ahead, behind, standings
 from experiments.comparisons.table import table
 from experiments.comparisons.tuning import compared
@@ -235,6 +235,17 @@ def test_curves_are_not_of_runs_with_other_settings(tmp_path: Path, finish: Fini
     )
     left, _ = curves(jobs).axes
     assert [line.get_label() for line in left.lines] == ["LS (1 seed)"]
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_no_figure_of_no_results(seeds: tuple[int, ...], tmp_path: Path, finish: Finish) -> None:
+    """Of one seed and of a league; trials alone are no results of the latter."""
+    found = comparison(tuned={})
+    jobs = compared(found, tmp_path, seeds=seeds)
+    assert draw(found, jobs, tmp_path / "figure") == []
+    assert not [*tmp_path.glob("figure*")]
+    finish(jobs[0], 1.0)
+    assert draw(found, jobs, tmp_path / "figure") == [tmp_path / "figure.png"]
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
