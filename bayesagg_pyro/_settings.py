@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +24,9 @@ def integers(least: int = 1, **settings: int) -> None:
             raise SettingError(f"{name} must be an integer of at least {least}, not {value!r}")
 
 
-def real(value: object) -> float:
-    """A number, or that of a tensor with one; NaN, which no range contains, for anything else."""
-    if isinstance(value, Tensor) and value.numel() == 1:
+def real(value: Any) -> float:
+    """A number, or that of an array with one; NaN, which no range contains, for anything else."""
+    if math.prod(getattr(value, "shape", (0,))) == 1:
         value = value.item()
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 

@@ -73,7 +73,7 @@ class Scheme(ABC):
         return f"{type(self).__name__}()"
 
     def check(self, head: Head, prior: Posterior) -> None:
-        """Refuse a head, or a prior (of no data, or loaded), that posteriors cannot be made of.
+        """Refuse a head, or a prior (the first, or one loaded), that posteriors cannot be made of.
 
         Raises:
             SettingError, DtypeError: naming the head and the remedy.

@@ -134,18 +134,16 @@ def isotropic(head: _Head, variance: float | Sequence[float] | Tensor) -> Diagon
         ShapeError: if there is neither one variance nor one per task.
     """
     device = head.weight.device
-    if not isinstance(variance, Tensor):
-        variance = numbers(f"head {head.site!r}: the prior variance", variance)
-    value = variance.to(device, linalg.head_dtype(device))
+    what = f"head {head.site!r}: the prior variance"
+    value = variance if isinstance(variance, Tensor) else numbers(what, variance)
+    value = value.to(device, linalg.head_dtype(device))
     if value.shape not in ((), (head.blocks,)):
         raise ShapeError(
             f"head {head.site!r}: variance must be one number or one for each of {head.blocks} "
             f"tasks, not of shape {list(value.shape)}"
         )
     if not (value.isfinite() & (value > 0)).all():
-        raise SettingError(
-            f"head {head.site!r}: the prior variance must be positive and finite, not {variance}"
-        )
+        raise SettingError(f"{what} must be positive and finite, not {variance}")
     mean = value.new_zeros(head.blocks, head.weight_size)
     precision = value.reciprocal().reshape(-1, 1).expand(-1, head.weight_size)
     return DiagonalGaussian(mean, precision, outputs_per_task=head.outputs_per_task)

@@ -194,7 +194,8 @@ class Policy(ABC):
             if own:
                 one = Posterior.from_state_dict(own, self.head.weight.device)
                 self.head.check_weights(one, f"saved {name.lstrip('_')}")
-                self.scheme.check(self.head, one)
+                if self.scheme.refresh != "epoch":  # else it is a prior of no step
+                    self.scheme.check(self.head, one)
             setattr(self, name, one)
 
 

@@ -74,7 +74,7 @@ def test_settings_that_are_no_numbers(make, setting, wrong) -> None:
 
 
 def test_numbers_of_all_kinds_are_settings() -> None:
-    for two in (2, 2.0, np.float32(2), np.int64(2), torch.tensor(2.0)):
+    for two in (2, 2.0, np.float32(2), np.int64(2), np.array(2.0), torch.tensor(2.0)):
         assert priors.FullData(temperature=two).temperature == 2
         assert priors.FullData(two).base_for(heads.Gaussian(3)).variance.eq(2).all()
         assert heads.Gaussian(3, noise_scale=two).noise_scale == 2

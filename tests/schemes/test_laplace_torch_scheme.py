@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 
 import pytest
 import torch
@@ -122,7 +123,7 @@ def test_global_generator_is_untouched(rng) -> None:
 
 
 def test_a_regression_head_goes_on_learning_around_its_point(rng) -> None:
-    """As under every scheme that expands there: its own weights predict."""
+    """As under every scheme that expands there: its own weights predict, saved and loaded, too."""
     head = heads.Gaussian(2)
     mtl = ba.BayesAgg({"y": head}, inference=inference.LaplaceTorch(), warmup=False)
     h, y = normal(rng, 8, 2), {"y": normal(rng, 8, 1)}
@@ -131,6 +132,9 @@ def test_a_regression_head_goes_on_learning_around_its_point(rng) -> None:
     mtl.backward(h.clone().requires_grad_(), y)
     assert head.weight.grad is not None
     torch.testing.assert_close(mtl.predict(h)["y"], h @ head.weight.detach().to(h).mT)
+    again = copy.deepcopy(mtl)
+    again.load_state_dict(mtl.state_dict())  # with a dense prior, of which no posterior is made
+    assert torch.equal(again.priors()["y"].mean, mtl.priors()["y"].mean)
 
 
 def test_bad_features_are_refused_by_name(rng) -> None:
