@@ -36,8 +36,8 @@ class Running(DataPolicy):
 
     Args:
         half_life: in training examples with a target of the head that counts. None for a quarter
-            of those between the last two updates of the prior, an epoch; nothing fades before the first
-            update.
+            of those between the last two updates of the prior, an epoch; nothing fades before the
+            first update.
         refresh: make the prior anew every so many batches.
         variance: γ of the base prior, which does not fade.
         base: makes another base prior, see `DataPolicy`.
@@ -196,7 +196,7 @@ class Running(DataPolicy):
 
 
 def _labelled(features: Tensor, targets: Targets, validity: Validity) -> int | Tensor:
-    """How many examples have a target that counts; [] on their device where nobody is to wait for it."""
+    """How many have a target that counts; [] on their device where nobody is to wait for it."""
     labelled = targets.labelled()
     if validity.now:
         return len(features) if labelled is None else int(labelled.sum())
