@@ -26,7 +26,7 @@ def integers(least: int = 1, **settings: int) -> None:
 
 def real(value: Any) -> float:
     """A number, or that of an array with one; NaN, which no range contains, for anything else."""
-    if math.prod(getattr(value, "shape", (0,))) == 1:
+    if hasattr(value, "item") and math.prod(value.shape) == 1:
         value = value.item()
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 
@@ -41,7 +42,9 @@ def test_bad_heads(settings, error, words) -> None:
         heads.Gaussian(**{"in_features": 3, **settings})
 
 
-@pytest.mark.parametrize("wrong", ["2", True, [1.0, "a"], {"a": "b"}, NAN, -1.0], ids=str)
+@pytest.mark.parametrize(
+    "wrong", ["2", True, [1.0, "a"], {"a": "b"}, NAN, -1.0, dist.Gamma(2.0, 1.0)], ids=str
+)
 @pytest.mark.parametrize(
     ("make", "setting"),
     [
