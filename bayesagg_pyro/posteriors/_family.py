@@ -85,7 +85,7 @@ class GaussianFamily(Posterior):
         return self.to_gaussian().variance
 
     def precision_times(self, vectors: Tensor) -> Tensor:
-        """Λ applied to one vector per task, [tasks, P]."""
+        """Λ applied to vectors for each task, [..., tasks, P]."""
         return linalg.matvec(self.precision_matrix, vectors)
 
     def solve(self, vectors: Tensor) -> Tensor:

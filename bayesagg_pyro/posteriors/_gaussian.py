@@ -115,7 +115,7 @@ class Gaussian(GaussianFamily):
 
     def precision_times(self, vectors: Tensor) -> Tensor:
         # Λ is symmetric, and products with rows are faster than with columns.
-        return (vectors[:, None] @ self.precision_matrix)[:, 0]
+        return (vectors[..., None, :] @ self.precision_matrix)[..., 0, :]
 
     def solve(self, vectors: Tensor) -> Tensor:
         if len(self.precision_tril) == 1:

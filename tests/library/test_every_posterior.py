@@ -130,6 +130,8 @@ def test_products_and_solutions(rng, kind) -> None:
     precision = covariance.inverse()
     close(found.precision_matrix.expand(TASKS, P, P), precision, 1e-9)
     close(found.precision_times(vectors), (precision @ vectors[..., None])[..., 0], 1e-9)
+    several = normal(rng, 4, TASKS, P)
+    close(found.precision_times(several), (precision @ several[..., None])[..., 0], 1e-9)
     close(found.solve(vectors), (covariance @ vectors[..., None])[..., 0], 1e-9)
     if kind == "Kronecker":
         with pytest.raises(NotImplementedError):

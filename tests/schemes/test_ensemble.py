@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from problems import F64, Linear, normal, seed
+from problems import F64, Linear, distance, normal, seed
 
 from bayesagg_pyro import errors, heads, inference, priors
 from bayesagg_pyro._optimise import maximise
@@ -21,6 +21,18 @@ def test_members_are_exact_posterior_draws_for_gaussian_heads(rng) -> None:
     kurtosis = (whitened / whitened.std(0)).pow(4).mean(0)
     assert (kurtosis - 3).abs().max() < 0.5
     assert found.info.converged.all()
+
+
+def test_every_task_has_its_own_dense_prior(rng) -> None:
+    """As every prior is that data made."""
+    p = Linear(rng)
+    root = normal(rng, 2, 4, 4)
+    prior = priors.dense(p.head, root @ root.mT + 0.2 * torch.eye(4, dtype=F64), mean=0.5)
+    given = p.head, p.features, p.targets, prior
+    found = inference.Ensemble(4000, generator=seed()).infer(*given)
+    mean, covariance = distance(found, inference.Conjugate().infer(*given))
+    assert mean < 4 / 4000**0.5
+    assert covariance < 4 * (4 / 4000) ** 0.5
 
 
 def test_fixed_data_are_too_narrow(rng) -> None:
