@@ -371,7 +371,7 @@ class BayesAgg(Calls):
                 training data, with the backbone in evaluation mode.
 
         Raises:
-            StateError: if there are no batches, or a head has no target in them.
+            StateError: if there are no batches, or a head has no target in them that counts.
             BayesAggError: for batches that `collect` would refuse.
         """
         self.raise_deferred()

@@ -231,7 +231,7 @@ def show(
     with torch.no_grad():
         for batch in batches:
             batch.take_units()
-            lacking = [name for name in lacking if not batch.examples(name)[1].counts().any()]
+            lacking = [name for name in lacking if not batch.examples(name)[1].seen().any()]
             wanted = [
                 slot.tracker.show(*batch.examples(slot.name), batch.validity) for slot in takers
             ]

@@ -193,7 +193,7 @@ def test_refit_refuses_nothing_and_bad_batches_and_changes_nothing() -> None:
         assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-@pytest.mark.parametrize("given", ["left out", "masked", "no features"])
+@pytest.mark.parametrize("given", ["left out", "masked", "of weight 0", "no features"])
 def test_refit_refuses_batches_without_a_target_of_a_head(given: str) -> None:
     """Its posterior would be the base prior, in silence."""
     g = torch.Generator().manual_seed(3)
@@ -205,6 +205,7 @@ def test_refit_refuses_batches_without_a_target_of_a_head(given: str) -> None:
     bad: Any = {
         "left out": (h, {"y": y}),
         "masked": (h, {"y": y, "b": (whole["b"], torch.zeros(20, 1, dtype=torch.bool))}),
+        "of weight 0": (h, {"y": y, "b": (whole["b"], None, torch.zeros(20))}),
         "no features": ({"y": h}, {"y": y}),
     }[given]
     with pytest.raises(errors.StateError, match=r"no target of \['b'\]"):
