@@ -41,10 +41,9 @@ def duration(seconds: float | None) -> str:
 def plan_table(jobs: Sequence[Job], cost: Cost | None) -> Table:
     """One row for each configuration: what differs, how far its runs are, what is left to pay."""
     groups = configurations(jobs)
-    options = [_options(group[0].run) for group in groups]
-    varied = _varied([group[0].run.method for group in groups], options)
-    read = [_read(group[0].run) for group in groups]
-    methods = [group[0].run.method for group in groups]
+    runs = [group[0].run for group in groups]
+    methods, options, read = [r.method for r in runs], [*map(_options, runs)], [*map(_read, runs)]
+    varied = _varied(methods, options)
     labels = [group[0].configuration if group[0].title else group[0].run.method for group in groups]
     words = {} if labels == methods else {"method": methods}
     if len(varied) > _COLUMNS:  # too many to stand side by side
