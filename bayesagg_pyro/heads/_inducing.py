@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from bayesagg_pyro import linalg
 from bayesagg_pyro._settings import integers, real
 from bayesagg_pyro._state import count, number
-from bayesagg_pyro.errors import MissingPackageError, SettingError, ShapeError, StateError
+from bayesagg_pyro.errors import (
+    MissingPackageError,
+    NonFiniteError,
+    SettingError,
+    ShapeError,
+    StateError,
+)
 from bayesagg_pyro.heads._embedding import Embedding
 from bayesagg_pyro.heads._module import check_module, in_precision
 
@@ -95,6 +101,7 @@ class InducingPoints(Embedding):
 
         Raises:
             ShapeError: if there are too few features, or they are of another size.
+            NonFiniteError: if some are NaN or infinite.
         """
         if features.ndim != 2 or features.shape[1] != self.in_features:
             raise ShapeError(
@@ -105,7 +112,10 @@ class InducingPoints(Embedding):
                 f"{self.out_features} inducing points cannot be placed among {len(features)} "
                 "features; give more features or ask for fewer points"
             )
-        features = features.detach().to(self.points.device)
+        if not features.isfinite().all():
+            raise NonFiniteError("features to place inducing points among are NaN or infinite")
+        wide = torch.promote_types(features.dtype, self.points.dtype)  # sums overflow in float16
+        features = features.detach().to(self.points.device, wide)
         with torch.no_grad():
             self.points.copy_(_centres(features, self.out_features, generator))
         self.placed = True

@@ -204,6 +204,12 @@ def test_points_are_placed_among_the_features(rng: torch.Generator) -> None:
         head.place(h[:2])
     with pytest.raises(errors.ShapeError, match="must be"):
         head.place(h[:, :2])
+    before = head.inducing.points.clone()
+    with pytest.raises(errors.NonFiniteError, match="NaN or infinite"):
+        head.place(h / 0)
+    assert torch.equal(head.inducing.points, before)
+    head.place((1000 + h).repeat(90, 1).half())  # whose sums are no numbers in half precision
+    assert (head.inducing.points.mean() - 1000).abs() < 20
     other = heads.GaussianProcess(D, inducing=3).double()
     other.load_state_dict(head.state_dict())
     assert torch.equal(other(h), head(h))
