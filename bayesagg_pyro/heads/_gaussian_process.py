@@ -36,7 +36,7 @@ class GaussianProcess(Gaussian):
         deep: a network d -> p for a deep kernel.
         learn_points: whether the inducing points are learned.
         bias: whether each task has a constant mean, with the prior of a weight.
-        noise_scale: τ, one number or one per task.
+        noise_scale: τ, one number or one per task, in the targets' own units.
         missing: "nan" reads a NaN target as not observed.
         name: prefix of the Pyro sites.
 
