@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ import bayesagg_pyro as ba
 from bayesagg_pyro import diagnostics, heads, inference, posteriors, priors
 from bayesagg_pyro.errors import DtypeError, SettingError, ShapeError
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    arviz: Any = pytest.importorskip("arviz")
+arviz: Any = pytest.importorskip("arviz")
 
 
 def alarms(found: Any) -> dict[str, bool]:

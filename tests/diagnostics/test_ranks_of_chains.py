@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ from torch import Tensor
 
 from bayesagg_pyro import diagnostics, errors, posteriors
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    arviz: Any = pytest.importorskip("arviz")
+arviz: Any = pytest.importorskip("arviz")
 
 
 def draws(rng: torch.Generator, chains: int, count: int) -> Tensor:
