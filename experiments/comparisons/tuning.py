@@ -54,7 +54,7 @@ def compared(
         SettingsError: An unknown label, or something does not fit; nothing has been written.
     """
     given = dict(changes or {})
-    data = given.pop("data", None)
+    data = given.get("data")
     require(data is None or Path(data).exists(), "data", data, "there is no such file or folder")
     entries = comparison.chosen(only)
     everybody = Request(comparison.benchmark, [entry.method for entry in entries], changes=given)
