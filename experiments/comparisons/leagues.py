@@ -59,13 +59,10 @@ def _neighbours(**ours: Any) -> list[Entry]:
     Args:
         ours: Options of Bayesian aggregation beside its rule.
     """
+    default = {**ours, "rule": "default"}
     return [
-        Entry(OURS, "BayesAgg", changes={**ours, "rule": "default"}),
-        Entry(
-            "bargain",
-            "BayesAgg, a bargain",
-            changes={**ours, "rule": "default", "aggregator": "Bargain"},
-        ),
+        Entry(OURS, "BayesAgg", changes=default),
+        Entry("bargain", "BayesAgg, a bargain", changes={**default, "aggregator": "Bargain"}),
         _fitted("IMTLG", "IMTL-G", **ours),
         _fitted("FairGrad", "FairGrad", **ours),
         _fitted("AlignedMTL", "Aligned-MTL", **ours),
@@ -73,17 +70,17 @@ def _neighbours(**ours: Any) -> list[Entry]:
         Entry(
             "evidence",
             "BayesAgg, prior variance from the evidence",
-            changes={**ours, "rule": "default", "prior": "evidence"},
+            changes={**default, "prior": "evidence"},
         ),
         Entry(
             "running",
             "BayesAgg, a prior that keeps up within the epoch",
-            changes={**ours, "rule": "default", "prior": "running"},
+            changes={**default, "prior": "running"},
         ),
         Entry(
             "once",
             "BayesAgg, a batch left out of its prior",
-            changes={**ours, "rule": "default", "leave_batch_out": True},
+            changes={**default, "leave_batch_out": True},
         ),
         Entry(
             "half",

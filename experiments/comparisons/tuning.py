@@ -6,7 +6,6 @@ table, and of the entries with what the trials chose. Runs are in folders of the
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
@@ -65,7 +64,7 @@ def compared(
             own = {k: v for k, v in given.items() if everybody.owner(k, entry.method)}
             run = _entry(comparison, entry, seed, own)
             if data is not None:
-                run = dataclasses.replace(run, benchmark=run.benchmark.at(str(data)))
+                run = replace(run, benchmark=run.benchmark.at(str(data)))
             folder = out / entry.label / f"seed{seed}"
             jobs.append(Job(run, folder, entry.title, record, tuple(log)))
     return list(dict.fromkeys(jobs))

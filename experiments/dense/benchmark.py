@@ -125,11 +125,7 @@ class Dense(Benchmark):
     @property
     def tasks(self) -> Sequence[Task]:
         """The metrics; several belong to a head."""
-        return [
-            task
-            for task in measures(self.every_head, self.depth_unit, self.published)
-            if task.name in {own.name for own in measures(self.own_heads, self.depth_unit)}
-        ]
+        return measures(self.own_heads, self.depth_unit, self.published)
 
     @property
     def losses(self) -> Sequence[str]:

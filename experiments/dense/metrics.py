@@ -11,6 +11,7 @@ from torch import Tensor
 
 from experiments.benchmark import Task
 from experiments.errors import DataError
+from experiments.scores.calibration import EMPTY_SPLIT
 
 _BINS: Final = 18_000
 """Of angles: a median is read to a hundredth of a degree."""
@@ -92,7 +93,7 @@ class DenseMeter:
     def compute(self) -> list[float | None]:
         """The metrics in the order of :func:`measures`; None where nothing was observed."""
         if not self._sums:
-            raise DataError("no metric of an empty split: give more data")
+            raise DataError(EMPTY_SPLIT)
         sums = {name: value.cpu() for name, value in self._sums.items()}
         reads = {"segmentation": self._classified, "depth": _depth_errors, "normal": _angle_errors}
         return [value for head in self._heads for value in reads[head](sums)]

@@ -15,16 +15,15 @@ from experiments.methods import METHODS, Level, Method, Needs
 from experiments.methods.torchjd import names, torchjd_method
 
 COMMAND: Final = "python -m experiments.methods docs/methods.md"
-_LEVELS: Final = (Level.LOSSES, Level.PARAMETERS, Level.REPRESENTATION)
 
 
 def levels_table(methods: Iterable[type[Method]]) -> str:
     """Method by level, needs and scale, in Markdown; ``default`` marks the usual level."""
-    head = ["method", *(level.value for level in _LEVELS), "needs", "scale of the update"]
+    head = ["method", *(level.value for level in Level), "needs", "scale of the update"]
     rows = [
         [
             f"`{method.name}`",
-            *(_mark(method, level) for level in _LEVELS),
+            *(_mark(method, level) for level in Level),
             ", ".join(["losses", *(need.value for need in Needs if need in method.needs)]),
             method.scale.value,
         ]

@@ -120,33 +120,33 @@ class GapBalancing(WeightedLosses):
         Of a task without targets the agent sees the loss it had last, which has not improved: the
         reward is that of the others.
         """
-        seen, there = losses.detach(), present
-        if there is not None:
+        seen = losses.detach()
+        if present is not None:
             latest = seen if self._latest is None else self._latest
-            seen = torch.where(there, seen, latest)
+            seen = torch.where(present, seen, latest)
         self._latest = seen
-        if self.base is not None:
-            state = (seen / self.base).float()
+        state = None if self.base is None else (seen / self.base).float()
+        if state is not None:
             if self._last is not None:
                 before, action = self._last
                 gain = before - state
-                if there is not None:
-                    gain = torch.where(there | ~there.any(), gain, torch.inf)
+                if present is not None:
+                    gain = torch.where(present | ~present.any(), gain, torch.inf)
                 self.agent.remember(before, action, gain.amin(), state)
             if self._epoch >= self.settings.learn_after and self._steps % self.settings.every == 0:
                 self.agent.learn(self.settings.every)
-        if self.base is not None and self._epoch >= self.settings.act_after:
-            weights = self.agent.act((seen / self.base).float())
+        if state is not None and self._epoch >= self.settings.act_after:
+            weights = self.agent.act(state)
         else:
             drawn = torch.randn(len(losses), generator=self.generator)
             weights = balanced(drawn, None).to(seen.device)
-        if self.base is not None:
-            self._last = ((seen / self.base).float(), weights.float())
+        if state is not None:
+            self._last = (state, weights.float())
         self._sum = losses.detach() + (0.0 if self._sum is None else self._sum)
-        self._batches = self._batches.to(seen.device) + (1 if there is None else there)
+        self._batches = self._batches.to(seen.device) + (1 if present is None else present)
         self._steps += 1
-        if there is not None:
-            weights = shared_out(weights, there)
+        if present is not None:
+            weights = shared_out(weights, present)
         return (weights.to(losses) * log_losses(losses, self.tasks)).sum()
 
     def start_epoch(self, epoch: int) -> None:

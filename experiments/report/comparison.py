@@ -105,7 +105,7 @@ def build(
     name: str,
     plan: Plan,
     found: Mapping[str, Setup],
-    single: Mapping[str, Sequence[float | None]] | None = None,
+    single: Single | None = None,
     *,
     everything: bool = False,
 ) -> Table:
@@ -124,8 +124,10 @@ def build(
     run = {label for cells in own.values() for label in cells}
     labels = [label for label in plan.methods if everything or label in run]
     labels += _others(plan, found)
-    make = _stacked if plan.stacked else _beside
-    columns, rows = make(plan, measures, labels, own, theirs, found)
+    if plan.stacked:
+        columns, rows = _stacked(measures, labels, own, theirs)
+    else:
+        columns, rows = _beside(plan, measures, labels, own, theirs, found)
     notes = notes_of(plan, found, single)
     return Table(name, plan.title, tuple(columns), tuple(rows), tuple(notes))
 
@@ -167,12 +169,10 @@ def _beside(
 
 
 def _stacked(
-    plan: Plan,
     measures: Sequence[Measure],
     labels: Sequence[str],
     own: Mapping[Measure, Cells],
     theirs: Mapping[Measure, Cells],
-    found: Mapping[str, Setup],
 ) -> tuple[list[Column], list[Row]]:
     """For each method a row of ours and a row of the paper's."""
     ours = [
@@ -212,9 +212,7 @@ def _difference(ours: Cell, paper: Cell) -> Cell:
     return Cell(ours.mean - paper.mean, decimals=ours.decimals, signed=True)
 
 
-def notes_of(
-    plan: Plan, found: Mapping[str, Setup], single: Mapping[str, Sequence[float | None]] | None
-) -> list[str]:
+def notes_of(plan: Plan, found: Mapping[str, Setup], single: Single | None) -> list[str]:
     """What a table's readers must know, benchmark by benchmark; arguments as for `build`."""
     notes = []
     for benchmark in dict.fromkeys(measure.benchmark for measure in plan.measures):

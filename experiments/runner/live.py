@@ -171,8 +171,11 @@ class Watcher:
             for job in self._jobs
             if job not in outcomes and (status := self._status(job))
         ]
-        text = f"{len(outcomes)} of {len(self._jobs)} runs ended"
-        return f"{text}; at work: {', '.join(active)}" if active else text
+        ended = self._ended(outcomes)
+        return f"{ended}; at work: {', '.join(active)}" if active else ended
+
+    def _ended(self, outcomes: Mapping[Job, JobOutcome]) -> str:
+        return f"{len(outcomes)} of {len(self._jobs)} runs ended"
 
     def _status(self, job: Job) -> dict[str, Any]:
         """What its worker said, if it said so since this plan began."""
@@ -199,8 +202,7 @@ class Watcher:
             rows.append(Row(job.label, cells))
         waiting = len(self._jobs) - len(outcomes) - len(active)
         said = f"{waiting} waiting; {duration(time.time() - self._began)} so far"
-        title = f"{len(outcomes)} of {len(self._jobs)} runs ended"
-        return Table("live", title, _LIVE, tuple(rows), (said,))
+        return Table("live", self._ended(outcomes), _LIVE, tuple(rows), (said,))
 
 
 def _number(value: object) -> Cell:

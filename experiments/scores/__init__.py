@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import DataError
-from experiments.scores.calibration import Calibration, observed
+from experiments.scores.calibration import EMPTY_SPLIT, Calibration, observed
 
 
 class Score(Protocol):
@@ -48,7 +48,7 @@ class _Mean:
     def compute(self) -> list[float | None]:
         """One value per task."""
         if self._sum is None or self._counts is None:
-            raise DataError("no metric of an empty split: give more data")
+            raise DataError(EMPTY_SPLIT)
         means = (self.factor * self._sum / self._counts).tolist()
         return [mean if n else None for mean, n in zip(means, self._counts.tolist(), strict=True)]
 
@@ -181,7 +181,7 @@ class _OfRanking:
     def compute(self) -> list[float | None]:
         """One value per task; None where the split cannot tell."""
         if not self._outputs:
-            raise DataError("no metric of an empty split: give more data")
+            raise DataError(EMPTY_SPLIT)
         outputs, targets = torch.cat(self._outputs), torch.cat(self._targets)
         found = []
         for k in range(outputs.shape[1]):

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from experiments.errors import DataError
 
+EMPTY_SPLIT: Final = "no metric of an empty split: give more data"
 BINS: Final = 15
 NAMES: Final = ("ECE", "Brier", "NLL")
 _CALIBRATION: Final = (*NAMES, "coverage")
@@ -86,7 +87,7 @@ class Calibration:
             DataError: The split is empty.
         """
         if self._gaps is None or self._sums is None or self._counts is None:
-            raise DataError("no metric of an empty split: give more data")
+            raise DataError(EMPTY_SPLIT)
         there = self._counts > 0
         rows = torch.cat([self._gaps.abs().sum(1)[None], self._sums]) / self._counts
         if self._mean:

@@ -22,7 +22,7 @@ from torch import Tensor
 from experiments.errors import DataError
 from experiments.randomness import isolated_random
 from experiments.scores import AreaUnderCurve, ClassAccuracy, MeanOverTasks, Score
-from experiments.scores.calibration import Calibration, observed
+from experiments.scores.calibration import EMPTY_SPLIT, Calibration, observed
 
 Kind = Literal["number", "count", "classes", "binary"]
 
@@ -135,7 +135,7 @@ def _ranks(law: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def _mean(parts: list[Tensor]) -> float | None:
     if not parts:
-        raise DataError("no metric of an empty split: give more data")
+        raise DataError(EMPTY_SPLIT)
     values = torch.cat(parts)
     return float(values.mean()) if len(values) else None
 

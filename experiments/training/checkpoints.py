@@ -74,7 +74,7 @@ def claim(run: Run, out: Path, *, resume: bool, overwrite: bool) -> dict[str, An
 
 FORMAT = 3
 
-_REMEDY: Final = "delete it and start anew, or put an intact copy in its place"
+REMEDY: Final = "delete it and start anew, or put an intact copy in its place"
 _STAGE: Final = {"epoch": int, "by_example": Tensor, "applied": Tensor}
 #: What a checkpoint holds; the parts that belong to a method are the method's to check.
 _PARTS: Final = {
@@ -101,7 +101,7 @@ def load(path: Path) -> dict[str, Any]:
         DamagedCheckpointError: It is damaged, or parts of it are missing.
     """
     try:
-        state = saved_tensors(path, _REMEDY)
+        state = saved_tensors(path, REMEDY)
     except DamagedDataError as error:
         raise DamagedCheckpointError(f"checkpoint {error}") from error
     except MissingDataError as error:
@@ -114,7 +114,7 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise CheckpointError(
-            f"checkpoint {path} has format {found}, this version reads {FORMAT}: {_REMEDY}"
+            f"checkpoint {path} has format {found}, this version reads {FORMAT}: {REMEDY}"
         )
     try:
         fits(state, _PARTS)
@@ -133,7 +133,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, what: object) -> DamagedCheckpointError:
-    return DamagedCheckpointError(f"checkpoint {path} is damaged ({what}): {_REMEDY}")
+    return DamagedCheckpointError(f"checkpoint {path} is damaged ({what}): {REMEDY}")
 
 
 def matches(

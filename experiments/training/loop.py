@@ -314,7 +314,7 @@ class Trainer:
         except Exception as error:  # every method has ways of its own to refuse state
             raise CheckpointError(
                 f"the content of checkpoint {self.checkpoint} does not fit this run "
-                f"({reason(error)}): delete it and start anew, or put an intact copy in its place"
+                f"({reason(error)}): {checkpoints.REMEDY}"
             ) from error
         self.history = list(saved["history"])
         self.best = saved["best"]
