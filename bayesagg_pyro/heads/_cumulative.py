@@ -105,6 +105,13 @@ def upper_tail(x: Tensor) -> Tensor:
     return tail
 
 
+def log_upper_tail(x: Tensor) -> Tensor:
+    """Its logarithm; `torch.func.vmap` runs `log_ndtr(-x)` draw by draw, with a warning."""
+    right, left = x.clamp(min=0), x.clamp(max=0)
+    far = _mills(right).log() - 0.5 * right.square() - _LOG_ROOT
+    return torch.where(x > 0, far, torch.log1p(-upper_tail(-left)))
+
+
 def _mills(x: Tensor) -> Tensor:
     ratio: Tensor = math.sqrt(0.5 * math.pi) * torch.special.erfcx(math.sqrt(0.5) * x)
     return ratio

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from bayesagg_pyro.errors import SettingError
-from bayesagg_pyro.heads._cumulative import upper_tail
+from bayesagg_pyro.heads._cumulative import log_upper_tail, upper_tail
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def find_layout(
     Raises:
         SettingError: naming the site and the remedy.
     """
-    first, second = (_trace(model, *probe(size)) for size in sizes)
+    first, second = (_trace(model, *probe(size), owner) for size in sizes)
     sampled = [s for s in first.nodes.values() if s["type"] == "sample" and not _is_bookkeeping(s)]
     if not any(site["is_observed"] for site in sampled):
         raise SettingError(
@@ -151,6 +151,11 @@ def find_layout(
                 f"{owner}: {name!r} is a pyro.factor, which belongs to no example and no latent "
                 "site; make it a part of the targets' distribution, or of a prior"
             )
+        if poutine.util.site_is_subsample(site) and len(site["value"]) != site["fn"].size:
+            raise SettingError(
+                f"{owner}: the plate {name!r} is subsampled; leave subsample and subsample_size "
+                "out: a head is given one batch at a time, and its priors count the examples"
+            )
         if site["type"] != "sample" or _is_bookkeeping(site):
             continue
         if site["is_observed"]:
@@ -164,15 +169,22 @@ def find_layout(
     return Layout(latents, observed)
 
 
-def _trace(model: Callable[..., Any], features: Tensor, targets: Tensor) -> Any:
+def _trace(model: Callable[..., Any], features: Tensor, targets: Tensor, owner: str) -> Any:
     found: Any
     devices = [features.device] if features.device.type == "cuda" else []
     with torch.random.fork_rng(devices), _alone(), torch.no_grad():
         torch.default_generator.manual_seed(0)  # torch.manual_seed would reset every GPU's, too
-        found = poutine.trace(model).get_trace(features, targets)
-        for site in found.nodes.values():
-            if site["type"] == "sample" and not _is_bookkeeping(site):
-                site["log_prob"] = site["fn"].log_prob(site["value"])
+        try:
+            found = poutine.trace(model).get_trace(features, targets)
+            for site in found.nodes.values():
+                if site["type"] == "sample" and not _is_bookkeeping(site):
+                    site["log_prob"] = site["fn"].log_prob(site["value"])
+        except (RuntimeError, ValueError) as error:  # of shapes, most of all
+            shapes = f"{list(features.shape)} and targets of shape {list(targets.shape)}"
+            raise SettingError(
+                f"{owner}: the model fails on features of shape {shapes}; are in_features and "
+                f"tasks those of the model? {error}"
+            ) from error
     return found
 
 
@@ -224,8 +236,9 @@ def _latent_size(owner: str, name: str, site: Any, other: Any) -> int:
     try:
         from_normal(fn, torch.zeros(fn.shape(), dtype=site["value"].dtype))
     except NotImplementedError:
+        inner = fn.base_dist if isinstance(fn, td.Independent) else fn
         raise SettingError(
-            f"{owner}: the prior of the latent site {name!r} ({type(fn).__name__}) is not known as "
+            f"{owner}: the prior of the latent site {name!r} ({type(inner).__name__}) is not known as "
             "a map of a standard normal; use Normal, MultivariateNormal, LogNormal, HalfNormal, "
             "HalfCauchy, Exponential, Uniform, another distribution with icdf, or a transformed one"
         ) from None
@@ -253,7 +266,7 @@ def from_normal(fn: Any, w: Tensor) -> Any:
     if isinstance(fn, td.HalfCauchy):
         return fn.scale / torch.tan(0.5 * math.pi * upper_tail(w))
     if isinstance(fn, td.Exponential):
-        return -torch.special.log_ndtr(-w) / fn.rate
+        return -log_upper_tail(w) / fn.rate
     if isinstance(fn, td.TransformedDistribution):
         base: Any = fn.base_dist
         if base.batch_shape + base.event_shape != w.shape or not all(

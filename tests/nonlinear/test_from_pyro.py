@@ -57,6 +57,9 @@ def test_maps_of_a_standard_normal_have_the_right_density(kind: str) -> None:
         found = fn.log_prob(z.detach()) + slope.abs().log()
         expected = torch.distributions.Normal(0.0, 1.0).log_prob(w.detach())
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    draws = torch.linspace(-6, 6, 5, dtype=torch.float64)[:, None]
+    together = torch.func.vmap(partial(from_normal, fn))(draws)  # a warning is an error here
+    torch.testing.assert_close(together, torch.stack([from_normal(fn, w) for w in draws]))
 
 
 def test_a_dense_normal_is_mapped_by_its_factor(rng: torch.Generator) -> None:

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro_models import D, binary, classes, linear
+from pyro_models import D, binary, classes, linear, two_tasks
 from torch import Tensor
 
 from bayesagg_pyro import BayesAgg, errors, heads, inference
@@ -109,9 +109,31 @@ def branching(features: Tensor, targets: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(features @ w, scale), obs=targets)
 
 
+def subsampled(features: Tensor, targets: Tensor | None = None) -> None:
+    f = features @ _weight()
+    with pyro.plate("examples", 1000, subsample_size=len(features)):
+        pyro.sample("y", dist.Normal(f, 1.0), obs=targets)
+
+
+def wide(features: Tensor, targets: Tensor | None = None) -> None:
+    w = pyro.sample("weight", dist.StudentT(3.0, torch.zeros(D), 1.0).to_event(1))
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.Normal(features @ w, 1.0), obs=targets)
+
+
+def ordered(features: Tensor, targets: Tensor | None = None) -> None:
+    cuts = _weight()[:2].exp().cumsum(0)
+    with pyro.plate("examples", len(features)):
+        pyro.sample("y", dist.OrderedLogistic(features[:, 0], cuts), obs=targets)
+
+
 @pytest.mark.parametrize(
     ("model", "tasks", "message"),
     [
+        (subsampled, 1, "plate 'examples' is subsampled"),
+        (two_tasks, 1, r"fails on features of shape \[3, .* shape \[3\]; are in_features and tasks"),
+        (wide, 1, r"'weight' \(StudentT\) is not known"),
+        (ordered, 1, "written in place, as OrderedLogistic"),
         (no_target, 1, "no site of the model is observed"),
         (no_latent, 1, "no latent site"),
         (discrete, 1, r"'which' is discrete \(Bernoulli\)"),
