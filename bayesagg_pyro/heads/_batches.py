@@ -36,9 +36,9 @@ def check_batches(head: FromPyro, features: Tensor, targets: Tensor) -> None:
             both = head.negative_log_probs(features, Targets(values), weight)
         except (RuntimeError, TypeError) as error:
             raise SettingError(
-                f"{owner}: the model cannot be run on many draws at once by torch.func.vmap; values "
-                "may not decide its course, nor tensors be written in place, as OrderedLogistic "
-                f"does (give Categorical the differences of its probabilities): {error}"
+                f"{owner}: the model cannot be run on many draws at once by torch.func.vmap; "
+                "values may not decide its course, nor tensors be written in place, as "
+                f"OrderedLogistic does (give Categorical its probabilities instead): {error}"
             ) from error
     if not torch.allclose(both, torch.stack(each), equal_nan=True):
         raise SettingError(

@@ -236,11 +236,11 @@ def _latent_size(owner: str, name: str, site: Any, other: Any) -> int:
     try:
         from_normal(fn, torch.zeros(fn.shape(), dtype=site["value"].dtype))
     except NotImplementedError:
-        inner = fn.base_dist if isinstance(fn, td.Independent) else fn
+        kind = type(fn.base_dist if isinstance(fn, td.Independent) else fn).__name__
         raise SettingError(
-            f"{owner}: the prior of the latent site {name!r} ({type(inner).__name__}) is not known as "
-            "a map of a standard normal; use Normal, MultivariateNormal, LogNormal, HalfNormal, "
-            "HalfCauchy, Exponential, Uniform, another distribution with icdf, or a transformed one"
+            f"{owner}: the prior of the latent site {name!r} ({kind}) is not known as a map of "
+            "a standard normal; use Normal, MultivariateNormal, LogNormal, HalfNormal, HalfCauchy, "
+            "Exponential, Uniform, another distribution with icdf, or a transformed one"
         ) from None
     return int(shape.numel())
 

@@ -131,7 +131,7 @@ def ordered(features: Tensor, targets: Tensor | None = None) -> None:
     ("model", "tasks", "message"),
     [
         (subsampled, 1, "plate 'examples' is subsampled"),
-        (two_tasks, 1, r"fails on features of shape \[3, .* shape \[3\]; are in_features and tasks"),
+        (two_tasks, 1, r"features of shape \[3, .* shape \[3\]; are in_features and tasks"),
         (wide, 1, r"'weight' \(StudentT\) is not known"),
         (ordered, 1, "written in place, as OrderedLogistic"),
         (no_target, 1, "no site of the model is observed"),
