@@ -147,3 +147,10 @@ def test_a_report_without_any_label_of_a_head(tmp_path: Path) -> None:
     checks = diagnostics.report(tmp_path / "page.html", world.mtl, world.h, world.holes, draws=200)
     assert not any(check.key == "ece" for check in checks)
     assert "no target is observed" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_units_do_not_vary_over_one_example() -> None:
+    """The figure's deviations are those that `live` counts; of one example, 0 and not NaN."""
+    h = torch.randn(1, 4, generator=torch.Generator().manual_seed(0))
+    figure = diagnostics.plot_features(diagnostics.spectrum(h), h)
+    assert [bar.get_height() for bar in figure.axes[1].patches] == [0.0] * 4

@@ -186,7 +186,7 @@ def plot_features(spectrum: Spectrum, features: Tensor, *, path: Path = None) ->
         log_scale(axes[0])
         axes[0].set(title="eigenvalues of HᵀH / B", xlabel="order")
         legend(axes[0], 2)
-        deviation = features.detach().double().std(0).sort(descending=True).values
+        deviation = features.detach().double().std(0, correction=0).sort(descending=True).values
         axes[1].bar(order, deviation.tolist(), color=PALETTE[0])
         axes[1].set(
             title=f"spread of units ({int(spectrum.live_units)} of {len(spectrum.live)} live)",
