@@ -218,6 +218,8 @@ class CheckedInput(LinearOutputs):
             raise DtypeError(f"{self._owner}: {what} must be a tensor, not {type(tensor).__name__}")
         if tensor.layout != torch.strided or tensor.is_nested:
             raise not_dense(f"{self._owner}: {what}", tensor)
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            tensor = tensor.clone()  # the labels of a teacher, say: autograd keeps no such tensor
         if for_all and tensor.shape == (batch,):
             return tensor[:, None].expand(batch, tasks)
         if tensor.ndim == 1 and tasks == 1:

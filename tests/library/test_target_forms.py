@@ -295,3 +295,25 @@ def test_a_support_that_outputs_decide_is_not_checked() -> None:
 def test_one_hot_classes_are_told_what_to_do() -> None:
     with pytest.raises(errors.ShapeError, match=r"take \.argmax\(-1\)"):
         heads.Categorical(D, classes=4).parse_targets(torch.eye(B)[:, :4], B)
+
+
+@pytest.mark.parametrize("bayes", [False, True])
+def test_labels_made_in_inference_mode_teach_like_others(bayes, rng) -> None:
+    """Those of a teacher, say; autograd cannot keep such tensors."""
+    h, y, mask, weight = parts(rng)
+    with torch.inference_mode():
+        taught = {"y": (y.clone(), mask.clone(), weight.clone()), "c": mask[:, 0].long()}
+    plain = {"y": (y, mask, weight), "c": mask[:, 0].long()}
+    torch.manual_seed(0)
+    own = {"y": heads.Gaussian(D, tasks=2), "c": heads.Categorical(D, classes=3)}
+    mtl = ba.BayesAgg(own).double()
+    if bayes:
+        mtl.collect(h, plain)
+        mtl.update_prior()
+        mtl.start_bayes()
+    updates = []
+    for targets in (taught, plain):
+        leaf = h.clone().requires_grad_()
+        mtl.backward(leaf, targets, collect=False)
+        updates.append(leaf.grad)
+    assert torch.equal(*updates)
