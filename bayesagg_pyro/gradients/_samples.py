@@ -77,13 +77,16 @@ def output_slopes(head: Head, weight: Tensor, features: Tensor, targets: Targets
     if values.is_floating_point():
         values = values.to(weight.dtype)
     with torch.enable_grad():
-        outputs = head(features, weight).detach().requires_grad_()
-        # Losses of users need not broadcast: targets get the outputs' shape, [..., B, tasks].
+        outputs = head(features, weight).detach()
+        # Losses of users need not broadcast: targets get the outputs' shape, [..., B, tasks], and
+        # outputs at one point are as in a warm-up, without an axis in front.
+        outputs = (outputs[0] if len(weight) == 1 else outputs).requires_grad_()
         y = values.expand_as(outputs) if head.outputs_per_task == 1 else values
         loss = head.loss(outputs, y)
         loss = loss if targets.mask is None else torch.where(targets.mask, loss, 0.0)
         (slope,) = torch.autograd.grad(loss.sum(), outputs)
-    found: Tensor = slope.reshape(*slope.shape[:2], head.tasks, head.outputs_per_task)
+    shape = len(weight), len(features), head.tasks, head.outputs_per_task
+    found: Tensor = slope.reshape(shape)
     return found
 
 

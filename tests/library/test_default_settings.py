@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -195,6 +196,27 @@ def test_the_size_of_a_loss_of_counts_is_that_at_counts_up_to_two() -> None:
 
     # At outputs of 0 the slope is 1 − y: 1, 0 and −1, here times 1, 2 and 3.
     torch.testing.assert_close(loss_size(Late(D, 2)), torch.full((2,), (1 + 3) / 2))
+
+
+def test_a_loss_of_torch_that_takes_one_batch_alone() -> None:
+    """As in a warm-up: after it, such a loss was given outputs with an axis of draws in front."""
+
+    class Smooth(heads.Categorical):
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return smoothed(outputs, targets[:, 0], reduction="none")[:, None]
+
+    smoothed = partial(nn.functional.cross_entropy, label_smoothing=0.1)
+    torch.manual_seed(0)
+    head = Smooth(D, 3).double()
+    mtl = ba.BayesAgg({"c": head})
+    h = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(3, (B,))
+    mtl.collect(h, {"c": labels})
+    mtl.update_prior()
+    mtl.start_bayes()
+    mtl.backward(h, {"c": labels})
+    loss = smoothed(head(h), labels) / 0.9  # what smoothing takes from the size of the loss
+    torch.testing.assert_close(h.grad, *torch.autograd.grad(loss, h))
 
 
 def test_a_step_makes_no_posterior_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
