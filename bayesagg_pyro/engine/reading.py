@@ -225,23 +225,28 @@ def check_names(given: Any, heads: Iterable[str], *, all_of_them: bool = True) -
         )
 
 
-def check_graph(features: Any) -> None:
+def check_graph(features: Any, owner: str = "") -> None:
     """Refuse features through which no gradient can flow.
+
+    Args:
+        features: one tensor or {name: tensor}.
+        owner: whose they are, in an error.
 
     Raises:
         DtypeError, StateError: with the remedy.
     """
     if isinstance(features, Mapping):
-        for tensor in features.values():
-            check_graph(tensor)
+        for name, tensor in features.items():
+            check_graph(tensor, f" of head {name!r}")
         return
     if not isinstance(features, Tensor):
-        raise DtypeError(f"features must be a tensor, not {type(features).__name__}")
+        raise DtypeError(f"features{owner} must be a tensor, not {type(features).__name__}")
     check_grad_mode()
     if not features.requires_grad:
         raise StateError(
-            "the features need no gradient: pass the backbone's output itself, not detached and "
-            "not from torch.no_grad(), and leave the backbone's parameters trainable"
+            f"the features{owner} need no gradient: pass the backbone's output itself, not "
+            "detached and not from torch.no_grad(), and leave the backbone's parameters trainable; "
+            "if what makes them is frozen on purpose, pass features.requires_grad_()"
         )
 
 
