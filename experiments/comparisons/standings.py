@@ -92,9 +92,12 @@ def behind(found: Standings, reference: str = "ls") -> list[str]:
         sign = 1.0 if higher else -1.0
         means = {label: _mean(row["tasks"][task]) for label, row in rows.items()}
         mine = means[ours["label"]]
+        if math.isnan(mine):  # such as an AUC where the test has no positive example
+            told.append(f"{task}: ours has no test score")
+            continue
         better = [label for label in means if sign * (means[label] - mine) > 0]
         text = f"{task}: "
-        plain = list(rows[reference]["tasks"][task].values()) if reference in rows else []
+        plain = _known(rows[reference]["tasks"][task]) if reference in rows else []
         if len(plain) > 1 and statistics.stdev(plain) > 0:
             error = statistics.stdev(plain) / math.sqrt(len(plain))
             apart = sign * (mine - means[reference]) / error
@@ -112,5 +115,9 @@ def behind(found: Standings, reference: str = "ls") -> list[str]:
 
 
 def _mean(values: Mapping[str, float | None]) -> float:
-    known = [value for value in values.values() if value is not None]
+    known = _known(values)
     return statistics.fmean(known) if known else math.nan
+
+
+def _known(values: Mapping[str, float | None]) -> list[float]:
+    return [value for value in values.values() if value is not None]

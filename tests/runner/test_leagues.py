@@ -197,6 +197,18 @@ def test_standings(finished: tuple[Comparison, list[Job]]) -> None:
     assert "ECE" not in [column.title for column in made.columns]
 
 
+def test_scores_that_are_not_known(finished: tuple[Comparison, list[Job]]) -> None:
+    """Such as an AUC of a test without a positive example, which results keep as none."""
+    found = standings(*finished)
+    rows = {row["label"]: row for row in found["entries"]}
+    rows["ls"]["tasks"]["sine"]["0"] = None
+    rows["mine"]["tasks"]["square"] = dict.fromkeys("012")
+    sine, square, *_ = behind(found)
+    # The error of what is known is 0.1 / √2 / √2.
+    assert sine.startswith("sine: 1.0 standard errors of LS behind it; 2 of 2 others are ahead")
+    assert square == "square: ours has no test score"
+
+
 def test_figures_that_are_asked_for(finished: tuple[Comparison, list[Job]]) -> None:
     made = table(*finished, ["mean AUC", "ECE"])
     assert [column.title for column in made.columns][3:6] == ["mean AUC", "ECE", "Δm %"]
