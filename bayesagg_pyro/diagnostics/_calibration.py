@@ -56,7 +56,10 @@ class Calibration:
 
     def ecdf_difference(self) -> Tensor:
         """Share of ranks at most r, less its expectation, [draws + 1, P]."""
-        return _ecdf_difference(self.ranks, self.draws)
+        levels = torch.arange(self.draws + 1)
+        below = (self.ranks <= levels[:, None, None]).double().mean(1)
+        expected = (levels.double() + 1) / (self.draws + 1)
+        return below - expected[:, None]
 
     def ecdf_band(self, level: float = 0.95) -> float:
         """Half-width of the band that holds a whole true difference curve with this probability."""
@@ -238,13 +241,6 @@ def _chi_square(counts: Tensor, expected: Tensor) -> Tensor:
     freedom = torch.full_like(statistic, (len(counts) - 1) / 2)
     p: Tensor = torch.special.gammaincc(freedom, statistic / 2)
     return p
-
-
-def _ecdf_difference(ranks: Tensor, draws: int) -> Tensor:
-    levels = torch.arange(draws + 1).reshape(-1, *[1] * ranks.ndim)
-    below = (ranks <= levels).double().mean(1)
-    expected = (torch.arange(draws + 1, dtype=torch.float64) + 1) / (draws + 1)
-    return below - expected.reshape(-1, *[1] * (ranks.ndim - 1))
 
 
 def _null_distances(count: int, draws: int) -> Tensor:

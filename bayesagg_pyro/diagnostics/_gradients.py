@@ -12,7 +12,6 @@ from bayesagg_pyro._settings import integers
 from bayesagg_pyro.diagnostics._thresholds import Check, judge, judge_known, tail
 from bayesagg_pyro.gradients import GradientDistribution
 
-_AXES = ("task", "example", "dimension")
 #: Draws held at once: [chunk, tasks, B, d].
 _CHUNK = 256
 

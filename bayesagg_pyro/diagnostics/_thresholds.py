@@ -85,28 +85,19 @@ def judge(
         seen: bool, of the shape of `values`: which to look at; all if None.
     """
     threshold = THRESHOLDS[key]
+    above = threshold.side == "above"
     tensor = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
     if seen is not None:
-        harmless = -math.inf if threshold.side == "above" else math.inf
-        tensor = torch.where(seen.cpu(), tensor, harmless)
+        tensor = torch.where(seen.cpu(), tensor, -math.inf if above else math.inf)
     flat = tensor.reshape(-1)
     bad = flat.isnan().nonzero()
-    if len(bad):
-        index = int(bad[0])
-    elif threshold.side == "above":
-        index = int(flat.argmax())
-    else:
-        index = int(flat.argmin())
+    worst = flat.argmax() if above else flat.argmin()
+    index = int(bad[0] if len(bad) else worst)
     value = float(flat[index])
-    if math.isnan(value):
-        alarm = True
-    elif threshold.side == "above":
-        alarm = value > threshold.limit
-    else:
-        alarm = value < threshold.limit
+    beyond = value > threshold.limit if above else value < threshold.limit
     place = [int(i) for i in torch.unravel_index(torch.tensor(index), tensor.shape)]
     where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, place, strict=False))
-    return Check(key, value, alarm, where)
+    return Check(key, value, beyond or math.isnan(value), where)
 
 
 def judge_known(key: str, values: Tensor, axes: Sequence[str] = ()) -> list[Check]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from pyro.infer import HMC as PyroHMC
@@ -17,7 +17,7 @@ from bayesagg_pyro.errors import SettingError
 from bayesagg_pyro.inference._iterative import Iterative
 from bayesagg_pyro.inference._joint import Joint
 from bayesagg_pyro.inference._scheme import Refresh
-from bayesagg_pyro.inference._whitening import DenseWhitening, Whiten, approximate
+from bayesagg_pyro.inference._whitening import DenseWhitening, Whiten, approximate, check_whiten
 from bayesagg_pyro.posteriors import Empirical, Info, Posterior
 from bayesagg_pyro.posteriors._chains import effective_size, r_hat
 
@@ -46,8 +46,7 @@ class _Sampler(Iterative):
         integers(warmup=warmup, chains=chains)
         if not 0 < real(target_acceptance) < 1:
             raise SettingError(f"target_acceptance must lie in (0, 1), not {target_acceptance!r}")
-        if whiten not in get_args(Whiten):
-            raise SettingError(f'whiten must be "laplace" or "prior", not {whiten!r}')
+        check_whiten(whiten)
         self.draws = draws
         self.warmup = warmup
         self.chains = chains

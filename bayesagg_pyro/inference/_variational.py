@@ -27,6 +27,7 @@ from bayesagg_pyro.inference._whitening import (
     Whitening,
     approximate,
     approximate_diagonally,
+    check_whiten,
 )
 from bayesagg_pyro.posteriors import (
     DiagonalGaussian,
@@ -97,8 +98,7 @@ class Variational(Iterative):
         integers(steps=steps, particles=particles, rank=1 if rank is None else rank)
         integers(2, draws=draws)
         positive("learning_rate", learning_rate)
-        if whiten not in get_args(Whiten):
-            raise SettingError(f'whiten must be "laplace" or "prior", not {whiten!r}')
+        check_whiten(whiten)
         self.guide = guide
         self.gives = GaussianFamily if isinstance(guide, str) else None
         self.steps = steps

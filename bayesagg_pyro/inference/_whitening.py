@@ -6,7 +6,7 @@ https://doi.org/10.1214/088342307000000014).
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -24,6 +24,12 @@ Whiten: TypeAlias = Literal["laplace", "prior"]
 #: Whitening needs no exact mode: a thousandth of a standard deviation.
 _TOLERANCE = 1e-3
 _STEPS = 50
+
+
+def check_whiten(whiten: Whiten) -> None:
+    """Refuse coordinates that are none of the known ones."""
+    if whiten not in get_args(Whiten):
+        raise SettingError(f'whiten must be "laplace" or "prior", not {whiten!r}')
 
 
 class DenseWhitening:

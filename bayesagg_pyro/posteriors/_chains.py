@@ -25,7 +25,8 @@ def r_hat(chains: Tensor) -> Tensor:
     """
     halves = _split(chains.detach().double())
     folded = (halves - _median(halves.flatten(0, 1))).abs()
-    return torch.maximum(*(_gelman_rubin(_rank_normalised(x)) for x in (halves, folded)))
+    both = (_rank_normalised(x) for x in (halves, folded))
+    return torch.maximum(*(stats.gelman_rubin(x, chain_dim=0, sample_dim=1) for x in both))
 
 
 def effective_size(chains: Tensor) -> Tensor:
@@ -57,11 +58,6 @@ def effective_size(chains: Tensor) -> Tensor:
 def _split(samples: Tensor) -> Tensor:
     half = samples.shape[1] // 2
     return torch.cat([samples[:, :half], samples[:, -half:]])
-
-
-def _gelman_rubin(chains: Tensor) -> Tensor:
-    found: Tensor = stats.gelman_rubin(chains, chain_dim=0, sample_dim=1)
-    return found
 
 
 def _median(draws: Tensor) -> Tensor:

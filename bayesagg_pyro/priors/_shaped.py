@@ -62,7 +62,7 @@ def diagonal(head: Head, variance: Numbers, *, mean: Numbers = 0.0) -> DiagonalG
         raise SettingError(
             f"head {head.site!r}: prior variances must be positive and finite, not {given}"
         )
-    found = _fitted(head, given, "variances", head.point().shape)
+    found = _fitted(head, given, "variances")
     return _independent(head, found, _mean(head, mean))
 
 
@@ -117,17 +117,17 @@ def _mean(head: Head, mean: Numbers) -> Tensor:
     value = _numbers(head, mean)
     if not value.isfinite().all():
         raise SettingError(f"head {head.site!r}: the prior mean must be finite")
-    return _fitted(head, value, "means", head.point().shape)
+    return _fitted(head, value, "means")
 
 
-def _fitted(head: Head, value: Tensor, what: str, shape: torch.Size) -> Tensor:
-    tasks, size = shape
+def _fitted(head: Head, value: Tensor, what: str) -> Tensor:
+    tasks, size = head.point().shape
     if value.shape not in ((), (size,), (tasks, size)):
         raise ShapeError(
             f"head {head.site!r}: prior {what} must be one number, [{size}] or [{tasks}, {size}] "
             f"(tasks, weights of one task), not {list(value.shape)}"
         )
-    return value.expand(shape).clone()
+    return value.expand(tasks, size).clone()
 
 
 def _per_task(head: Head, value: Numbers, what: str) -> Tensor:

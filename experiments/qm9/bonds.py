@@ -133,7 +133,8 @@ def find_bonds(
     known = np.zeros(len(keys), bool)
 
     owner = np.repeat(np.arange(len(n_atoms)), n_atoms)
-    local = np.arange(len(z)) - np.repeat(np.cumsum(n_atoms) - n_atoms, n_atoms)
+    start = np.cumsum(n_atoms) - n_atoms
+    local = np.arange(len(z)) - np.repeat(start, n_atoms)
     heavy = np.flatnonzero(z > 1)
     n_heavy = np.bincount(owner[heavy], minlength=len(n_atoms))
     symbols = _SYMBOL[z[heavy]].tobytes().decode("ascii")
@@ -167,8 +168,7 @@ def find_bonds(
         _apply_exception(int(row), int(index[row]), smiles[row], keys, order)
         known[molecule == row] = True
     first, second = np.divmod(pair, _STRIDE)
-    hydrogen = z[(np.cumsum(n_atoms) - n_atoms)[molecule] + first] == 1
-    hydrogen |= z[(np.cumsum(n_atoms) - n_atoms)[molecule] + second] == 1
+    hydrogen = (z[start[molecule] + first] == 1) | (z[start[molecule] + second] == 1)
     return BondTable(molecule, first, second, order, ~known & ~hydrogen, misfit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class Section:
     text: Sequence[str]
     figures: Sequence[Figure] = ()
     checks: Sequence[Check] = ()
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
 
     @property
     def anchor(self) -> str:
