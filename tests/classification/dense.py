@@ -1,20 +1,22 @@
 """What second-order inference and gradient moments should be, written a second time.
 
 Loops over tasks and examples, log-probabilities by their definition, derivatives by automatic
-differentiation of the total, dense float64. Nothing here calls the library except `task`, `prior`
-and `gaussian`, which only make inputs.
+differentiation of the total, dense float64. Nothing here calls the library except `task`, `prior`,
+`gaussian`, `start` and `rows`, which only make inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from bayesagg_pyro import heads, posteriors
+from bayesagg_pyro import heads, inference, posteriors, priors
+from bayesagg_pyro.targets import Targets
 
 F64 = torch.float64
 
@@ -165,3 +167,40 @@ def gaussian(mean: Tensor, covariance: Tensor, outputs: int = 1) -> posteriors.G
 
 
 KINDS = ("binary", "class")
+#: Kinds with every structure of the posterior that they can have.
+PAIRS = [
+    ("binary", "full"),
+    ("binary", "diag"),
+    ("class", "full"),
+    ("class", "diag"),
+    ("class", "kron"),
+]
+#: Ways in which examples and targets can be weighed or missing.
+COMPLICATIONS = [
+    {},
+    {"mask": True},
+    {"weight": True},
+    {"by_target": True},
+    {"mask": True, "weight": True, "by_target": True},
+]
+#: Batches of an epoch of 24 examples.
+CUTS = [slice(a, b) for a, b in pairwise([0, 3, 10, 11, 24])]
+
+
+def start(
+    t: Task,
+    scheme: inference.Scheme,
+    storage: inference.Storage | None = None,
+    variance: float = 0.7,
+) -> priors.Policy:
+    """A prior from all examples, before the first."""
+    return priors.FullData(variance, storage=storage).start(t.head, scheme)
+
+
+def rows(t: Task, cut: slice) -> Targets:
+    """The targets of a batch."""
+
+    def part(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x[cut]
+
+    return Targets(t.targets[cut], part(t.mask), part(t.weight))

@@ -5,20 +5,12 @@ from __future__ import annotations
 import pyro
 import pytest
 import torch
-from dense import KINDS, close, gaussian, normal, prior, task
+from dense import COMPLICATIONS, KINDS, close, gaussian, normal, prior, task
 from pyro import poutine
 from pyro.infer import MCMC, NUTS, Predictive
 from trapezoid import MASS, Z
 
 from bayesagg_pyro import heads, inference, posteriors, priors
-
-COMPLICATIONS = [
-    {},
-    {"mask": True},
-    {"weight": True},
-    {"by_target": True},
-    {"mask": True, "weight": True, "by_target": True},
-]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
-from itertools import pairwise
 
 import pytest
 import torch
-from dense import KINDS, Task, close, normal, task
+from dense import CUTS, KINDS, PAIRS, Task, close, normal, rows, start, task
 
 from bayesagg_pyro import errors, inference, posteriors, priors
 from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.targets import Targets
-
-PAIRS = [
-    ("binary", "full"),
-    ("binary", "diag"),
-    ("class", "full"),
-    ("class", "diag"),
-    ("class", "kron"),
-]
-CUTS = [slice(a, b) for a, b in pairwise([0, 3, 10, 11, 24])]
-
-
-def start(t, scheme, storage: Storage | None = None, variance: float = 0.7) -> priors.Policy:
-    return priors.FullData(variance, storage=storage).start(t.head, scheme)
-
-
-def rows(t, cut: slice) -> Targets:
-    def part(x):
-        return None if x is None else x[cut]
-
-    return Targets(t.targets[cut], part(t.mask), part(t.weight))
 
 
 def direct(t, scheme, features=None) -> posteriors.GaussianFamily:

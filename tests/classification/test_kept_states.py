@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
-from dense import normal, task
+from dense import CUTS, normal, rows, start, task
 from torch import nn
 
 import bayesagg_pyro as ba
 from bayesagg_pyro import errors, heads, inference, priors
 from bayesagg_pyro.inference import Storage
 from bayesagg_pyro.targets import Targets
-
-CUTS = [slice(a, b) for a, b in pairwise([0, 3, 10, 11, 24])]
-
-
-def start(t, scheme, storage: Storage | None = None, variance: float = 0.7) -> priors.Policy:
-    return priors.FullData(variance, storage=storage).start(t.head, scheme)
-
-
-def rows(t, cut: slice) -> Targets:
-    def part(x):
-        return None if x is None else x[cut]
-
-    return Targets(t.targets[cut], part(t.mask), part(t.weight))
 
 
 class Run:
