@@ -34,6 +34,13 @@ def test_density_and_factors_equal_torchs(rng, rows) -> None:
     assert p.event_shape == (4,)
 
 
+def test_a_covariance_does_not_depend_on_what_was_asked_before(rng) -> None:
+    asked = gaussian(rng, size=9)
+    anew = posteriors.Gaussian(asked.mean, asked.precision_matrix)
+    assert (asked.variance > 0).all()
+    assert torch.equal(anew.covariance_matrix, asked.covariance_matrix)
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_expanding_keeps_the_distribution(rng, rows) -> None:
     p = gaussian(rng, rows=rows)
