@@ -68,8 +68,8 @@ class GapBalancingOptions(SeededOptions):
         """There must be at least one epoch in which the agent acts."""
         if self.act_after >= epochs:
             raise SettingsError(
-                f"act_after = {self.act_after} leaves no epoch to the agent in a run of {epochs}: "
-                "raise --epochs, or lower act_after, learn_after and base_epoch"
+                f"igbv2: act_after = {self.act_after} leaves no epoch to the agent in a run of "
+                f"{epochs}: raise --epochs, or lower act_after, learn_after and base_epoch"
             )
 
 

@@ -20,7 +20,7 @@ from experiments.methods import BayesAggOptions
 from experiments.methods.torchjd_classes import PREFIX
 from experiments.run import Run
 from experiments.runner import values
-from experiments.settings import Settings, require
+from experiments.settings import Settings, require, require_seed
 
 SPLIT: Final = "split_seed"
 _NEWER: Final = ("fitted_bias", "optimizer", "beta2")  # earlier folders were named without these
@@ -92,6 +92,8 @@ class Request:
         """
         if not self.seeds:
             raise SettingsError("seeds = [] names no seed: give at least one, such as --seeds 0")
+        for seed in self.seeds:
+            require_seed("seeds", seed)
         kind = registry.find(self.benchmark)
         preset = presets.find(self.benchmark, self.preset)
         self.require_known()
@@ -178,8 +180,10 @@ class Request:
         """Raise a ``SettingsError`` for an option that concerns no method."""
         names = [name.partition("@")[0] for name in self.methods]
         for name, value in {**self.changes, **self.axes}.items():
-            if "." in name:
-                methods.find(name.rpartition(".")[0])
+            wanted, dot, option = name.rpartition(".")
+            if dot:
+                methods.find(wanted)
+                require(wanted in names, "set", name, f"{wanted} is not run: leave {option} out")
             elif not any(self.owner(name, method) for method in names):
                 types = [methods.find(method).options_type for method in names]
                 known = _SETTINGS.union(*map(_names, [registry.find(self.benchmark), *types]))

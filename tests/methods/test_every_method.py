@@ -230,7 +230,7 @@ def test_noise_integrated_over() -> None:
 
 
 def test_agent_needs_epochs() -> None:
-    with pytest.raises(SettingsError, match="act_after = 5 leaves no epoch to the agent"):
+    with pytest.raises(SettingsError, match=r"^igbv2: act_after = 5 leaves no epoch to the"):
         methods.options("igbv2", {}).check(5)
     methods.options("igbv2", {}).check(6)
 

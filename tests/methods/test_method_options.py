@@ -45,6 +45,7 @@ def test_options_reach_the_run(tmp_path: Path) -> None:
         (["--method", "bayesagg", "--level", "parameters"], "a Jacobian of the network"),
         (["--method", "cagrad", "--set", "c=-1"], "c = -1.0 cannot work"),
         (["--method", "cagrad", "--set", "cagrad.d=1"], "its options are level, c"),
+        (["--method", "ls", "--set", "cagrad.c=1"], "cagrad is not run: leave c out"),
         (["--method", "cagrad", "--set", "d=1"], "d = '1' has no meaning for method cagrad"),
         (["--method", "bayesagg", "--level", "foo"], "method bayesagg has no levels"),
         (["--method", "torchjd:Constant", "--set", "weights=abc"], "weights = 'abc' cannot"),

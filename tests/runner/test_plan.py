@@ -112,6 +112,11 @@ def test_refused_changes(changes: dict[str, str], message: str) -> None:
         plan(Request("digits", ["bayesagg"], changes=changes), OUT)
 
 
+def test_a_seed_is_refused_by_the_name_that_it_was_given_under() -> None:
+    with pytest.raises(SettingsError, match=r"^seeds = -1 cannot work: give a whole number from 0"):
+        plan(Request("digits", ["ls"], (-1,)), OUT)
+
+
 def test_an_option_of_one_method_alone_goes_before_that_of_all() -> None:
     """However the latter is given: once, or as an axis."""
     own = {"ls.learning_rate": "0.5"}
