@@ -93,7 +93,7 @@ class Request:
         if not self.seeds:
             raise SettingsError("seeds = [] names no seed: give at least one, such as --seeds 0")
         for seed in self.seeds:
-            require_seed("seeds", seed)
+            require_seed("seed", seed)
         kind = registry.find(self.benchmark)
         preset = presets.find(self.benchmark, self.preset)
         self.require_known()

@@ -113,7 +113,7 @@ def test_refused_changes(changes: dict[str, str], message: str) -> None:
 
 
 def test_a_seed_is_refused_by_the_name_that_it_was_given_under() -> None:
-    with pytest.raises(SettingsError, match=r"^seeds = -1 cannot work: give a whole number from 0"):
+    with pytest.raises(SettingsError, match=r"^seed = -1 cannot work: give a whole number from 0"):
         plan(Request("digits", ["ls"], (-1,)), OUT)
 
 
